@@ -1,0 +1,1 @@
+"""The D-Bus face: connection, interfaces, dispatch, authorization. Converts and delegates."""

@@ -1,0 +1,277 @@
+"""The one module that knows the D-Bus library: connecting, sending, receiving, converting."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from dbus_fast import (
+    BusType,
+    Message,
+    MessageFlag,
+    MessageType,
+    NameFlag,
+    RequestNameReply,
+    Variant,
+)
+from dbus_fast.aio import MessageBus
+from dbus_fast.errors import AuthError, InvalidAddressError
+
+from opdbus.errors import BusError, InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+# Anything that D-Bus can carry, variants taken out.
+Plain: TypeAlias = Any
+
+_BUS: Final = "org.freedesktop.DBus"
+_BUS_PATH: Final = "/org/freedesktop/DBus"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method call as it came in; `interface` is empty where the caller gave none."""
+
+    sender: str
+    path: str
+    interface: str
+    member: str
+    signature: str
+    body: Sequence[Plain]
+    wants_reply: bool
+    message: Message
+
+
+class Typed(NamedTuple):
+    """A value that goes into a variant of exactly this type."""
+
+    signature: str
+    value: Plain
+
+
+class RemoteError(Exception):
+    """An error reply: its D-Bus name and text."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class Connection:
+    """A connection to a message bus, a context that disconnects at its end.
+
+    `on_call` gets every method call, `on_signal` the signals that were subscribed to; both are
+    called on the event loop and must not block.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._bus = _bus(address)
+        self._address = address
+        self.on_call: Callable[[Call], None] | None = None
+        self.on_signal: Callable[[Message], None] | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises BusError."""
+        try:
+            await self._bus.connect()
+        except (OSError, AuthError, ValueError, KeyError, TypeError) as error:
+            raise BusError(
+                f"cannot reach the message bus {self._address}: {error}; is it running, and may"
+                " this user connect to it?"
+            ) from None
+        self._bus.add_message_handler(self._receive)
+        self._watch = asyncio.create_task(self._wait_closed())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        if self._bus.connected:
+            self._bus.disconnect()
+        with suppress(asyncio.CancelledError):
+            await self._watch
+
+    @property
+    def name(self) -> str:
+        """The unique name of this connection."""
+        return self._bus.unique_name or ""
+
+    async def closed(self) -> None:
+        """Wait until the connection is gone."""
+        await asyncio.shield(self._closed)
+
+    async def own(self, name: str) -> None:
+        """Become the owner of a name at once; raises BusError if that cannot be."""
+        try:
+            reply = await self._bus.request_name(name, NameFlag.DO_NOT_QUEUE)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            raise BusError(f"the bus does not let this user own {name}: {error}") from None
+        if reply is not RequestNameReply.PRIMARY_OWNER:
+            raise BusError(
+                f"{name} is owned already: another op-dbus serves this bus; stop it, or use another"
+                " bus (OP_DBUS_BUS)"
+            )
+
+    async def call(
+        self, destination: str, path: str, member: str, signature: str = "", *body: Plain
+    ) -> list[Plain]:
+        """Call `interface.method` and give the reply's values, variants taken out.
+
+        Raises RemoteError with the error reply, BusError if the connection is lost.
+        """
+        interface, _, method = member.rpartition(".")
+        message = Message(
+            destination=destination,
+            path=path,
+            interface=interface,
+            member=method,
+            signature=signature,
+            body=[to_wire(s, value) for s, value in zip(split(signature), body, strict=True)],
+        )
+        reply: asyncio.Future[Message] = asyncio.ensure_future(self._bus.call(message))
+        waited: set[asyncio.Future[Plain]] = {reply, self._closed}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            reply.cancel()
+            raise BusError("the connection to the message bus was lost while waiting for a reply")
+        answer = reply.result()
+        if answer.message_type is MessageType.ERROR:
+            text = str(answer.body[0]) if answer.body else ""
+            raise RemoteError(answer.error_name or "", text)
+        return [from_wire(value) for value in answer.body]
+
+    async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
+        """Call a method of the bus daemon itself."""
+        return await self.call(_BUS, _BUS_PATH, f"{_BUS}.{member}", signature, *body)
+
+    async def subscribe(self, rule: str) -> None:
+        """Receive the signals that match a rule."""
+        await self.ask_bus("AddMatch", "s", rule)
+
+    def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
+        """Answer a call with values; raises ValueError or TypeError if they do not fit."""
+        values = [to_wire(s, value) for s, value in zip(split(signature), body, strict=True)]
+        self._send(Message.new_method_return(call.message, signature, values))
+
+    def reply_error(self, call: Call, name: str, text: str) -> None:
+        """Answer a call with an error."""
+        self._send(Message.new_error(call.message, name, text.replace("\0", " ")))
+
+    def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
+        """Send the signal `interface.name`."""
+        interface, _, name = member.rpartition(".")
+        values = [to_wire(s, value) for s, value in zip(split(signature), body, strict=True)]
+        self._send(Message.new_signal(path, interface, name, signature, values))
+
+    def _send(self, message: Message) -> None:
+        # On a dead connection the descriptor's number may already be somebody else's.
+        if not self._closed.done() and self._bus.connected:
+            self._bus.send(message)
+
+    def _receive(self, message: Message) -> bool:
+        if message.message_type is MessageType.METHOD_CALL and self.on_call:
+            self.on_call(
+                Call(
+                    sender=message.sender or "",
+                    path=message.path or "",
+                    interface=message.interface or "",
+                    member=message.member or "",
+                    signature=message.signature,
+                    body=[from_wire(value) for value in message.body],
+                    wants_reply=not message.flags & MessageFlag.NO_REPLY_EXPECTED,
+                    message=message,
+                )
+            )
+            return True
+        if message.message_type is MessageType.SIGNAL and self.on_signal:
+            self.on_signal(message)
+        return False
+
+    async def _wait_closed(self) -> None:
+        with suppress(Exception):  # why it was lost is of no use: it is gone
+            await self._bus.wait_for_disconnect()  # type: ignore[no-untyped-call]
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+
+def _bus(address: str) -> MessageBus:
+    try:
+        if address in {"system", "session"}:
+            return MessageBus(bus_type=BusType.SYSTEM if address == "system" else BusType.SESSION)
+        return MessageBus(bus_address=address)
+    except (InvalidAddressError, ValueError) as error:
+        raise BusError(f"{address} is not the address of a message bus: {error}") from None
+
+
+def split(signature: str) -> list[str]:
+    """Split a signature into single complete types: `sa{sv}` into `s` and `a{sv}`."""
+    types, start, depth = [], 0, 0
+    for index, code in enumerate(signature):
+        depth += (code in "({") - (code in ")}")
+        if depth == 0 and code != "a":
+            types.append(signature[start : index + 1])
+            start = index + 1
+    return types
+
+
+def from_wire(value: Plain) -> Plain:
+    """Take the variants out of a received value."""
+    if isinstance(value, Variant):
+        return from_wire(value.value)
+    if isinstance(value, list):
+        return [from_wire(item) for item in value]
+    if isinstance(value, dict):
+        return {from_wire(key): from_wire(item) for key, item in value.items()}
+    return value
+
+
+def to_wire(signature: str, value: Plain) -> Plain:
+    """Put variants into a value where its signature has them."""
+    if "v" not in signature:
+        return value
+    if signature == "v":
+        return variant(value)
+    if signature.startswith("a{"):
+        key, item = split(signature[2:-1])
+        return {to_wire(key, k): to_wire(item, v) for k, v in value.items()}
+    if signature.startswith("a"):
+        return [to_wire(signature[1:], item) for item in value]
+    types = split(signature[1:-1])
+    return [to_wire(s, item) for s, item in zip(types, value, strict=True)]
+
+
+def variant(value: Plain) -> Variant:
+    """Make a variant of the type that a Python value has; raises InvalidArgs if it has none."""
+    signature, value = value if isinstance(value, Typed) else (_signature_of(value), value)
+    return Variant(signature, to_wire(signature, value))
+
+
+def _signature_of(value: Plain) -> str:
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 64:
+            raise InvalidArgs(f"the number {value} does not fit into 64 bits: give it as a string")
+        return "x" if value < 1 << 63 else "t"
+    if isinstance(value, float) and math.isfinite(value):
+        return "d"
+    if isinstance(value, str):
+        return "s"
+    if isinstance(value, bytes):
+        return "ay"
+    if isinstance(value, dict):
+        return "a{sv}"
+    if isinstance(value, list | tuple):
+        return "as" if value and all(isinstance(item, str) for item in value) else "av"
+    raise InvalidArgs(f"{value!r} cannot be sent over D-Bus: it has no such type")

@@ -1,0 +1,58 @@
+"""Names to object paths and back: reversible, as sd_bus_path_encode(3) does it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from opdbus.errors import UnknownObject
+
+ROOT: Final = "/org/opdbus"
+STATE: Final = "/org/opdbus/state"
+
+_PLAIN = re.compile(rb"[A-Za-z0-9]")
+_ESCAPED = re.compile(r"_([0-9a-f]{2})")
+_PART = re.compile(r"(?:[A-Za-z]|_[0-9a-f]{2})(?:[A-Za-z0-9]|_[0-9a-f]{2})*|_")
+
+
+def escape(name: str) -> str:
+    """Escape a name into one element of an object path; the empty name is `_`."""
+    if not name:
+        return "_"
+    data = name.encode()
+    return "".join(
+        chr(byte)
+        if _PLAIN.match(bytes([byte])) and not (index == 0 and chr(byte).isdigit())
+        else f"_{byte:02x}"
+        for index, byte in enumerate(data)
+    )
+
+
+def unescape(element: str) -> str:
+    """Give the name that `escape` made an element of; raises ValueError if it made none."""
+    if not _PART.fullmatch(element):
+        raise ValueError(element)
+    if element == "_":
+        return ""
+    parts = _ESCAPED.split(element)
+    data = b"".join(
+        bytes([int(part, 16)]) if odd % 2 else part.encode() for odd, part in enumerate(parts)
+    )
+    return data.decode()
+
+
+def of(plugin: str, kind: str, name: str) -> str:
+    """Give the object path of a thing."""
+    return f"{STATE}/{escape(plugin)}/{escape(kind)}/{escape(name)}"
+
+
+def parse(path: str) -> tuple[str, str, str]:
+    """Give plugin, kind and name of an object path; raises UnknownObject."""
+    parts = path.removeprefix(STATE + "/").split("/")
+    try:
+        plugin, kind, name = (unescape(part) for part in parts)
+    except ValueError:
+        raise UnknownObject(
+            f"{path} is not the path of a state object: they are {STATE}/PLUGIN/KIND/NAME"
+        ) from None
+    return plugin, kind, name

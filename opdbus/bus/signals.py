@@ -1,0 +1,67 @@
+"""What happens in the house, told as D-Bus signals: names and counts, never contents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus import contract, paths
+from opdbus.bus.connection import Typed
+from opdbus.bus.standard import PROPERTIES
+from opdbus.index.memory import Changed, Drifted, Vectorized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opdbus.bus.connection import Connection, Plain
+    from opdbus.bus.dispatch import Face
+
+# A signal that tells of more objects than this is sent in parts, so that none is ever large.
+MAX_CHANGES: Final = 500
+
+
+class Announcer:
+    """Sends the signals of all faces."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._told: dict[str, Mapping[str, Plain]] = {}
+
+    def announce(self, event: Changed | Vectorized | Drifted) -> None:
+        """Send the signal of what happened in the memory."""
+        if isinstance(event, Changed):
+            changes = [(paths.of(*thing), what) for thing, what in event.changes.items()]
+            for start in range(0, len(changes), MAX_CHANGES):
+                self._state("Changed", event.generation, changes[start : start + MAX_CHANGES])
+        elif isinstance(event, Vectorized):
+            counts = (event.computed, event.reused)
+            self._state("Vectorized", event.generation, event.level, *counts)
+        else:
+            self._state("DriftDetected", paths.of(*event.thing), event.distance, event.fields)
+
+    def provider_changed(self, provider: str, reason: str) -> None:
+        """Tell which provider was proven."""
+        self._emit(paths.ROOT, contract.VECTORIZER, "ProviderChanged", provider, reason)
+
+    async def refresh(self, path: str, face: Face) -> None:
+        """Send PropertiesChanged for what is not as it was at the last call."""
+        values = await face.properties()
+        properties = face.interface.properties
+        emitting = {n: v for n, v in values.items() if properties[n].emits == "true"}
+        before = self._told.get(path, {})
+        changed = {
+            name: Typed(properties[name].signature, value)
+            for name, value in emitting.items()
+            if before.get(name) != value
+        }
+        self._told[path] = emitting
+        if before and changed:
+            name = face.interface.name
+            member = f"{PROPERTIES}.PropertiesChanged"
+            self._connection.emit(path, member, "sa{sv}as", name, changed, [])
+
+    def _state(self, member: str, *body: Plain) -> None:
+        self._emit(paths.STATE, contract.STATE, member, *body)
+
+    def _emit(self, path: str, interface: str, member: str, *body: Plain | Sequence[Plain]) -> None:
+        signature = contract.interface(interface).signals[member]
+        self._connection.emit(path, f"{interface}.{member}", signature, *body)

@@ -1,0 +1,305 @@
+"""OP_DBUS_* settings: one table of rows, read once from a mapping, then frozen."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+PREFIX: Final = "OP_DBUS_"
+AUTO: Final = "auto"
+LEVELS: Final = ("none", "low", "medium", "high")
+PROVIDERS: Final = ("cpu", "cpu:onnxruntime", "cuda")
+PROVIDER_ALIASES: Final = {"gpu": "cuda"}
+# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU.
+AUTO_CHAIN: Final = ("cuda", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """Which providers may run the model, best first; a strict request allows no fallback."""
+
+    names: tuple[str, ...]
+    strict: bool
+
+    def __str__(self) -> str:
+        """Give the request as it is written in a setting."""
+        return ",".join(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: the variable OP_DBUS_<NAME>, the TOML key and flag of the same name."""
+
+    name: str
+    default: str
+    parse: Callable[[str], Any]
+    doc: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name
+
+    @property
+    def key(self) -> str:
+        """The TOML key and the field of Config."""
+        return self.name.lower()
+
+
+def _choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        value = (aliases or {}).get(text.lower(), text.lower())
+        if value not in accepted:
+            raise ValueError("one of " + ", ".join([*accepted, *(aliases or {})]))
+        return value
+
+    return parse
+
+
+def _integer(low: int, high: int) -> Callable[[str], int | None]:
+    def parse(text: str) -> int | None:
+        if text.lower() == AUTO:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise ValueError(f"auto or a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 2.0:
+        raise ValueError("a cosine distance from 0 to 2")
+    return value
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise ValueError("a path")
+    return Path(text).expanduser().absolute()
+
+
+def _optional_path(text: str) -> Path | None:
+    return _path(text) if text else None
+
+
+def _providers(text: str) -> ProviderRequest:
+    if text.strip().lower() == AUTO:
+        return ProviderRequest(AUTO_CHAIN, strict=False)
+    asked = [part.strip().lower() for part in text.split(",")]
+    names = tuple(dict.fromkeys(PROVIDER_ALIASES.get(name, name) for name in asked))
+    if not all(name in PROVIDERS for name in names):
+        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES])
+        raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
+    return ProviderRequest(names, strict=len(names) == 1)
+
+
+def _device(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError("the index of a device, 0 or more")
+    return int(text)
+
+
+def _bus(text: str) -> str:
+    if text in {"system", "session"} or (":" in text and "=" in text):
+        return text
+    raise ValueError("system, session, or an address such as unix:path=/run/dbus/my.sock")
+
+
+SETTINGS: Final = (
+    Setting(
+        "EXECUTION_PROVIDER",
+        "cpu",
+        _providers,
+        "where the model runs: `cpu`, `cpu:onnxruntime`, `cuda` (`gpu`), `auto`, or an ordered"
+        " chain such as `cuda,cpu`; one name is strict, a chain records why it moved on",
+    ),
+    Setting("GPU_DEVICE", "0", _device, "index of the accelerator"),
+    Setting(
+        "VECTOR_LEVEL",
+        "medium",
+        _choice(*LEVELS, aliases={"med": "medium"}),
+        "which model: `none` (lexical search only), `low`, `medium` (`med`), `high`",
+    ),
+    Setting(
+        "MODEL",
+        "",
+        _optional_path,
+        "folder of a BERT-shaped sentence-transformers model to use for the level",
+    ),
+    Setting("MODEL_DIR", "", _optional_path, "folder that holds one folder per model"),
+    Setting(
+        "PRECISION",
+        AUTO,
+        _choice(AUTO, "fp32"),
+        "`auto` (the fastest accurate one that the provider has) or `fp32`",
+    ),
+    Setting("STATE_FILE", "/etc/op-dbus/state.json", _path, "the declared state"),
+    Setting("STATE_DIR", "", _optional_path, "folder of the database and the built graphs"),
+    Setting("BUS", "system", _bus, "`system`, `session`, or a D-Bus address"),
+    Setting(
+        "BATCH_TOKENS",
+        AUTO,
+        _integer(16, 1 << 20),
+        "most tokens in one run of the model",
+    ),
+    Setting(
+        "QUEUE_LIMIT",
+        AUTO,
+        _integer(1, 1 << 24),
+        "most texts waiting for the model; past it callers are refused",
+    ),
+    Setting(
+        "THREADS",
+        AUTO,
+        _integer(1, 4096),
+        "threads of the model; auto follows the CPU affinity and the cgroup's quota",
+    ),
+    Setting(
+        "DRIFT_THRESHOLD",
+        "0.15",
+        _fraction,
+        "cosine distance of observed from declared state above which DriftDetected is sent",
+    ),
+    Setting(
+        "LOG_LEVEL",
+        "info",
+        _choice("debug", "info", "warning", "error"),
+        "least important log line to write",
+    ),
+    Setting(
+        "LOG_FORMAT",
+        AUTO,
+        _choice(AUTO, "console", "json", "journal"),
+        "`console`, `json`, `journal`, or `auto`",
+    ),
+)
+# Names of the file itself, and of the switch that keeps colours off, are not settings.
+CONFIG_FILE_VARIABLE: Final = PREFIX + "CONFIG"
+BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The effective settings; `sources` says where each came from."""
+
+    execution_provider: ProviderRequest
+    gpu_device: int
+    vector_level: str
+    model: Path | None
+    model_dir: Path
+    precision: str
+    state_file: Path
+    state_dir: Path
+    bus: str
+    batch_tokens: int | None
+    queue_limit: int | None
+    threads: int | None
+    drift_threshold: float
+    log_level: str
+    log_format: str
+    sources: Mapping[str, str] = field(repr=False)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Give (variable, effective value, source) for each setting, in the table's order."""
+        return [(s.variable, self._shown(s.key), self.sources[s.key]) for s in SETTINGS]
+
+    def _shown(self, key: str) -> str:
+        value = getattr(self, key)
+        if value is not None:
+            return str(value)
+        return AUTO if BY_KEY[key].default == AUTO else ""
+
+
+def load(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Config:
+    """Read the settings: flags win over variables, variables over the file, over the defaults.
+
+    Raises ConfigError with every bad value in one message.
+    """
+    problems: list[str] = []
+    texts = {setting.key: (setting.default, "default") for setting in SETTINGS}
+    texts |= _from_file(environ.get(CONFIG_FILE_VARIABLE, ""), problems)
+    texts |= _from_environ(environ, problems)
+    texts |= {key: (text, "flag") for key, text in (flags or {}).items()}
+    values = {key: _parsed(BY_KEY[key], *given, problems=problems) for key, given in texts.items()}
+    if problems:
+        raise ConfigError("\n".join(problems))
+    values["model_dir"] = values["model_dir"] or _data_home(environ, "XDG_DATA_HOME") / "models"
+    values["state_dir"] = values["state_dir"] or _data_home(environ, "XDG_STATE_HOME")
+    return Config(**values, sources={key: source for key, (_, source) in texts.items()})
+
+
+def _from_environ(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple[str, str]]:
+    found = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable == CONFIG_FILE_VARIABLE:
+            continue
+        key = variable.removeprefix(PREFIX).lower()
+        if key in BY_KEY and variable == BY_KEY[key].variable:
+            # An empty variable is how a unit or a shell unsets one.
+            if text:
+                found[key] = (text, "environment")
+        else:
+            names = [s.variable for s in SETTINGS] + [CONFIG_FILE_VARIABLE]
+            problems.append(_unknown(variable, names, "the environment"))
+    return found
+
+
+def _from_file(path: str, problems: list[str]) -> dict[str, tuple[str, str]]:
+    if not path:
+        return {}
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        problems.append(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}")
+        return {}
+    found = {}
+    for key, value in table.items():
+        if key not in BY_KEY:
+            problems.append(_unknown(key, BY_KEY, path))
+        elif isinstance(value, list):
+            found[key] = (",".join(map(str, value)), path)
+        else:
+            found[key] = (str(value), path)
+    return found
+
+
+def _parsed(setting: Setting, text: str, source: str, *, problems: list[str]) -> Any:  # noqa: ANN401 -- each row has its own type
+    try:
+        return setting.parse(text.strip())
+    except ValueError as error:
+        where = "" if source in {"environment", "flag"} else f" (in {source})"
+        problems.append(f"{setting.variable}={text!r}{where} is not accepted: give {error}")
+        return None
+
+
+def _unknown(name: str, accepted: Iterable[str], where: str) -> str:
+    close = difflib.get_close_matches(name, list(accepted), n=1, cutoff=0.6)
+    hint = f": did you mean {close[0]}?" if close else "; `op-dbus config` lists them all"
+    return f"{name} in {where} is not a setting{hint}"
+
+
+def _data_home(environ: Mapping[str, str], variable: str) -> Path:
+    """Where data lies: the system's folder for root, the user's own (XDG) for everyone else."""
+    if os.geteuid() == 0 if hasattr(os, "geteuid") else False:
+        return Path("/var/lib/op-dbus")
+    fallback = {"XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}[variable]
+    home = environ.get(variable) or str(Path(environ.get("HOME", "~")).expanduser() / fallback)
+    return Path(home) / "op-dbus"

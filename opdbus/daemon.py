@@ -1,0 +1,205 @@
+"""The composition root: names every part once, in order, and decides how the daemon ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from opdbus import __version__, config, log
+from opdbus.bus import paths
+from opdbus.bus.authorization import Authorizer
+from opdbus.bus.connection import Connection
+from opdbus.bus.dispatch import Dispatcher
+from opdbus.bus.faces import StateFace, VectorizerFace
+from opdbus.bus.signals import Announcer
+from opdbus.bus.tree import Tree
+from opdbus.engine.embedder import open_embedder
+from opdbus.errors import BusError, NoModel, OpDbusError
+from opdbus.index.declared import Declared
+from opdbus.index.finder import Finder
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Memory
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from typing import Any
+
+    from dbus_fast import Message
+
+    from opdbus.config import Config
+    from opdbus.index.store import Entry
+
+logger = structlog.get_logger()
+
+BUS_NAME: Final = "org.opdbus"
+_LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
+
+
+def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
+    """Run the daemon until it is told to stop, and give its exit code."""
+    try:
+        settings = config.load(environ, flags)
+        log.configure(settings, environ)
+        asyncio.run(Daemon(settings).run())
+    except OpDbusError as error:
+        print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
+        return error.exit_code
+    return 0
+
+
+class Daemon:
+    """All parts of op-dbus, wired; `run` is its whole life."""
+
+    def __init__(self, settings: Config) -> None:
+        self._config = settings
+        self._passing: dict[str, list[Entry]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises what makes serving impossible: StoreError, BusError, ModelError, ProviderError.
+        """
+        logger.info("starting", version=__version__, pid=os.getpid())
+        async with (
+            Memory(self._config.state_dir / "memory.db") as self._memory,
+            Connection(self._config.bus) as self._connection,
+        ):
+            self._compose()
+            await self._serve()
+        logger.info("stopped")
+
+    def _compose(self) -> None:
+        memory, connection = self._memory, self._connection
+        finder = Finder(memory)
+        self._announcer = Announcer(connection)
+        memory.notify = self._announcer.announce
+        self._declared = Declared(self._config.state_file, memory)
+        self._vectorizer = VectorizerFace(self._config, memory, self._declared)
+        self._state = StateFace(memory, finder, self._declared, self._remember_passing)
+        self._tree = Tree(self._vectorizer, self._state, memory, finder)
+        self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
+
+    async def _serve(self) -> None:
+        await self._refresh()
+        self._connection.on_call = self._dispatcher.take
+        self._connection.on_signal = self._take_signal
+        await self._connection.subscribe(_LEAVERS)
+        await self._connection.own(BUS_NAME)
+        logger.info("serving", bus=self._config.bus, name=BUS_NAME)
+        async with _stop_signals(self._hang_up) as stopped:
+            try:
+                await _until_first_ends(
+                    stopped.wait(), self._connection_lost(), self._think(), self._declare()
+                )
+            finally:
+                logger.info("stopping")
+                await self._dispatcher.stop()
+
+    async def _think(self) -> None:
+        """Load the model, prove it, and keep every object vectorized."""
+        level = self._config.vector_level
+        if level == "none":
+            self._memory.without_engine(
+                NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")
+            )
+            await asyncio.Event().wait()
+        model = await asyncio.to_thread(folder.load, LEVELS[level], self._config)
+        async with open_embedder(model, self._config) as embedder:
+            known = await self._memory.attach(embedder)
+            proven = embedder.proven
+            logger.info(
+                "model proven",
+                model=model.name,
+                provider=proven.provider.name,
+                device=proven.hardware,
+                nodes=sum(proven.proof.nodes.values()),
+                deviation=f"{proven.proof.max_deviation:.1e}",
+                vectors=known,
+            )
+            self._announcer.provider_changed(proven.provider.name, "proven at start")
+            await self._refresh()
+            await Indexer(self._memory, self._config.drift_threshold).run()
+
+    async def _declare(self) -> None:
+        """Keep the state file taken in."""
+        self._declared.on_error_changed = self._refresh_soon
+        await self._declared.try_load()
+        await self._refresh()
+        await self._declared.watch()
+
+    async def _connection_lost(self) -> None:
+        await self._connection.closed()
+        raise BusLost("the connection to the message bus was lost; start op-dbus again")
+
+    async def _refresh(self) -> None:
+        """Tell the bus about properties that have changed."""
+        await self._announcer.refresh(paths.ROOT, self._vectorizer)
+        await self._announcer.refresh(paths.STATE, self._state)
+
+    def _refresh_soon(self) -> None:
+        self._background(self._refresh())
+
+    def _hang_up(self) -> None:
+        logger.info("reloading", reason="SIGHUP")
+        self._background(self._declared.try_load())
+
+    def _remember_passing(self, sender: str, entries: list[Entry]) -> None:
+        self._passing.setdefault(sender, []).extend(entries)
+
+    def _take_signal(self, message: Message) -> None:
+        """Stop working for a caller that left, and forget what was to live as long as it."""
+        if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
+            return
+        name = message.body[0]
+        self._dispatcher.caller_left(name)
+        if name in self._passing:
+            self._background(self._memory.forget(self._passing.pop(name)))
+
+    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class BusLost(BusError):
+    """The bus went away while serving: systemd restarts us."""
+
+    exit_code = 1
+
+
+@asynccontextmanager
+async def _stop_signals(on_hang_up: Callable[[], None]) -> AsyncIterator[asyncio.Event]:
+    """Turn SIGTERM and SIGINT into an event, and SIGHUP into a call."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    handlers = {signal.SIGTERM: stopped.set, signal.SIGINT: stopped.set, signal.SIGHUP: on_hang_up}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield stopped
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+async def _until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run works side by side until one of them ends or fails; the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError, OpDbusError):
+                await task

@@ -1,0 +1,1 @@
+"""Turns texts into vectors: providers, proof, tokenizing, batching, scheduling."""

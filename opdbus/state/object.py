@@ -1,0 +1,73 @@
+"""The state object: one named thing of a host, with its properties, source and fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a property can hold: str, int, float, bool, None, list and dict of them.
+Json: TypeAlias = Any
+
+FILE = "file"
+
+
+class Identity(NamedTuple):
+    """What tells one state object from all others."""
+
+    source: str
+    plugin: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateObject:
+    """One state object; its properties hold no secrets, since only `redact` lets them in."""
+
+    identity: Identity
+    properties: Mapping[str, Json]
+
+    @property
+    def plugin(self) -> str:
+        """The plugin that the object belongs to."""
+        return self.identity.plugin
+
+    @property
+    def kind(self) -> str:
+        """The kind of thing it is within its plugin."""
+        return self.identity.kind
+
+    @property
+    def name(self) -> str:
+        """Its name, unique within source, plugin and kind."""
+        return self.identity.name
+
+    @property
+    def source(self) -> str:
+        """Where it was read: `file`, `publish:<name>` or `live:<observer>`."""
+        return self.identity.source
+
+    def json(self) -> str:
+        """Give the properties as canonical JSON: sorted keys, no spaces."""
+        return canonical(self.properties)
+
+    def fingerprint(self) -> str:
+        """Give the hash (hex, 128 bits) of identity and properties."""
+        return digest(canonical([*self.identity, self.properties]).encode()).hex()
+
+
+def canonical(value: Json) -> str:
+    """Write a JSON value in its one canonical form."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def digest(data: bytes, key: bytes = b"") -> bytes:
+    """Hash to 16 bytes: enough that no two objects of one host ever collide."""
+    return hashlib.blake2b(data, digest_size=16, key=key).digest()

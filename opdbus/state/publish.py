@@ -1,0 +1,63 @@
+"""What programs publish, checked and made into state objects."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import InvalidArgs
+from opdbus.state.object import Identity, Json, StateObject
+from opdbus.state.redact import redact, redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "publish:"
+MAX_NAME: Final = 1024
+MAX_BYTES: Final = 256 << 10
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def source(name: str) -> str:
+    """Give the source of what is published under a name; raises InvalidArgs."""
+    if not _SOURCE.fullmatch(name):
+        raise InvalidArgs(
+            f"{name!r} cannot name a source: use 1 to 64 letters, digits, dots, dashes and"
+            " underscores, a letter or digit first"
+        )
+    return PREFIX + name
+
+
+def observed(
+    publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
+) -> StateObject:
+    """Make the state object of what a program published; raises InvalidArgs."""
+    for what, value in (("plugin", plugin), ("kind", kind), ("name", name)):
+        if not value or len(value) > MAX_NAME:
+            raise InvalidArgs(
+                f"the {what} of {plugin}/{kind}/{name[:64]} must have 1 to {MAX_NAME} characters"
+            )
+    where = Identity(publisher, *(redact_text(part) for part in (plugin, kind, name)))
+    item = StateObject(where, redact(_json(dict(properties), f"{plugin}/{kind}/{name}")))
+    size = len(item.json().encode())
+    if size > MAX_BYTES:
+        raise InvalidArgs(
+            f"{plugin}/{kind}/{name} has {size} bytes of properties: {MAX_BYTES} at most"
+        )
+    return item
+
+
+def _json(value: Json, where: str) -> Json:
+    """Turn what D-Bus can carry into what JSON can: bytes become hexadecimal digits."""
+    if isinstance(value, dict):
+        return {str(key): _json(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item, where) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgs(
+            f"{where} has a number that is not finite: leave it out, or send a string"
+        )
+    return value
