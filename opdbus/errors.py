@@ -141,3 +141,9 @@ class Internal(OpDbusError):
     """A fault of op-dbus itself: the log has the details under the same id."""
 
     dbus_name = _OPDBUS + "Internal"
+
+
+def tree(root: type[OpDbusError] = OpDbusError) -> list[type[OpDbusError]]:
+    """List the root and everything below it, the general before the special."""
+    below = [kind for child in root.__subclasses__() for kind in tree(child)]
+    return [root, *below]

@@ -229,7 +229,7 @@ def from_wire(value: Plain) -> Plain:
     """Take the variants out of a received value."""
     if isinstance(value, Variant):
         return from_wire(value.value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [from_wire(item) for item in value]
     if isinstance(value, dict):
         return {from_wire(key): from_wire(item) for key, item in value.items()}

@@ -1,0 +1,5 @@
+"""`python -m opdbus` is `op-dbus`."""
+
+from opdbus.cli import main
+
+main()

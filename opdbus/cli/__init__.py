@@ -1,0 +1,28 @@
+"""The command `op-dbus`: parses, asks the daemon, prints. One place turns errors into sentences."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from opdbus.errors import OpDbusError
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    # Exact search multiplies one matrix by one vector: a second thread only costs memory.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from opdbus.cli.commands import root
+
+    try:
+        sys.exit(root(standalone_mode=False, prog_name="op-dbus"))
+    except OpDbusError as error:
+        print(f"op-dbus: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # `op-dbus list | head`: nobody reads any more, and nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,427 @@
+"""The commands: each asks one thing and prints the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdbus import __version__, config
+from opdbus.cli import output
+from opdbus.errors import ConfigError, InvalidArgs, OpDbusError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import TypeVar
+
+    from opdbus.client import Client
+
+    T = TypeVar("T")
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+limit = click.option("-n", "--limit", default=10, show_default=True, help="How many at most.")
+plugin = click.option("--plugin", help="Only objects of this plugin.")
+kind = click.option("--kind", help="Only objects of this kind.")
+
+
+class Root(click.Group):
+    """Reports click's own usage errors as op-dbus reports everything."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 -- click's signature
+        """Run, and turn click's errors into sentences and exit codes."""
+        try:
+            return super().main(*args, **extra)
+        except click.exceptions.Abort:
+            raise KeyboardInterrupt from None
+        except click.ClickException as error:
+            raise InvalidArgs(_usage(error)) from None
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    where = f"; see `{context.command_path} --help`" if context else ""
+    return error.format_message().rstrip(".") + where
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="op-dbus")
+@click.option("--bus", metavar="BUS", help="system, session, or an address (OP_DBUS_BUS).")
+@click.pass_context
+def root(context: click.Context, bus: str | None) -> None:
+    """Search a host's state by meaning: the semantic memory on D-Bus."""
+    context.obj = {"bus": bus} if bus else {}
+
+
+def _settings(flags: dict[str, str]) -> config.Config:
+    return config.load(os.environ, flags)
+
+
+def _ask(ask: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the daemon on the chosen bus."""
+    # asyncio and the D-Bus library are a third of the start-up time: only what asks pays it
+    from opdbus.client import Client
+
+    bus = _settings(click.get_current_context().obj).bus
+
+    async def asking() -> T:
+        async with Client(bus) as client:
+            return await ask(client)
+
+    return asyncio.run(asking())
+
+
+def _path(name: str) -> str:
+    """Give the path of an object that was named as PLUGIN/KIND/NAME or by its path."""
+    from opdbus.bus import paths
+
+    if name.startswith(paths.STATE + "/"):
+        return name
+    parts = name.split("/", 2)
+    if len(parts) != 3 or not all(parts):
+        raise InvalidArgs(f"{name!r} names no object: give PLUGIN/KIND/NAME or an object path")
+    return paths.of(*parts)
+
+
+def _options(**given: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {key: value for key, value in given.items() if value}
+
+
+def _daemon_options(command: Callable[..., int]) -> Callable[..., int]:
+    for setting in reversed(config.SETTINGS):
+        flag = "--" + setting.name.lower().replace("_", "-")
+        text = setting.doc[0].upper() + setting.doc[1:].replace("`", "") + "."
+        default = setting.default or "by user"
+        option = click.option(flag, setting.key, metavar="VALUE", help=f"{text} [{default}]")
+        command = option(command)
+    return command
+
+
+@root.command()
+@_daemon_options
+@click.pass_context
+def daemon(context: click.Context, /, **flags: str | None) -> int:
+    """Serve on the bus until SIGTERM. Every setting can be given as a flag."""
+    from opdbus.daemon import main
+
+    given = {key: value for key, value in flags.items() if value is not None}
+    return main(os.environ, context.obj | given)
+
+
+root.add_command(daemon, "run")
+
+
+@root.command()
+@as_json
+def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
+    """Show what the daemon does, and on what it was proven to do it."""
+    values = _ask(lambda client: client.status())
+    if json_:
+        output.as_json(values)
+        return
+    proof = values.pop("Proof")
+    if proof:
+        nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
+        values["Proof"] = (
+            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
+            f" (limit {proof['tolerance']:.0e})"
+        )
+    fallbacks = [f"{provider}: {reason}" for provider, reason in values.pop("Fallbacks")]
+    output.pairs({**values, "Fallbacks": "\n".join(fallbacks) or "none"})
+
+
+@root.command()
+@as_json
+def levels(json_: bool) -> None:  # noqa: FBT001
+    """List the levels and the models that they mean."""
+    columns = ("level", "model", "dimension", "status", "detail")
+    rows = _ask(lambda client: client.levels())
+    if json_:
+        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table(columns, rows)
+
+
+@root.command()
+@click.argument("query")
+@limit
+@plugin
+@kind
+@click.option("--mode", type=click.Choice(["hybrid", "vector", "lexical"]), default="hybrid")
+@click.option("--offset", default=0, help="Leave out so many of the best.")
+@as_json
+def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
+    """Find the objects that answer QUERY, a question in plain words."""
+    _print_hits(_ask(lambda client: client.search(query, limit, _options(**options))), json_=json_)
+
+
+@root.command()
+@click.argument("object")
+@limit
+@plugin
+@kind
+@as_json
+def similar(object: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401, A002
+    """Find the objects most like OBJECT (PLUGIN/KIND/NAME or a path)."""
+    path = _path(object)
+    _print_hits(_ask(lambda client: client.similar(path, limit, _options(**options))), json_=json_)
+
+
+def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
+    if json_:
+        output.as_json([{"path": path, "score": score, **more} for path, score, more in hits])
+        return
+    rows = [
+        (f"{score:.3f}", f"{more['plugin']}/{more['kind']}/{more['name']}", more["snippet"])
+        for _, score, more in hits
+    ]
+    output.table(("score", "object", "text"), rows)
+
+
+@root.command(name="list")
+@plugin
+@kind
+@click.option("--source", help="Only objects of this source, such as file or publish:NAME.")
+@click.option("--name", help="Only objects of this name.")
+@click.option("-n", "--limit", type=int, help="How many at most; all, if not given.")
+@click.option("--offset", default=0, help="Leave out so many of the first.")
+@as_json
+def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
+    """List the state objects."""
+    total, rows = _ask(lambda client: _pages(client, _options(**wanted), offset, limit))
+    if json_:
+        keys = ("path", "plugin", "kind", "name")
+        objects = [dict(zip(keys, row, strict=True)) for row in rows]
+        output.as_json({"total": total, "objects": objects})
+        return
+    output.table(("plugin", "kind", "name"), [row[1:] for row in rows])
+    if len(rows) < total - offset:
+        click.echo(f"{len(rows)} of {total} objects", err=True)
+
+
+async def _pages(
+    client: Client, wanted: dict[str, Any], offset: int, limit: int | None
+) -> tuple[int, list[list[str]]]:
+    """Read page by page, since no reply may be large."""
+    page_size = 1000
+    rows: list[list[str]] = []
+    while True:
+        ask = page_size if limit is None else min(page_size, limit - len(rows))
+        total, page = await client.page(wanted, offset + len(rows), ask)
+        rows += page
+        if not page or len(rows) in {limit, total - offset}:
+            return total, rows
+
+
+@root.command()
+@click.argument("object")
+@as_json
+def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
+    """Show all about OBJECT (PLUGIN/KIND/NAME or a path)."""
+    path = _path(object)
+    values = _ask(lambda client: client.show(path))
+    for side in ("Declared", "Observed"):
+        content = json.loads(values[side]) if values[side] else None
+        values[side] = content if json_ else json.dumps(content, indent=2, ensure_ascii=False)
+    if json_:
+        output.as_json({"Path": path, **values})
+    else:
+        output.pairs({"Path": path, **values})
+
+
+@root.command()
+@plugin
+@kind
+@as_json
+def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
+    """List what is observed to be other than declared, the farthest first."""
+    rows = _ask(lambda client: client.drift(_options(**wanted)))
+    if json_:
+        keys = ("path", "distance", "fields")
+        output.as_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        shown = [(f"{distance:.3f}", path, ", ".join(fields)) for path, distance, fields in rows]
+        output.table(("distance", "object", "fields"), shown)
+
+
+@root.command()
+@click.argument("texts", nargs=-1)
+@click.option("--level", default="", help="The level whose model to use.")
+@as_json
+def vectorize(texts: tuple[str, ...], level: str, json_: bool) -> None:  # noqa: FBT001
+    """Print the vectors of TEXTS, or of the lines of standard input."""
+    given = list(texts) or [line.rstrip("\n") for line in sys.stdin]
+
+    async def ask(client: Client) -> tuple[list[list[float]], int, list[int]]:
+        vectors = await client.vectorize(given, level)
+        return vectors, *await client.count_tokens(given)
+
+    vectors, most, tokens = _ask(ask)
+    cut = sum(count > most for count in tokens)
+    if cut:
+        click.echo(f"op-dbus: {cut} of {len(given)} texts were cut at {most} tokens", err=True)
+    if json_:
+        keys = ("text", "tokens", "truncated", "vector")
+        rows = [(t, n, n > most, v) for t, n, v in zip(given, tokens, vectors, strict=True)]
+        output.as_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    for vector in vectors:
+        print(" ".join(f"{x:.6f}" for x in vector))
+
+
+@root.command()
+@click.argument("source")
+@click.argument("file", type=click.File(encoding="utf-8"), default="-")
+def publish(source: str, file: Any) -> None:  # noqa: ANN401
+    """Publish the objects in FILE (JSON, standard input if not given) under the name SOURCE.
+
+    The JSON is one object or a list of them, each with plugin, kind, name and properties.
+    """
+    try:
+        content = json.load(file)
+    except ValueError as error:
+        raise InvalidArgs(f"{file.name} is not JSON: {error}") from None
+    objects = [_published(item) for item in (content if isinstance(content, list) else [content])]
+    for path in _ask(lambda client: client.publish(source, objects)):
+        print(path)
+
+
+def _published(item: Any) -> tuple[str, str, str, dict[str, Any]]:  # noqa: ANN401
+    names = ("plugin", "kind", "name")
+    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in names):
+        raise InvalidArgs("an object to publish must have the strings plugin, kind and name")
+    properties = item.get("properties", {})
+    if not isinstance(properties, dict) or item.keys() - {*names, "properties"}:
+        raise InvalidArgs("an object has plugin, kind, name and the dict properties, nothing else")
+    return item["plugin"], item["kind"], item["name"], _without_null(properties)
+
+
+def _without_null(value: Any) -> Any:  # noqa: ANN401
+    """Leave out nulls, which D-Bus cannot carry."""
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_null(item) for item in value if item is not None]
+    return value
+
+
+@root.command()
+@click.argument("objects", nargs=-1, required=True)
+def withdraw(objects: tuple[str, ...]) -> None:
+    """Withdraw what you published about OBJECTS (PLUGIN/KIND/NAME or paths)."""
+    given = [_path(name) for name in objects]
+    print(f"{_ask(lambda client: client.withdraw(given))} withdrawn")
+
+
+@root.command()
+def reload() -> None:
+    """Have the daemon read its state file again; says what is wrong with a bad one."""
+    _ask(lambda client: client.reload())
+
+
+@root.command(name="config")
+@as_json
+@click.pass_context
+def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
+    """Show every setting, its effective value, and where it came from."""
+    rows = _settings(context.obj).rows()
+    if json_:
+        output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
+    else:
+        output.table(("setting", "value", "from"), rows)
+
+
+@root.group()
+def models() -> None:
+    """Tell which model files there are, where, and whether they are the right ones."""
+
+
+@models.command(name="list")
+@as_json
+@click.pass_context
+def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
+    """List the levels' models and where their files lie."""
+    from opdbus.models.catalogue import LEVELS
+
+    settings = _settings(context.obj)
+    rows = [
+        (level.name, level.repository, *_found(level.name, settings)) for level in LEVELS.values()
+    ]
+    columns = ("level", "model", "status", "where")
+    if json_:
+        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table(columns, rows)
+
+
+def _found(level: str, settings: config.Config) -> tuple[str, str]:
+    from opdbus.models import folder
+    from opdbus.models.catalogue import LEVELS
+
+    try:
+        return "present", str(folder.find(LEVELS[level], settings))
+    except OpDbusError as error:
+        return "missing", str(error)
+
+
+def _level(name: str) -> str:
+    from opdbus.models.catalogue import LEVELS
+
+    chosen = {"med": "medium"}.get(name, name)
+    if chosen not in LEVELS:
+        raise ConfigError(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
+    return chosen
+
+
+@models.command()
+@click.argument("level", default="medium")
+@click.pass_context
+def path(context: click.Context, level: str) -> None:
+    """Print the folder of LEVEL's model."""
+    from opdbus.models import folder
+    from opdbus.models.catalogue import LEVELS
+
+    print(folder.find(LEVELS[_level(level)], _settings(context.obj)))
+
+
+@models.command()
+@click.argument("level", default="medium")
+@click.pass_context
+def verify(context: click.Context, level: str) -> None:
+    """Check the files of LEVEL's model against their recorded checksums."""
+    from opdbus.models import folder
+    from opdbus.models.catalogue import LEVELS
+
+    row = LEVELS[_level(level)]
+    model = folder.read(folder.find(row, _settings(context.obj)), row)
+    folder.verify(model, row)
+    for file, sha256, recorded in (
+        (model.weights, model.weights_sha256, row.weights_sha256),
+        (model.tokenizer, model.tokenizer_sha256, row.tokenizer_sha256),
+    ):
+        print(f"{sha256}  {'verified  ' if recorded else 'unrecorded'}  {Path(file)}")
+
+
+@root.command()
+@as_json
+@click.pass_context
+def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
+    """Check libraries, providers, model files, bus and permissions, and say what to do."""
+    from opdbus.doctor import examine
+
+    verdicts = asyncio.run(examine(_settings(context.obj)))
+    if json_:
+        output.as_json([verdict._asdict() for verdict in verdicts])
+    else:
+        for verdict in verdicts:
+            mark = {"ok": "green", "warning": "yellow", "wrong": "red"}[verdict.status]
+            print(
+                f"{output.style(verdict.status.ljust(8), mark)} {verdict.subject}: {verdict.finding}"
+            )
+            if verdict.advice:
+                print(f"         {verdict.advice}")
+    return 1 if any(verdict.status == "wrong" for verdict in verdicts) else 0

@@ -1,0 +1,76 @@
+"""What commands print: tables for people, JSON for programs, colours only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
+    """Print a value as JSON; NaN, which JSON has not, as null."""
+    print(json.dumps(_without_nan(value), ensure_ascii=False, indent=2))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under headings; into a pipe, full lines without borders or colours."""
+    if not sys.stdout.isatty():
+        _plain([columns, *rows])
+        return
+    # rich takes a third of the time that this command may start in, so only a terminal pays it
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(_Text(str(cell)) for cell in row))
+    Console(highlight=False).print(drawn)
+
+
+def pairs(values: Mapping[str, object]) -> None:
+    """Print names and values, one pair a line, long values indented below."""
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        lines = str(value).splitlines() or [""]
+        print(f"{style(name.ljust(width), 'cyan')}  {lines[0]}".rstrip())
+        for line in lines[1:]:
+            print(" " * (width + 2) + line)
+
+
+def style(text: str, colour: str) -> str:
+    """Colour a text, on a terminal."""
+    if not sys.stdout.isatty():
+        return text
+    import click
+
+    return click.style(text, fg=colour)
+
+
+def _Text(cell: str) -> Any:  # noqa: ANN401, N802 -- rich's own class, imported late
+    from rich.text import Text
+
+    return Text(cell)
+
+
+def _plain(rows: Sequence[Sequence[object]]) -> None:
+    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())
+
+
+def _without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value

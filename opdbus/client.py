@@ -1,0 +1,168 @@
+"""The daemon as a program sees it: one coroutine for each thing that can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from opdbus import errors
+from opdbus.bus import paths
+from opdbus.bus.connection import Connection, RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+BUS_NAME: Final = "org.opdbus"
+VECTORIZER: Final = "org.opdbus.Vectorizer1"
+STATE: Final = "org.opdbus.State1"
+OBJECT: Final = "org.opdbus.Object1"
+# Computing vectors may take longer than D-Bus libraries usually wait.
+PATIENCE_SECONDS: Final = 120.0
+_NOT_THERE: Final = (
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.Disconnected",
+)
+
+Json: TypeAlias = Any
+
+
+class Client:
+    """A connection to a running daemon; use as a context.
+
+    Every coroutine raises the errors of `opdbus.errors` that the daemon answered with, and
+    BusError if there is no bus or no daemon.
+    """
+
+    def __init__(self, bus: str) -> None:
+        self._where = bus
+        self._connection = Connection(bus)
+
+    async def __aenter__(self) -> Self:
+        """Connect to the bus."""
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Disconnect."""
+        await self._connection.__aexit__(kind, value, tb)
+
+    async def status(self) -> dict[str, Json]:
+        """Give all properties of the vectorizer and of the state, in one mapping."""
+        vectorizer = await self._properties(paths.ROOT, VECTORIZER)
+        return vectorizer | await self._properties(paths.STATE, STATE)
+
+    async def levels(self) -> list[list[Json]]:
+        """Give (level, model, dimension, status, detail) of each level."""
+        found: list[list[Json]] = await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {})
+        return found
+
+    async def vectorize(self, texts: Sequence[str], level: str = "") -> list[list[float]]:
+        """Give the vectors of texts."""
+        options = {"level": level} if level else {}
+        rows, dimension, _, data = await self._call(
+            paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", list(texts), options
+        )
+        flat: list[float] = list(array("f", bytes(data)))
+        return [flat[start * dimension : (start + 1) * dimension] for start in range(rows)]
+
+    async def count_tokens(self, texts: Sequence[str]) -> tuple[int, list[int]]:
+        """Give the model's limit and each text's tokens."""
+        limit, tokens = await self._call(
+            paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", list(texts), {}
+        )
+        return limit, tokens
+
+    async def reload(self) -> None:
+        """Have the state file read again."""
+        await self._call(paths.ROOT, VECTORIZER, "Reload", "a{sv}", {})
+
+    async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
+        """Give (path, score, details) of the best answers."""
+        found: list[list[Json]] = await self._one(
+            paths.STATE, STATE, "Search", "sua{sv}", query, limit, options
+        )
+        return found
+
+    async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
+        """Give (path, score, details) of the objects most like one."""
+        found: list[list[Json]] = await self._one(
+            paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options
+        )
+        return found
+
+    async def page(
+        self, wanted: Mapping[str, str], offset: int, limit: int
+    ) -> tuple[int, list[list[str]]]:
+        """Give how many objects there are, and one page of (path, plugin, kind, name)."""
+        total, rows = await self._call(
+            paths.STATE, STATE, "List", "a{sv}uu", dict(wanted), offset, limit
+        )
+        return total, rows
+
+    async def show(self, path: str) -> dict[str, Json]:
+        """Give an object's properties."""
+        return await self._properties(path, OBJECT)
+
+    async def drift(self, wanted: Mapping[str, str]) -> list[list[Json]]:
+        """Give (path, distance, fields) of what is other than declared."""
+        found: list[list[Json]] = await self._one(
+            paths.STATE, STATE, "Drift", "a{sv}", dict(wanted)
+        )
+        return found
+
+    async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
+        """Publish (plugin, kind, name, properties) each, and give their paths."""
+        found: list[str] = await self._one(
+            paths.STATE, STATE, "Publish", "sa(sssa{sv})a{sv}", source, objects, {}
+        )
+        return found
+
+    async def withdraw(self, objects: Sequence[str]) -> int:
+        """Withdraw what was published about objects, and give how many entries went."""
+        return int(await self._one(paths.STATE, STATE, "Withdraw", "aoa{sv}", list(objects), {}))
+
+    async def _properties(self, path: str, interface: str) -> dict[str, Json]:
+        reply = await self._ask(path, "org.freedesktop.DBus.Properties.GetAll", "s", interface)
+        return dict(reply[0])
+
+    async def _one(
+        self, path: str, interface: str, method: str, signature: str, *body: Json
+    ) -> Json:
+        return (await self._call(path, interface, method, signature, *body))[0]
+
+    async def _call(
+        self, path: str, interface: str, method: str, signature: str, *body: Json
+    ) -> list[Json]:
+        return await self._ask(path, f"{interface}.{method}", signature, *body)
+
+    async def _ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await self._connection.call(BUS_NAME, path, member, signature, *body)
+        except RemoteError as error:
+            raise self._translated(error) from None
+        except TimeoutError:
+            raise errors.BusError(
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: look into its log"
+            ) from None
+
+    def _translated(self, error: RemoteError) -> errors.OpDbusError:
+        if error.name in _NOT_THERE:
+            return errors.BusError(
+                f"op-dbus is not running on the {self._where} bus: start it with"
+                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus with --bus"
+            )
+        if error.name.endswith("AccessDenied"):
+            return errors.AccessDenied(str(error))
+        known = {kind.dbus_name: kind for kind in errors.tree()}
+        return known.get(error.name, errors.OpDbusError)(str(error))
