@@ -1,4 +1,7 @@
-"""A state object as text: the short line that is embedded, and the words for lexical search."""
+"""A state object as text: the short line that is embedded, and the words for lexical search.
+
+What a text holds was decided by measurement: benchmarks/quality.py, and the README's table.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,60 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
+from opdbus.state.flatten import SETTINGS
 from opdbus.state.redact import REDACTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opdbus.state.object import Json, StateObject
 
 # Part of every vector's key: raise it with any change to what `render` gives for any object.
 VERSION: Final = 1
 
-MAX_PAIRS: Final = 6
-MAX_VALUE: Final = 60
-MAX_HEAD: Final = 200
+MAX_PAIRS: Final = 3
+MAX_SETTINGS: Final = 8
+MAX_VALUE: Final = 48
+MAX_LINE: Final = 240
 MAX_LIST: Final = 4
 
-# Keys that say in words what a thing is, best first; the first one found ends the head line.
+# Keys that say in words what a thing is, best first; the first one found ends the line.
 DESCRIBING: Final = (
-    "description",
-    "summary",
-    "comment",
-    "purpose",
-    "title",
-    "label",
-    "role",
-    "gecos",
+    "description summary comment purpose title label role gecos fullname realname".split()
 )
-# What kind of thing it is, and what it works on: these help a reader who has no description.
+# Keys whose values tell what an undescribed thing is or works on, the most telling first.
 TELLING: Final = {
-    name: rank
-    for rank, name in enumerate(
-        "type app image driver command execstart exec schedule oncalendar mode action device fstype"
-        " source target mountpoint path url user users ports port listen server servers".split()
+    key: rank
+    for rank, key in enumerate(
+        "type app class role image driver fstype mode action command exec execstart schedule"
+        " oncalendar status source target mountpoint where what url host user groups remote"
+        " listenstream port ports dport model vendor provider".split()
     )
 }
 # Values that change by themselves say nothing about what a thing is.
 VOLATILE: Final = frozenset(
-    "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec nsec"
-    " monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256 hash"
-    " fingerprint generation epoch age since last".split()
+    "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
+    " nsec monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256"
+    " hash fingerprint generation epoch age since last".split()
 )
+# What the kinds of systemd units are called in plain words.
+UNIT_NOUNS: Final = {
+    "service": "service",
+    "socket": "listening socket",
+    "timer": "timer, schedule",
+    "target": "target",
+    "mount": "mount",
+    "automount": "automount",
+    "path": "watched path",
+    "swap": "swap",
+    "slice": "slice",
+    "scope": "scope",
+}
 
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +76,27 @@ class Rendering:
 def render(item: StateObject) -> Rendering:
     """Render an object; the same object always gives the same text."""
     pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
-    description = _description(pairs)
-    head = f"{_kind(item)} {item.name}"
-    if description:
-        head += f": {description}"
-    lines = [_line(head)[:MAX_HEAD]]
-    telling = list(_telling(pairs, description))
+    described = _description(pairs)
+    telling = [] if described else _telling(item, pairs)
+    meaning = gloss(item.name) or next(filter(None, (gloss(value) for _, value in telling)), "")
+    what = ", ".join(part for part in (meaning, described) if part)
+    line = f"{_head(item)}: {what}" if what else _head(item)
     if telling:
-        lines.append(_line("; ".join(f"{key}: {value}" for key, value in telling)))
-    return Rendering("\n".join(lines), _words(item, pairs))
-
-
-def _kind(item: StateObject) -> str:
-    return " ".join(dict.fromkeys([*split(item.plugin), *split(item.kind)]))
+        line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
+    return Rendering(_clean(line)[:MAX_LINE], _words(item, pairs))
 
 
 def split(name: str) -> list[str]:
     """Split an identifier into words: rx_bytes, rxBytes and rx-bytes are all `rx bytes`."""
     return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name))]
+
+
+def _head(item: StateObject) -> str:
+    """Name the thing and its kind: `net interface wg0`, and of units `systemd service sshd`."""
+    unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
+    if unit:
+        return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
+    return " ".join([*dict.fromkeys([*split(item.plugin), *split(item.kind)]), item.name])
 
 
 def _short(value: Json) -> str:
@@ -99,25 +114,29 @@ def _description(pairs: list[tuple[str, str]]) -> str:
     return next((found[key] for key in DESCRIBING if found.get(key)), "")
 
 
-def _telling(pairs: list[tuple[str, str]], description: str) -> Iterator[tuple[str, str]]:
+def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Choose the few (key, value) pairs that tell what an undescribed thing is.
+
+    Settings have no name that would say anything: there the keys do, so more of them count.
+    """
+    settings = item.kind == SETTINGS
     ranked = []
     for name, value in pairs:
-        last = name.rpartition(".")[2]
-        words = split(last)
-        if not value or value == description or REDACTED in value or not VOLATILE.isdisjoint(words):
-            continue
-        rank = TELLING.get(last.lower(), len(TELLING))
-        ranked.append((rank, name, " ".join(words), value[:MAX_VALUE]))
-    for _, _, key, value in sorted(ranked)[:MAX_PAIRS]:
-        yield key, value
+        key = name.rpartition(".")[2]
+        rank = TELLING.get(key.lower(), len(TELLING) if settings else None)
+        words = split(name if settings else key)
+        if value and rank is not None and REDACTED not in value and VOLATILE.isdisjoint(words):
+            ranked.append((rank, " ".join(words), value[:MAX_VALUE]))
+    ranked.sort()
+    return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
 
 def _words(item: StateObject, pairs: list[tuple[str, str]]) -> str:
     """Give the whole object for lexical search, identifiers also in their parts."""
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += [f"{' '.join(split(name))} {value}" for name, value in pairs if value != REDACTED]
-    return _CONTROL.sub(" ", " ".join(parts))
+    return _clean(" ".join(parts))
 
 
-def _line(text: str) -> str:
+def _clean(text: str) -> str:
     return " ".join(_CONTROL.sub(" ", text).split())

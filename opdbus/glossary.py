@@ -1,0 +1,74 @@
+"""Plain words for well-known names: what `chronyd` or `wg0` is for, from glossary.tsv."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_UNIT = re.compile(
+    r"\.(?:service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$"
+)
+_SEPARATOR = re.compile(r"[-_.:@ ]+")
+_DIGITS = re.compile(r"\d.*$")
+# Shorter parts are more often abbreviations of something else.
+_SHORTEST_PART = 3
+
+
+_WHOLE_ONLY = "(whole names only)"
+
+
+@cache
+def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Read the glossary: all names with their glosses, and those that count as parts of names.
+
+    Words such as `rotate` mean what the glossary says only where they stand alone.
+    """
+    names: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    whole_only = False
+    for line in (resources.files("opdbus") / "glossary.tsv").read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            whole_only = line.endswith(_WHOLE_ONLY)
+        elif line:
+            listed, meaning = line.split("\t")
+            row = dict.fromkeys(listed.split(), meaning)
+            names |= row
+            parts |= {} if whole_only else row
+    return names, parts
+
+
+def gloss(name: str) -> str:
+    """Give the gloss of a name, or of the longest part of it that is known; empty if none is."""
+    names, parts = entries()
+    whole = (names[form] for form in _wholes(name.lower()) if form in names)
+    partial = (parts[form] for form in _parts(name.lower()) if form in parts)
+    return next(whole, "") or next(partial, "")
+
+
+def _wholes(name: str) -> Iterator[str]:
+    """Yield a name as it is, and without what only tells units apart."""
+    yield name
+    bare = _UNIT.sub("", name)
+    yield bare
+    template, at, _ = bare.partition("@")
+    if at:
+        yield template + "@"
+        yield template
+
+
+def _parts(name: str) -> Iterator[str]:
+    """Yield a name's beginnings, longest first, then its parts, with and without numbers."""
+    if "/" in name:
+        return  # a mount point is known whole or not at all
+    parts = _SEPARATOR.split(_UNIT.sub("", name).partition("@")[0])
+    for end in range(len(parts) - 1, 1, -1):
+        yield "-".join(parts[:end])
+    for part in parts:
+        if len(part) >= _SHORTEST_PART or len(parts) == 1:
+            yield part
+            yield _DIGITS.sub("", part)
