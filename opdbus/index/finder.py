@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from opdbus.index import lexical
 from opdbus.index.catalogue import Thing, thing_of
-from opdbus.index.search import rank
+from opdbus.index.search import ceiling, rank, starters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from opdbus.index.memory import Engine, Memory
     from opdbus.index.search import Score
-    from opdbus.index.store import Entry
+    from opdbus.index.store import Entry, Store
 
 _LEXICAL_CANDIDATES = 1000
 
@@ -42,6 +42,16 @@ class Page:
     wanted: Mapping[str, str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """All that decides an order: words, a vector and the engine that it is of, lexical matches."""
+
+    question: str = ""
+    matches: Mapping[int, float] = field(default_factory=dict)
+    vector: tuple[Engine, NDArray[np.float32]] | None = None
+    without: Thing | None = None
+
+
 class Finder:
     """Searches a memory; every answer is exact, over all objects that match the page."""
 
@@ -55,42 +65,38 @@ class Finder:
         """
         matches = await self._matches(question) if mode != "vector" else {}
         if mode == "lexical":
-            return await self._hits(page, None, matches)
+            return await self._hits(page, _Query(question, matches))
         engine = await self._memory.engine()
-        query = (await engine.embedder.embed([question])).vectors[0]
-        return await self._hits(page, (engine, query), matches)
+        vector = (await engine.embedder.embed([question])).vectors[0]
+        return await self._hits(page, _Query(question, matches, (engine, vector)))
 
     async def similar(self, thing: Thing, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
 
         Raises UnknownObject, NoVector, NoModel.
         """
-        query = await self._memory.vector(thing)
+        vector = await self._memory.vector(thing)
         engine = await self._memory.engine()
-        return await self._hits(page, (engine, query), {}, without=thing)
+        return await self._hits(page, _Query(vector=(engine, vector), without=thing))
 
     async def _matches(self, question: str) -> dict[int, float]:
-        query = lexical.fts_query(question)
-        if not query:
+        """Give the share of the highest possible BM25 score that each match has, by id."""
+        terms = lexical.terms(question)
+        if not terms:
             return {}
-        found = await self._memory.archive.read(lambda s: s.match(query, _LEXICAL_CANDIDATES))
-        return dict(found)
+        objects = len(self._memory.catalogue.entries())
+        return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
-    async def _hits(
-        self,
-        page: Page,
-        asked: tuple[Engine, NDArray[np.float32]] | None,
-        matches: Mapping[int, float],
-        without: Thing | None = None,
-    ) -> list[Hit]:
+    async def _hits(self, page: Page, query: _Query) -> list[Hit]:
         entries = self._memory.catalogue.matching(page.wanted or {})
-        cosines = _cosines(*asked, entries) if asked else None
+        things = [thing_of(entry) for entry in entries]
+        cosines = _cosines(*query.vector, entries) if query.vector else None
+        pairs = starters(query.question, things) if query.question else []
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for index, score in rank([entry.id for entry in entries], cosines, matches):
-            thing = thing_of(entries[index])
-            if thing != without:
+        for index, score in rank([e.id for e in entries], cosines, query.matches, pairs):
+            if things[index] != query.without:
                 # a thing counts once, by its best entry
-                found.setdefault(thing, (entries[index], score))
+                found.setdefault(things[index], (entries[index], score))
             if len(found) == page.offset + page.limit:
                 break
         return await self._read(list(found.values())[page.offset :])
@@ -107,6 +113,13 @@ class Finder:
             for entry, score in found
             if entry.id in contents
         ]
+
+
+def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, float]:
+    highest = ceiling([store.count_matches(term) for term in terms], objects)
+    return {
+        entry: min(1.0, score / highest) for entry, score in store.match(terms, _LEXICAL_CANDIDATES)
+    }
 
 
 def _cosines(

@@ -1,4 +1,4 @@
-"""Questions as FTS5 queries."""
+"""The words of a question that lexical search looks for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,3 @@ def terms(question: str) -> list[str]:
     """Give the words of a question that may tell objects apart, each once."""
     words = dict.fromkeys(word.lower() for word in _TERM.findall(question))
     return [word for word in words if word not in STOP_WORDS][:MAX_TERMS]
-
-
-def fts_query(question: str) -> str:
-    """Write a question as an FTS5 query that matches any of its terms; empty if it has none."""
-    return " OR ".join(f'"{term}"' for term in terms(question))

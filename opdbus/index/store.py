@@ -201,14 +201,19 @@ class Store:
 
     # lexical search
 
-    def match(self, query: str, limit: int) -> list[tuple[int, float]]:
-        """Give (id, BM25 score, larger is better) of the best matches of an FTS5 query."""
+    def match(self, terms: Sequence[str], limit: int) -> list[tuple[int, float]]:
+        """Give (id, BM25 score, larger is better) of the objects that best match any term."""
         rows = self._database.execute(
             "SELECT rowid, -bm25(lexicon, 4.0, 2.0, 1.0) AS score FROM lexicon"
             " WHERE lexicon MATCH ? ORDER BY score DESC LIMIT ?",
-            (query, limit),
+            (" OR ".join(map(_quoted, terms)), limit),
         )
         return [(row[0], row[1]) for row in rows]
+
+    def count_matches(self, term: str) -> int:
+        """Count the objects that a term matches, in any of its word forms."""
+        counting = "SELECT count(*) FROM lexicon WHERE lexicon MATCH ?"
+        return int(self._database.execute(counting, (_quoted(term),)).fetchone()[0])
 
     # values that outlive a run
 
@@ -274,6 +279,11 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int]) -> Entry:
     return Entry(row[0], Identity(*row[1:5]), *row[5:])
+
+
+def _quoted(term: str) -> str:
+    """Write a term as an FTS5 string, in which nothing is an operator."""
+    return '"' + term.replace('"', '""') + '"'
 
 
 def _marks(values: Sequence[object]) -> str:
