@@ -1,17 +1,21 @@
 """What many tests need: a tiny model, a private message bus, settings in a folder of their own."""
 
+import asyncio
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from opdbus import config
 from opdbus.config import Config
+from opdbus.models import build, folder
+from opdbus.models.catalogue import LEVELS
 
 sys.path.insert(0, str(Path(__file__).parent))
+from running import Bus, Running
 from tiny import write_tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -40,39 +44,37 @@ def settings(tmp_path: Path, tiny_model: Path) -> Config:
 @pytest.fixture(scope="session")
 def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A private dbus-daemon with the limits of a system bus."""
-    if not shutil.which("dbus-daemon"):
-        pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
-    folder = tmp_path_factory.mktemp("bus")
-    (folder / "bus.conf").write_text(_BUS_CONFIG.format(folder=folder))
-    daemon = subprocess.Popen(
-        ["dbus-daemon", f"--config-file={folder}/bus.conf", "--nofork", "--print-address=1"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert daemon.stdout
-    address = daemon.stdout.readline().strip()
-    yield address
-    daemon.kill()
-    daemon.wait()
-    daemon.stdout.close()
+    bus = Bus(tmp_path_factory.mktemp("bus"))
+    yield bus.address
+    bus.kill()
 
 
-_BUS_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig>
-  <type>system</type>
-  <listen>unix:path={folder}/bus.sock</listen>
-  <auth>EXTERNAL</auth>
-  <policy context="default">
-    <allow send_destination="*" eavesdrop="false"/>
-    <allow receive_sender="*"/>
-    <allow own="*"/>
-    <allow user="*"/>
-  </policy>
-  <limit name="max_incoming_bytes">133169152</limit>
-  <limit name="max_message_size">33554432</limit>
-  <limit name="max_replies_per_connection">128</limit>
-  <limit name="max_match_rules_per_connection">512</limit>
-  <limit name="max_connections_per_user">256</limit>
-</busconfig>
-"""
+@pytest.fixture(scope="session")
+def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The tiny model's graph as a daemon keeps it, so that tests need not wait for it."""
+    cache = tmp_path_factory.mktemp("graphs")
+    level = LEVELS["medium"]
+    asyncio.run(build.ensure(folder.read(tiny_model, level), cache))
+    return cache
+
+
+@pytest.fixture
+def daemons(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
+) -> Iterator[Callable[..., Running]]:
+    """Make daemons, not started yet, each with a bus and a folder of its own unless given."""
+    with ExitStack() as stack:
+
+        def make(name: str = "one", bus: str = "", **settings: object) -> Running:
+            here = tmp_path / name
+            if not bus:
+                private = Bus(tmp_path_factory.mktemp("bus"))
+                stack.callback(private.kill)
+                bus = private.address
+            shutil.copytree(tiny_graphs, here / "state" / "graphs")
+            given = {"MODEL": tiny_model, "STATE_FILE": EXAMPLE, "LOG_LEVEL": "debug", **settings}
+            running = Running(here, bus, **given)
+            stack.callback(running.kill)
+            return running
+
+        yield make

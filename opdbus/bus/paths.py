@@ -38,7 +38,10 @@ def unescape(element: str) -> str:
     data = b"".join(
         bytes([int(part, 16)]) if odd % 2 else part.encode() for odd, part in enumerate(parts)
     )
-    return data.decode()
+    name = data.decode()
+    if escape(name) != element:
+        raise ValueError(element)
+    return name
 
 
 def of(plugin: str, kind: str, name: str) -> str:

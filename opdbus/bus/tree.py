@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from opdbus.bus import paths
 from opdbus.bus.dispatch import Node
 from opdbus.bus.faces import ObjectFace, thing_at
+from opdbus.bus.standard import MAX_CHILDREN
 from opdbus.errors import UnknownObject
+from opdbus.index.catalogue import Thing
 
 if TYPE_CHECKING:
     from opdbus.bus.dispatch import Face
@@ -36,18 +39,26 @@ class Tree:
             thing = thing_at(path)
         except UnknownObject:
             # the folder of a plugin or a kind
-            return Node((), lambda: self._below(path)) if self._below(path) else None
+            below = self._below(path)
+            return Node((), lambda: below) if below else None
         if not self._memory.catalogue.has(thing):
             return None
         return Node((ObjectFace(thing, self._memory, self._finder),), list)
 
     def _below(self, path: str) -> list[str]:
-        """Give the names of the nodes right below a path."""
-        wanted = path.removeprefix(paths.STATE).strip("/").split("/") if path != paths.STATE else []
+        """Give the names of the nodes right below a path, as many as Introspect lists."""
+        elements = path.removeprefix(paths.STATE).split("/")[1:]
+        try:
+            wanted = tuple(map(paths.unescape, elements))
+        except ValueError:
+            return []
         depth = len(wanted)
-        found: dict[str, None] = {}
-        for entry in self._memory.catalogue.entries():
-            parts = entry.identity[1:]
-            if [paths.escape(part) for part in parts[:depth]] == wanted:
-                found[paths.escape(parts[depth])] = None
-        return list(found)
+        if depth >= len(Thing._fields):
+            return []
+        entries = self._memory.catalogue.entries()
+        found = dict.fromkeys(
+            entry.identity[depth + 1]
+            for entry in entries
+            if entry.identity[1 : depth + 1] == wanted
+        )
+        return [paths.escape(name) for name in itertools.islice(found, MAX_CHILDREN)]

@@ -1,0 +1,301 @@
+"""What tests of the whole program need: private buses, daemons as child processes, waiting."""
+
+import asyncio
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from opdbus.bus.connection import Connection, from_wire
+
+# Generous: these only end a test that would otherwise never end.
+PATIENCE_SECONDS = 30.0
+ROOT_PATH, STATE_PATH = "/org/opdbus", "/org/opdbus/state"
+VECTORIZER, STATE, OBJECT = "org.opdbus.Vectorizer1", "org.opdbus.State1", "org.opdbus.Object1"
+
+_POLICY = """
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow receive_sender="*"/>
+    <allow own="*"/>
+    <allow user="*"/>
+"""
+_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path={folder}/bus.sock</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">{policy}</policy>
+  <limit name="max_incoming_bytes">133169152</limit>
+  <limit name="max_message_size">33554432</limit>
+  <limit name="max_replies_per_connection">128</limit>
+  <limit name="max_match_rules_per_connection">512</limit>
+  <limit name="max_connections_per_user">256</limit>
+</busconfig>
+"""
+
+
+class Bus:
+    """A private dbus-daemon with the limits of a system bus."""
+
+    def __init__(self, folder: Path, policy: str = _POLICY) -> None:
+        if not shutil.which("dbus-daemon"):
+            pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "bus.conf").write_text(_CONFIG.format(folder=folder, policy=policy))
+        self._process = subprocess.Popen(
+            ["dbus-daemon", f"--config-file={folder}/bus.conf", "--nofork", "--print-address=1"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        self.address = self._process.stdout.readline().strip()
+        # others than root connect as well
+        (folder / "bus.sock").chmod(0o777)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+
+class Running:
+    """`op-dbus daemon` as a child process, with its log; use as a context, which kills it."""
+
+    def __init__(self, folder: Path, bus: str, **settings: object) -> None:
+        self.folder = folder
+        self.bus = bus
+        self.state_dir = folder / "state"
+        self.settings = {f"OP_DBUS_{key}": str(value) for key, value in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._logs = 0
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Kill it, if it still runs."""
+        self.kill()
+
+    def start(self, *flags: str) -> Self:
+        """Start it; each start has a log of its own."""
+        self._logs += 1
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "opdbus", "daemon", *flags],
+                env=environment(self.bus, self.state_dir, self.settings),
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / f"daemon-{self._logs}.log"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What the last start has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def logs(self) -> str:
+        """Give what all starts have printed."""
+        return "".join(
+            (self.folder / f"daemon-{n + 1}.log").read_text() for n in range(self._logs)
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def exit_code(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Wait for its end."""
+        assert self._process
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.log}") from None
+
+    def stop(self) -> int:
+        """End it as systemd does, and give the exit code."""
+        self.send(signal.SIGTERM)
+        return self.exit_code(3.0)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_for_log(self, pattern: str) -> re.Match[str]:
+        """Wait until the log of this start matches."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not (match := re.search(pattern, self.log)):
+            assert self._process
+            assert self._process.poll() is None, f"it ended before {pattern!r}:\n{self.log}"
+            assert time.monotonic() < end, f"no {pattern!r} in:\n{self.log}"
+            # regular files cannot be waited for; the process can, and this is not the test's clock
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.01)
+        return match
+
+    def cli(self, *arguments: str, stdin: str = "", **more: str) -> subprocess.CompletedProcess:
+        """Run `op-dbus` beside it."""
+        environ = environment(self.bus, self.state_dir, self.settings) | more
+        return subprocess.run(
+            [sys.executable, "-m", "opdbus", *arguments],
+            env=environ,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def environment(bus: str, state_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Give an environment that holds nothing of this machine's settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("OP_DBUS_")}
+    return kept | {"OP_DBUS_BUS": bus, "OP_DBUS_STATE_DIR": str(state_dir)} | dict(settings)
+
+
+class Caller:
+    """A client of the daemon that remembers every signal it saw."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.signals: list[tuple[str, str, list[Any]]] = []
+        self._news = asyncio.Event()
+        connection.on_signal = self._take
+
+    def _take(self, message: Any) -> None:
+        if (message.interface or "").startswith("org.freedesktop.DBus.Local"):
+            return
+        body = [from_wire(value) for value in message.body]
+        self.signals.append((message.path or "", message.member or "", body))
+        self._news.set()
+
+    async def call(self, path: str, member: str, signature: str = "", *body: Any) -> list[Any]:
+        """Call a method of the daemon, and give the reply's values."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.connection.call("org.opdbus", path, member, signature, *body)
+
+    async def get(self, path: str, interface: str, name: str) -> Any:
+        """Read one property."""
+        member = "org.freedesktop.DBus.Properties.Get"
+        return (await self.call(path, member, "ss", interface, name))[0]
+
+    async def signal(self, member: str, matches: Callable[[list[Any]], object] = bool) -> list[Any]:
+        """Wait for a signal whose body matches, seen already or still to come."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                for _, name, body in self.signals:
+                    if name == member and matches(body):
+                        return body
+                self._news.clear()
+                await self._news.wait()
+
+    async def until(self, ask: Callable[[], Awaitable[Any]], wanted: Any = True) -> Any:
+        """Ask again after each signal until the answer is the wanted one."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (answer := await ask()) != wanted:
+                self._news.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):  # some properties change without a signal
+                        await self._news.wait()
+            return answer
+
+    async def ready(self, *states: str) -> str:
+        """Wait until the daemon serves with its model and has read its state file."""
+        wanted = states or ("ready",)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._until_owned()
+
+            async def state() -> bool:
+                return await self.get(ROOT_PATH, VECTORIZER, "State") in wanted
+
+            await self.until(state)
+        found: str = await self.get(ROOT_PATH, VECTORIZER, "State")
+        return found
+
+    async def vectorized(self) -> None:
+        """Wait until every object has its vector."""
+        await self.ready("ready", "degraded")
+
+        async def pending() -> int:
+            count: int = await self.get(STATE_PATH, STATE, "Pending")
+            return count
+
+        await self.until(pending, 0)
+
+    async def _until_owned(self) -> None:
+        async def owned() -> bool:
+            return (await self.connection.ask_bus("NameHasOwner", "s", "org.opdbus"))[0]
+
+        await self.until(owned)
+
+
+@asynccontextmanager
+async def calling(bus: str) -> AsyncIterator[Caller]:
+    """Connect to a bus as a client that sees the daemon's signals."""
+    async with Connection(bus) as connection:
+        caller = Caller(connection)
+        await connection.subscribe("type='signal',sender='org.opdbus'")
+        owners = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged'"
+        await connection.subscribe(f"{owners},arg0='org.opdbus'")
+        yield caller
+
+
+def state_file(path: Path, units: Mapping[str, str]) -> Path:
+    """Write a state file with a unit of each description, as editors do: by replacing it."""
+    described = {name: {"description": text} for name, text in units.items()}
+    return replace(path, json.dumps({"version": 1, "plugins": {"systemd": {"units": described}}}))
+
+
+def replace(path: Path, text: str) -> Path:
+    """Replace a file in one step."""
+    part = path.with_suffix(".new")
+    part.write_text(text)
+    part.rename(path)
+    return path
+
+
+def read_lines(process: subprocess.Popen[str], wanted: Callable[[str], object]) -> str:
+    """Read a program's output until all of it together is wanted."""
+    assert process.stdout
+    end, text = time.monotonic() + PATIENCE_SECONDS, ""
+    while not wanted(text):
+        ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"nothing more came after:\n{text}"
+        more = os.read(process.stdout.fileno(), 65536).decode(errors="replace")
+        assert more, f"it ended after:\n{text}"
+        text += more
+    return text
+
+
+def as_other_user(arguments: Sequence[str]) -> list[str]:
+    """Give the command that runs another as the user nobody; skips where that cannot be."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root can run a client as another user")
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *arguments]
