@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -23,6 +24,7 @@ from dbus_fast.errors import AuthError, InvalidAddressError
 from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
@@ -32,6 +34,13 @@ Plain: TypeAlias = Any
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"
+_CONNECT_SECONDS: Final = 10.0
+# How long a connection that is closed waits for the bus to take what is still to be sent.
+_FLUSH_SECONDS: Final = 1.0
+# An error's text may quote what the caller sent, and that may be 32 MiB.
+MAX_ERROR_CHARACTERS: Final = 2000
+# What the library raises for values that do not fit their signature.
+_UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +85,20 @@ class Connection:
         self.on_call: Callable[[Call], None] | None = None
         self.on_signal: Callable[[Message], None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent: asyncio.Future[Plain] | None = None
 
     async def __aenter__(self) -> Self:
         """Connect; raises BusError."""
         try:
-            await self._bus.connect()
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._bus.connect()
         except (OSError, AuthError, ValueError, KeyError, TypeError) as error:
             raise BusError(
                 f"cannot reach the message bus {self._address}: {error}; is it running, and may"
                 " this user connect to it?"
             ) from None
+        writer: Plain = self._bus._writer
+        writer.sock = _PatientSocket(writer.sock)
         self._bus.add_message_handler(self._receive)
         self._watch = asyncio.create_task(self._wait_closed())
         return self
@@ -96,7 +109,10 @@ class Connection:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Disconnect."""
+        """Send what waits to be sent, and disconnect."""
+        if self._sent is not None and not self._closed.done():
+            waited: set[asyncio.Future[Plain]] = {self._sent, self._closed}
+            await asyncio.wait(waited, timeout=_FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if self._bus.connected:
             self._bus.disconnect()
         with suppress(asyncio.CancelledError):
@@ -128,28 +144,31 @@ class Connection:
     ) -> list[Plain]:
         """Call `interface.method` and give the reply's values, variants taken out.
 
-        Raises RemoteError with the error reply, BusError if the connection is lost.
+        Raises RemoteError with the error reply, InvalidArgs if the values do not fit the
+        signature, BusError if the connection is lost.
         """
-        interface, _, method = member.rpartition(".")
-        message = Message(
-            destination=destination,
-            path=path,
-            interface=interface,
-            member=method,
-            signature=signature,
-            body=[to_wire(s, value) for s, value in zip(split(signature), body, strict=True)],
-        )
-        reply: asyncio.Future[Message] = asyncio.ensure_future(self._bus.call(message))
-        waited: set[asyncio.Future[Plain]] = {reply, self._closed}
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not reply.done():
-            reply.cancel()
-            raise BusError("the connection to the message bus was lost while waiting for a reply")
-        answer = reply.result()
+        answer = await self._answer(_call(destination, path, member, signature, body))
         if answer.message_type is MessageType.ERROR:
             text = str(answer.body[0]) if answer.body else ""
             raise RemoteError(answer.error_name or "", text)
         return [from_wire(value) for value in answer.body]
+
+    async def _answer(self, message: Message) -> Message:
+        if self._closed.done():
+            raise BusError("the connection to the message bus is lost")
+        reply: asyncio.Future[Message] = asyncio.ensure_future(self._bus.call(message))
+        waited: set[asyncio.Future[Plain]] = {reply, self._closed}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return reply.result()
+        except _UNFIT as error:
+            raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+        except (EOFError, OSError):
+            pass  # it ended while we waited, or as we sent
+        finally:
+            reply.cancel()
+        raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
         """Call a method of the bus daemon itself."""
@@ -166,7 +185,10 @@ class Connection:
 
     def reply_error(self, call: Call, name: str, text: str) -> None:
         """Answer a call with an error."""
-        self._send(Message.new_error(call.message, name, text.replace("\0", " ")))
+        sendable = text.replace("\0", " ").encode(errors="replace").decode()
+        if len(sendable) > MAX_ERROR_CHARACTERS:
+            sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
+        self._send(Message.new_error(call.message, name, sendable))
 
     def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
         """Send the signal `interface.name`."""
@@ -177,7 +199,8 @@ class Connection:
     def _send(self, message: Message) -> None:
         # On a dead connection the descriptor's number may already be somebody else's.
         if not self._closed.done() and self._bus.connected:
-            self._bus.send(message)
+            self._sent = self._bus.send(message)
+            self._sent.add_done_callback(_no_matter)
 
     def _receive(self, message: Message) -> bool:
         if message.message_type is MessageType.METHOD_CALL and self.on_call:
@@ -203,6 +226,46 @@ class Connection:
             await self._bus.wait_for_disconnect()  # type: ignore[no-untyped-call]
         if not self._closed.done():
             self._closed.set_result(None)
+
+
+class _PatientSocket:
+    """A socket whose full buffer is no error, as the library takes it to be: nothing is sent yet.
+
+    The library then waits until the socket can be written, and tries again.
+    """
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+
+    def send(self, data: memoryview) -> int:
+        """Send what the socket takes now, and give its size."""
+        try:
+            return self._real.send(data)
+        except BlockingIOError:
+            return 0
+
+
+def _no_matter(sent: asyncio.Future[Plain]) -> None:
+    """Take note of a failure to send, which the end of the connection tells as well."""
+    if not sent.cancelled():
+        sent.exception()
+
+
+def _call(
+    destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
+) -> Message:
+    interface, _, method = member.rpartition(".")
+    try:
+        return Message(
+            destination=destination,
+            path=path,
+            interface=interface or None,
+            member=method,
+            signature=signature,
+            body=[to_wire(s, value) for s, value in zip(split(signature), body, strict=True)],
+        )
+    except _UNFIT as error:
+        raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
 
 
 def _bus(address: str) -> MessageBus:
