@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from opdbus.bus import standard
+from opdbus.bus import paths, standard
 from opdbus.bus.connection import split
 from opdbus.errors import (
     Internal,
@@ -82,12 +82,16 @@ class Dispatcher:
         self._authorizer = authorizer
         self._find = find
         self._running: dict[str, set[asyncio.Task[None]]] = {}
+        self._stopping = False
 
     def take(self, call: Call) -> None:
         """Start to answer a call."""
+        if self._stopping:
+            self._refuse(call, _stopping())
+            return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
-        task.add_done_callback(lambda done: self._finished(call.sender, done))
+        task.add_done_callback(lambda done: self._finished(call, done))
 
     def caller_left(self, sender: str) -> None:
         """Stop working for a connection that is gone."""
@@ -97,16 +101,20 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Cancel what runs and wait until every caller has an answer."""
+        self._stopping = True
         tasks = [task for running in self._running.values() for task in running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _finished(self, sender: str, task: asyncio.Task[None]) -> None:
-        running = self._running[sender]
+    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+        running = self._running[call.sender]
         running.discard(task)
         if not running:
-            del self._running[sender]
+            del self._running[call.sender]
+        # here and not in the task: one that is cancelled before its first step never runs
+        if task.cancelled():
+            self._refuse(call, _stopping())
 
     async def _answer(self, call: Call) -> None:
         try:
@@ -116,9 +124,6 @@ class Dispatcher:
                 self._connection.reply(call, signature, values)
         except OpDbusError as error:
             self._refuse(call, error)
-        except asyncio.CancelledError:
-            self._refuse(call, ShuttingDown("op-dbus is stopping; ask again when it is back"))
-            raise
         except Exception:  # whatever it was, the caller gets an answer, and no traceback
             fault = secrets.token_hex(4)
             where = f"{call.interface}.{call.member}"
@@ -133,14 +138,17 @@ class Dispatcher:
 
     async def _perform(self, call: Call) -> tuple[str, Sequence[Plain]]:
         """Do what is asked, and give the reply's signature and values."""
-        if call.interface == standard.PEER:
+        if standard.is_peer(call.interface, call.member):
             return standard.peer(call)
+        if call.path.startswith(f"{paths.STATE}/"):
+            # who may not read may not find out either which objects there are
+            await self._authorize(call, "read")
         node = self._find(call.path)
         if node is None:
             raise UnknownObject(
                 f"there is no object {call.path}: `op-dbus list` shows those that there are"
             )
-        if standard.has(call.interface, call.member):
+        if standard.has(call.interface, call.member) and not _is_own(call, node):
             await self._authorize(call, standard.action(call))
             return await standard.perform(call, node)
         face, method = _method(call, node)
@@ -159,6 +167,16 @@ class Dispatcher:
 def snake(name: str) -> str:
     """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
     return _CAMEL.sub("_", name).lower().replace("list", "list_")
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("op-dbus is stopping; ask again when it is back")
+
+
+def _is_own(call: Call, node: Node) -> bool:
+    """Tell whether a call that names no interface fits one of ours: State1.Get(oa{sv})."""
+    methods = (face.interface.methods.get(call.member) for face in node.faces)
+    return not call.interface and any(m and m.inputs == call.signature for m in methods)
 
 
 def _method(call: Call, node: Node) -> tuple[Face, Method]:

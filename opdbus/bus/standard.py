@@ -77,6 +77,11 @@ def has(interface: str, member: str) -> bool:
     return any(member in methods for methods in _METHODS.values())
 
 
+def is_peer(interface: str, member: str) -> bool:
+    """Tell whether a call is for Peer, which answers at any path."""
+    return interface == PEER or (not interface and member in {"Ping", "GetMachineId"})
+
+
 def action(call: Call) -> str:
     """Give what a caller must be allowed to do: the tree of objects and all values are `read`."""
     if call.member == "Introspect" and not call.path.startswith(paths.STATE):
