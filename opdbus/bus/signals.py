@@ -10,13 +10,14 @@ from opdbus.bus.standard import PROPERTIES
 from opdbus.index.memory import Changed, Drifted, Vectorized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from opdbus.bus.connection import Connection, Plain
     from opdbus.bus.dispatch import Face
 
 # A signal that tells of more objects than this is sent in parts, so that none is ever large.
 MAX_CHANGES: Final = 500
+MAX_BYTES: Final = 256 << 10
 
 
 class Announcer:
@@ -30,8 +31,8 @@ class Announcer:
         """Send the signal of what happened in the memory."""
         if isinstance(event, Changed):
             changes = [(paths.of(*thing), what) for thing, what in event.changes.items()]
-            for start in range(0, len(changes), MAX_CHANGES):
-                self._state("Changed", event.generation, changes[start : start + MAX_CHANGES])
+            for part in _parts(changes):
+                self._state("Changed", event.generation, part)
         elif isinstance(event, Vectorized):
             counts = (event.computed, event.reused)
             self._state("Vectorized", event.generation, event.level, *counts)
@@ -65,3 +66,17 @@ class Announcer:
     def _emit(self, path: str, interface: str, member: str, *body: Plain | Sequence[Plain]) -> None:
         signature = contract.interface(interface).signals[member]
         self._connection.emit(path, f"{interface}.{member}", signature, *body)
+
+
+def _parts(changes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Split changes so that each part keeps to both limits; a path may be very long."""
+    part: list[tuple[str, str]] = []
+    size = 0
+    for path, what in changes:
+        if part and (len(part) == MAX_CHANGES or size + len(path) > MAX_BYTES):
+            yield part
+            part, size = [], 0
+        part.append((path, what))
+        size += len(path)
+    if part:
+        yield part
