@@ -29,13 +29,12 @@ from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
     from typing import Any
 
     from dbus_fast import Message
 
     from opdbus.config import Config
-    from opdbus.index.store import Entry
 
 logger = structlog.get_logger()
 
@@ -60,7 +59,6 @@ class Daemon:
 
     def __init__(self, settings: Config) -> None:
         self._config = settings
-        self._passing: dict[str, list[Entry]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -69,13 +67,18 @@ class Daemon:
         Raises what makes serving impossible: StoreError, BusError, ModelError, ProviderError.
         """
         logger.info("starting", version=__version__, pid=os.getpid())
+        self._hung_up = asyncio.Event()
+        async with _signals(self._hung_up) as stopped:
+            await _until_first_ends(stopped.wait(), self._live())
+        logger.info("stopped")
+
+    async def _live(self) -> None:
         async with (
             Memory(self._config.state_dir / "memory.db") as self._memory,
             Connection(self._config.bus) as self._connection,
         ):
             self._compose()
             await self._serve()
-        logger.info("stopped")
 
     def _compose(self) -> None:
         memory, connection = self._memory, self._connection
@@ -84,7 +87,7 @@ class Daemon:
         memory.notify = self._announcer.announce
         self._declared = Declared(self._config.state_file, memory)
         self._vectorizer = VectorizerFace(self._config, memory, self._declared)
-        self._state = StateFace(memory, finder, self._declared, self._remember_passing)
+        self._state = StateFace(memory, finder, self._declared)
         self._tree = Tree(self._vectorizer, self._state, memory, finder)
         self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
 
@@ -95,14 +98,14 @@ class Daemon:
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
         logger.info("serving", bus=self._config.bus, name=BUS_NAME)
-        async with _stop_signals(self._hang_up) as stopped:
-            try:
-                await _until_first_ends(
-                    stopped.wait(), self._connection_lost(), self._think(), self._declare()
-                )
-            finally:
-                logger.info("stopping")
-                await self._dispatcher.stop()
+        try:
+            await _until_first_ends(
+                self._connection_lost(), self._think(), self._declare(), self._heed_hang_ups()
+            )
+        finally:
+            logger.info("stopping")
+            await self._dispatcher.stop()
+            await _cancel(self._tasks)
 
     async def _think(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
@@ -136,6 +139,14 @@ class Daemon:
         await self._refresh()
         await self._declared.watch()
 
+    async def _heed_hang_ups(self) -> None:
+        """Read the state file again after each SIGHUP."""
+        while True:
+            await self._hung_up.wait()
+            self._hung_up.clear()
+            logger.info("reloading", reason="SIGHUP")
+            await self._declared.try_load()
+
     async def _connection_lost(self) -> None:
         await self._connection.closed()
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
@@ -148,21 +159,13 @@ class Daemon:
     def _refresh_soon(self) -> None:
         self._background(self._refresh())
 
-    def _hang_up(self) -> None:
-        logger.info("reloading", reason="SIGHUP")
-        self._background(self._declared.try_load())
-
-    def _remember_passing(self, sender: str, entries: list[Entry]) -> None:
-        self._passing.setdefault(sender, []).extend(entries)
-
     def _take_signal(self, message: Message) -> None:
         """Stop working for a caller that left, and forget what was to live as long as it."""
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
         name = message.body[0]
         self._dispatcher.caller_left(name)
-        if name in self._passing:
-            self._background(self._memory.forget(self._passing.pop(name)))
+        self._background(self._memory.release(name))
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -177,17 +180,27 @@ class BusLost(BusError):
 
 
 @asynccontextmanager
-async def _stop_signals(on_hang_up: Callable[[], None]) -> AsyncIterator[asyncio.Event]:
-    """Turn SIGTERM and SIGINT into an event, and SIGHUP into a call."""
+async def _signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """Turn SIGHUP into `hung_up`, and SIGTERM and SIGINT into the event that is given."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    handlers = {signal.SIGTERM: stopped.set, signal.SIGINT: stopped.set, signal.SIGHUP: on_hang_up}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+    handlers = {signal.SIGTERM: stopped, signal.SIGINT: stopped, signal.SIGHUP: hung_up}
+    for number, event in handlers.items():
+        loop.add_signal_handler(number, event.set)
     try:
         yield stopped
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they then raise is no news."""
+    waited = list(tasks)
+    for task in waited:
+        task.cancel()
+    for task in waited:
+        with suppress(asyncio.CancelledError, OpDbusError):
+            await task
 
 
 async def _until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
@@ -198,8 +211,4 @@ async def _until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError, OpDbusError):
-                await task
+        await _cancel(tasks)

@@ -20,7 +20,7 @@ from opdbus.state import publish
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.memory import Memory
-    from opdbus.index.store import Entry
 
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
 
@@ -143,17 +142,10 @@ class StateFace:
 
     interface = contract.interface(contract.STATE)
 
-    def __init__(
-        self,
-        memory: Memory,
-        finder: Finder,
-        declared: Declared,
-        on_passing: Callable[[str, list[Entry]], None],
-    ) -> None:
+    def __init__(self, memory: Memory, finder: Finder, declared: Declared) -> None:
         self._memory = memory
         self._finder = finder
         self._declared = declared
-        self._on_passing = on_passing
 
     async def search(self, query: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
         """Find the objects that answer a question."""
@@ -211,11 +203,8 @@ class StateFace:
         publisher = publish.source(source)
         items = [publish.observed(publisher, *given) for given in objects]
         who = caller.get()
-        passing = lifetime == "connection"
-        await self._memory.publish(items, who.uid, passing=passing)
-        entries = [self._memory.catalogue.get(item.identity) for item in items]
-        if passing:
-            self._on_passing(who.sender, [entry for entry in entries if entry])
+        holder = who.sender if lifetime == "connection" else ""
+        await self._memory.publish(items, who.uid, holder=holder)
         return [paths.of(*item.identity[1:]) for item in items]
 
     async def withdraw(self, objects: Sequence[str], options: dict[str, Plain]) -> int:
@@ -238,14 +227,13 @@ class StateFace:
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        pending = len(self._memory.pending()) if self._memory.ready else None
-        entries = self._memory.catalogue.entries()
-        texts = len({entry.text_digest for entry in entries})
+        count = len(self._memory.catalogue)
+        waiting = self._memory.waiting()
         return {
             "Generation": self._memory.generation,
-            "Count": len(self._memory.catalogue),
-            "Vectorized": 0 if pending is None else texts - pending,
-            "Pending": texts if pending is None else pending,
+            "Count": count,
+            "Vectorized": count - waiting if self._memory.ready else 0,
+            "Pending": waiting,
             "StateFile": str(self._declared.path),
             "LastError": self._declared.last_error,
         }

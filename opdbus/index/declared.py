@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from opdbus.errors import OpDbusError, StateFileError
+from opdbus.index.archive import to_the_end
 from opdbus.state import watch
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE
@@ -37,6 +38,9 @@ class Declared:
 
     async def load(self) -> None:
         """Take the file in; raises StateFileError, and StoreError if it cannot be kept."""
+        await to_the_end(self._load())
+
+    async def _load(self) -> None:
         async with self._one_reader:
             try:
                 present, changed = await asyncio.to_thread(self._file.read)
@@ -61,9 +65,14 @@ class Declared:
 
     async def watch(self) -> None:
         """Take the file in whenever it changes, until cancelled."""
-        async with aclosing(watch.changes(self.path)) as changes:
-            async for _ in changes:
-                await self.try_load()
+        try:
+            async with aclosing(watch.changes(self.path)) as changes:
+                async for _ in changes:
+                    await self.try_load()
+        except OSError as error:
+            # such as too many inotify instances of this user: SIGHUP and Reload still work
+            log.warning("state file not watched", path=str(self.path), reason=str(error))
+            await asyncio.Event().wait()
 
     def _set_error(self, error: str) -> None:
         if error != self.last_error:

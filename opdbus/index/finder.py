@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from opdbus.index.store import Entry, Store
 
 _LEXICAL_CANDIDATES = 1000
+# Words are looked for in this much of a question: the rest of a longer one would stop the loop.
+_QUESTION_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Finder:
 
     async def _matches(self, question: str) -> dict[int, float]:
         """Give the share of the highest possible BM25 score that each match has, by id."""
-        terms = lexical.terms(question)
+        terms = lexical.terms(question[:_QUESTION_CHARACTERS])
         if not terms:
             return {}
         objects = len(self._memory.catalogue.entries())

@@ -48,8 +48,9 @@ class Indexer:
         while pending := self._memory.pending()[:_WINDOW]:
             computed += await self._embed(engine, pending)
         await self._tell_drift()
-        engine.vectors.retain({e.text_digest for e in self._memory.catalogue.entries()})
+        # What goes from the database goes from memory: a text that comes back is computed anew.
         pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
+        engine.vectors.drop(pruned)
         self._memory.notify(
             Vectorized(
                 self._memory.generation,
@@ -58,7 +59,7 @@ class Indexer:
                 max(0, total - computed),
             )
         )
-        log.info("vectorized", computed=computed, objects=total, forgotten=pruned)
+        log.info("vectorized", computed=computed, objects=total, forgotten=len(pruned))
 
     async def _embed(self, engine: Engine, pending: Sequence[Entry]) -> int:
         """Embed texts in batches of equal length, each committed before the next is begun."""

@@ -13,8 +13,8 @@ import structlog
 
 from opdbus import text
 from opdbus.errors import AccessDenied, NoModel, NoVector
-from opdbus.index.archive import Archive
-from opdbus.index.catalogue import Catalogue, Thing
+from opdbus.index.archive import Archive, to_the_end
+from opdbus.index.catalogue import Catalogue, Thing, thing_of
 from opdbus.index.store import Record
 from opdbus.index.vectors import Vectors
 from opdbus.state import redact
@@ -111,13 +111,19 @@ class Memory:
         self.stale = asyncio.Event()
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
         self._one_writer = asyncio.Lock()
+        # of what lives only as long as somebody's connection
+        self._holders: dict[Identity, str] = {}
 
     async def __aenter__(self) -> Self:
         """Open the database and learn what it holds; raises StoreError."""
         await self.archive.__aenter__()
-        entries = await self.archive.write(_recall)
-        self.catalogue.put(entries)
-        self.generation = int(await self.archive.read(lambda store: store.fact("generation")) or 0)
+        try:
+            self.catalogue.put(await self.archive.write(_recall))
+            generation = await self.archive.read(lambda store: store.fact("generation"))
+        except BaseException:
+            await self.archive.__aexit__(None, None, None)
+            raise
+        self.generation = int(generation or 0)
         return self
 
     async def __aexit__(
@@ -171,35 +177,78 @@ class Memory:
             }.values()
         )
 
-    # writing
+    def waiting(self) -> int:
+        """Count the things that will get a vector and have none yet."""
+        if self._engine.done() and self.ready is None:
+            return 0
+        engine = self.ready
+        return len(
+            {
+                thing_of(entry)
+                for entry in self.catalogue.entries()
+                if engine is None or entry.text_digest not in engine.vectors
+            }
+        )
+
+    # writing: each change holds the lock from its first look at the catalogue to its last, and
+    # is never left halfway, so that database and catalogue agree whoever leaves meanwhile
 
     async def replace(
         self, source: str, present: set[Identity], changed: Iterable[StateObject]
     ) -> Mapping[Thing, Change]:
         """Make a source hold exactly the present identities, with the changed objects as given."""
-        gone = [e for e in self.catalogue.of_source(source) if e.identity not in present]
-        return await self._write(changed, gone, owner=ROOT)
+
+        async def work() -> Mapping[Thing, Change]:
+            async with self._one_writer:
+                entries = self.catalogue.of_source(source)
+                gone = [entry for entry in entries if entry.identity not in present]
+                return await self._write(changed, gone, owner=ROOT)
+
+        return await to_the_end(work())
 
     async def publish(
-        self, objects: Sequence[StateObject], owner: int, *, passing: bool = False
+        self, objects: Sequence[StateObject], owner: int, *, holder: str = ""
     ) -> None:
-        """Insert or replace observed objects of one owner; raises AccessDenied for another's."""
-        for item in objects:
-            self._require_owner(self.catalogue.get(item.identity), owner)
-        await self._write(objects, [], owner=owner, passing=passing)
+        """Insert or replace observed objects of one owner; raises AccessDenied for another's.
+
+        With a `holder`, they live until `release` of it; whoever published last decides.
+        """
+
+        async def work() -> None:
+            async with self._one_writer:
+                for item in objects:
+                    self._require_owner(self.catalogue.get(item.identity), owner)
+                self._hold(objects, holder)
+                await self._write(objects, [], owner=owner, passing=bool(holder))
+
+        await to_the_end(work())
 
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
         """Remove what an owner published about things, and count the entries.
 
         Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
         """
-        return await self.forget(e for thing in things for e in self._owned(thing, owner))
 
-    async def forget(self, entries: Iterable[Entry]) -> int:
-        """Remove entries that are still there, and count them."""
-        gone = {e.id: e for e in entries if self.catalogue.get(e.identity) is not None}
-        await self._write([], list(gone.values()), owner=ROOT)
-        return len(gone)
+        async def work() -> int:
+            async with self._one_writer:
+                gone = {e.id: e for thing in things for e in self._owned(thing, owner)}
+                await self._write([], list(gone.values()), owner=owner)
+                return len(gone)
+
+        return await to_the_end(work())
+
+    async def release(self, holder: str) -> None:
+        """Remove what was published to live only as long as its holder."""
+
+        async def work() -> None:
+            async with self._one_writer:
+                held = [i for i, known in self._holders.items() if known == holder]
+                found = [self.catalogue.get(identity) for identity in held]
+                await self._write([], [entry for entry in found if entry], owner=ROOT)
+                for identity in held:
+                    del self._holders[identity]
+
+        await to_the_end(work())
 
     async def _write(
         self,
@@ -209,26 +258,44 @@ class Memory:
         owner: int,
         passing: bool = False,
     ) -> Mapping[Thing, Change]:
-        async with self._one_writer:
-            now = int(time.time())
-            records = [
-                record_of(item, owner, now, passing=passing)
-                for item in objects
-                if not self._is_known(item)
-            ]
-            if not records and not gone:
-                return {}
-            self.generation += 1
-            generation = self.generation
-            entries = await self.archive.write(lambda s: _store(s, records, gone, generation))
-            changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
-            self.notify(Changed(generation, changes))
-            self.stale.set()
-            return changes
+        # on a thread: 10,000 objects take a second to render
+        records = await asyncio.to_thread(self._records, objects, owner, passing=passing)
+        if not records and not gone:
+            return {}
+        self.generation += 1
+        generation = self.generation
+        entries = await self.archive.write(lambda s: _store(s, records, gone, generation))
+        changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
+        self.notify(Changed(generation, changes))
+        self.stale.set()
+        return changes
 
-    def _is_known(self, item: StateObject) -> bool:
+    def _records(
+        self, objects: Iterable[StateObject], owner: int, *, passing: bool
+    ) -> list[Record]:
+        """Make records of those objects that are not stored just so; the last of a name counts."""
+        now = int(time.time())
+        latest = {item.identity: item for item in objects}
+        return [
+            record_of(item, owner, now, passing=passing)
+            for item in latest.values()
+            if not self._is_known(item, passing=passing)
+        ]
+
+    def _is_known(self, item: StateObject, *, passing: bool) -> bool:
         entry = self.catalogue.get(item.identity)
-        return entry is not None and entry.fingerprint == item.fingerprint()
+        return (
+            entry is not None
+            and entry.passing is passing
+            and entry.fingerprint == item.fingerprint()
+        )
+
+    def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
+        for item in objects:
+            if holder:
+                self._holders[item.identity] = holder
+            else:
+                self._holders.pop(item.identity, None)
 
     def _owned(self, thing: Thing, owner: int) -> list[Entry]:
         published = [e for e in self.catalogue.about(thing) if e.identity.source != FILE]
@@ -320,6 +387,7 @@ def _recall(store: Store) -> list[Entry]:
         with store.transaction():
             store.put(records)
             store.remember("written by", _WRITTEN_BY)
+        store.scrub()
     return list(store.entries())
 
 

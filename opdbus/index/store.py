@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -67,7 +67,9 @@ ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     passing = excluded.passing
 RETURNING id
 """
-_COLUMNS: Final = "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at"
+_COLUMNS: Final = (
+    "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Entry:
     fingerprint: str
     text_digest: bytes
     updated_at: int
+    passing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +118,43 @@ class Store:
         self.path = path
         try:
             self._database = _open(path)
-            self._migrate()
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"cannot use the database {path}: {error}; if it is damaged, move it away and"
-                " op-dbus builds a new one"
-            ) from None
         except OSError as error:
             raise StoreError(f"cannot open the database {path}: {error.strerror}") from None
+        try:
+            with self.guarded():
+                _tune(self._database)
+                self._migrate()
+        except StoreError:
+            self._database.close()
+            raise
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
     @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn what SQLite says into a StoreError."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"cannot use the database {self.path}: {error}; if it is damaged, move it away and"
+                " op-dbus builds a new one"
+            ) from None
+
+    @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit everything inside, or, after an error, nothing."""
-        try:
-            with self._database:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot write the database {self.path}: {error}") from None
+        with self.guarded(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+
+    def scrub(self) -> None:
+        """Leave no byte in the files of what was deleted or replaced before."""
+        with self.transaction():
+            self._database.execute("INSERT INTO lexicon (lexicon) VALUES ('rebuild')")
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # objects
 
@@ -192,12 +210,14 @@ class Store:
         """Give (key, digest of the text, little-endian float32) of every vector."""
         yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
 
-    def prune_vectors(self) -> int:
-        """Delete the vectors of texts that no object has any more, and count them."""
+    def prune_vectors(self) -> set[bytes]:
+        """Delete the vectors of texts that no object has any more, and give the texts' digests."""
         with self.transaction():
-            return self._database.execute(
+            rows = self._database.execute(
                 "DELETE FROM vectors WHERE text_digest NOT IN (SELECT text_digest FROM objects)"
-            ).rowcount
+                " RETURNING text_digest"
+            ).fetchall()
+        return {row[0] for row in rows}
 
     # lexical search
 
@@ -261,24 +281,32 @@ class Store:
             record.fingerprint,
             record.text_digest,
             record.updated_at,
+            record.passing,
         )
 
 
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its -wal and -shm files the mode of the database itself.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    # SQLite gives its -wal and -shm files the mode of the database itself. Only a new file is
+    # opened here: closing one that SQLite has open would take its locks away (fcntl(2)).
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open the database {path}: {error}") from None
+
+
+def _tune(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
     # In WAL mode NORMAL loses nothing to a killed process, and stays consistent after a power cut.
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA secure_delete = ON")
-    return database
 
 
-def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int]) -> Entry:
-    return Entry(row[0], Identity(*row[1:5]), *row[5:])
+def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int]) -> Entry:
+    return Entry(row[0], Identity(*row[1:5]), *row[5:9], passing=bool(row[9]))
 
 
 def _quoted(term: str) -> str:

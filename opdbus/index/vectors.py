@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
 
 class Vectors:
-    """An append-only matrix of unit vectors; rows are never changed, so reading needs no lock."""
+    """A matrix of unit vectors; a row is never changed, so reading needs no lock."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
         self._rows: dict[bytes, int] = {}
+        # rows in use, dropped ones included until they are half of all
+        self._end = 0
         self._buffer = np.empty((0, dimension), np.float32)
 
     def __len__(self) -> int:
@@ -30,13 +32,14 @@ class Vectors:
 
     def add(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors (keys, dimension) under keys that are not there yet."""
-        start = len(self._rows)
+        start = self._end
         end = start + len(keys)
         if end > len(self._buffer):
             grown = np.empty((max(end, 2 * start, 64), self.dimension), np.float32)
             grown[:start] = self._buffer[:start]
             self._buffer = grown
         self._buffer[start:end] = vectors
+        self._end = end
         self._rows.update(zip(keys, range(start, end), strict=True))
 
     def row(self, key: bytes) -> int:
@@ -50,13 +53,14 @@ class Vectors:
 
     def scores(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Give the cosine of `query` (dimension,) of length 1 with every row."""
-        result: NDArray[np.float32] = self._buffer[: len(self._rows)] @ query
+        result: NDArray[np.float32] = self._buffer[: self._end] @ query
         return result
 
-    def retain(self, keys: Container[bytes]) -> None:
-        """Drop all other rows, once they are at least half of the matrix."""
-        kept = [key for key in self._rows if key in keys]
-        if len(kept) * 2 > len(self._rows):
-            return
-        self._buffer = self._buffer[[self._rows[key] for key in kept]]
-        self._rows = {key: row for row, key in enumerate(kept)}
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Forget vectors, and make the matrix smaller once half of it is forgotten."""
+        for key in keys:
+            self._rows.pop(key, None)
+        if len(self._rows) * 2 <= self._end:
+            self._buffer = self._buffer[list(self._rows.values())]
+            self._rows = {key: row for row, key in enumerate(self._rows)}
+            self._end = len(self._rows)
