@@ -21,6 +21,8 @@ STATE: Final = "org.opdbus.State1"
 OBJECT: Final = "org.opdbus.Object1"
 # Computing vectors may take longer than D-Bus libraries usually wait.
 PATIENCE_SECONDS: Final = 120.0
+# So that a reply of vectors stays under 1 MiB, whatever the model.
+_TEXTS_A_CALL: Final = 128
 _NOT_THERE: Final = (
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -67,13 +69,17 @@ class Client:
         return found
 
     async def vectorize(self, texts: Sequence[str], level: str = "") -> list[list[float]]:
-        """Give the vectors of texts."""
+        """Give the vectors of texts, however many there are."""
         options = {"level": level} if level else {}
-        rows, dimension, _, data = await self._call(
-            paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", list(texts), options
-        )
-        flat: list[float] = list(array("f", bytes(data)))
-        return [flat[start * dimension : (start + 1) * dimension] for start in range(rows)]
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), _TEXTS_A_CALL):
+            part = list(texts[start : start + _TEXTS_A_CALL])
+            rows, dimension, _, data = await self._call(
+                paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", part, options
+            )
+            flat: list[float] = list(array("f", bytes(data)))
+            vectors += [flat[row * dimension : (row + 1) * dimension] for row in range(rows)]
+        return vectors
 
     async def count_tokens(self, texts: Sequence[str]) -> tuple[int, list[int]]:
         """Give the model's limit and each text's tokens."""

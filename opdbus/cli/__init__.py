@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -13,16 +14,21 @@ def main() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from opdbus.cli.commands import root
+    from opdbus.cli.commands import Unread, root
 
+    # whatever a name holds, it is printed as well as this terminal can
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(root(standalone_mode=False, prog_name="op-dbus"))
+        code = root(standalone_mode=False, prog_name="op-dbus")
+        sys.stdout.flush()
+        sys.exit(code)
     except OpDbusError as error:
         print(f"op-dbus: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # `op-dbus list | head`: nobody reads any more, and nothing is wrong
+    except (BrokenPipeError, Unread):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

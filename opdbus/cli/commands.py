@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import click
 
 from opdbus import __version__, config
 from opdbus.cli import output
-from opdbus.errors import ConfigError, InvalidArgs, OpDbusError
+from opdbus.errors import ConfigError, InvalidArgs, LimitsExceeded, OpDbusError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
-limit = click.option("-n", "--limit", default=10, show_default=True, help="How many at most.")
+# What D-Bus carries as `u`.
+NUMBER = click.IntRange(0, (1 << 32) - 1)
+limit = click.option(
+    "-n", "--limit", type=NUMBER, default=10, show_default=True, help="How many at most."
+)
 plugin = click.option("--plugin", help="Only objects of this plugin.")
 kind = click.option("--kind", help="Only objects of this kind.")
 
@@ -40,6 +45,17 @@ class Root(click.Group):
             raise KeyboardInterrupt from None
         except click.ClickException as error:
             raise InvalidArgs(_usage(error)) from None
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- click's signature
+        """Run a command; click itself would call a closed pipe a failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise Unread from None
+
+
+class Unread(Exception):
+    """Nobody reads any more what is printed: `op-dbus list | head`."""
 
 
 def _usage(error: click.ClickException) -> str:
@@ -106,6 +122,8 @@ def _daemon_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.pass_context
 def daemon(context: click.Context, /, **flags: str | None) -> int:
     """Serve on the bus until SIGTERM. Every setting can be given as a flag."""
+    # until the daemon takes care of it: the imports below take half a second
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from opdbus.daemon import main
 
     given = {key: value for key, value in flags.items() if value is not None}
@@ -152,7 +170,7 @@ def levels(json_: bool) -> None:  # noqa: FBT001
 @plugin
 @kind
 @click.option("--mode", type=click.Choice(["hybrid", "vector", "lexical"]), default="hybrid")
-@click.option("--offset", default=0, help="Leave out so many of the best.")
+@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the best.")
 @as_json
 def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
     """Find the objects that answer QUERY, a question in plain words."""
@@ -187,8 +205,8 @@ def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
 @kind
 @click.option("--source", help="Only objects of this source, such as file or publish:NAME.")
 @click.option("--name", help="Only objects of this name.")
-@click.option("-n", "--limit", type=int, help="How many at most; all, if not given.")
-@click.option("--offset", default=0, help="Leave out so many of the first.")
+@click.option("-n", "--limit", type=NUMBER, help="How many at most; all, if not given.")
+@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the first.")
 @as_json
 def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
     """List the state objects."""
@@ -211,7 +229,13 @@ async def _pages(
     rows: list[list[str]] = []
     while True:
         ask = page_size if limit is None else min(page_size, limit - len(rows))
-        total, page = await client.page(wanted, offset + len(rows), ask)
+        try:
+            total, page = await client.page(wanted, offset + len(rows), ask)
+        except LimitsExceeded:  # names can be very long
+            if page_size == 1:
+                raise
+            page_size = max(1, page_size // 10)
+            continue
         rows += page
         if not page or len(rows) in {limit, total - offset}:
             return total, rows
@@ -419,9 +443,8 @@ def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
     else:
         for verdict in verdicts:
             mark = {"ok": "green", "warning": "yellow", "wrong": "red"}[verdict.status]
-            print(
-                f"{output.style(verdict.status.ljust(8), mark)} {verdict.subject}: {verdict.finding}"
-            )
+            status = output.style(verdict.status.ljust(8), mark)
+            print(f"{status} {verdict.subject}: {output.visible(verdict.finding)}")
             if verdict.advice:
                 print(f"         {verdict.advice}")
     return 1 if any(verdict.status == "wrong" for verdict in verdicts) else 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
@@ -29,7 +33,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:
-        drawn.add_row(*(_Text(str(cell)) for cell in row))
+        drawn.add_row(*(_Text(visible(str(cell))) for cell in row))
     Console(highlight=False).print(drawn)
 
 
@@ -37,10 +41,15 @@ def pairs(values: Mapping[str, object]) -> None:
     """Print names and values, one pair a line, long values indented below."""
     width = max(map(len, values), default=0)
     for name, value in values.items():
-        lines = str(value).splitlines() or [""]
+        lines = [visible(line) for line in str(value).splitlines()] or [""]
         print(f"{style(name.ljust(width), 'cyan')}  {lines[0]}".rstrip())
         for line in lines[1:]:
             print(" " * (width + 2) + line)
+
+
+def visible(text: str) -> str:
+    """Show control characters as escapes: a name must not command the terminal."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def style(text: str, colour: str) -> str:
@@ -59,7 +68,7 @@ def _Text(cell: str) -> Any:  # noqa: ANN401, N802 -- rich's own class, imported
 
 
 def _plain(rows: Sequence[Sequence[object]]) -> None:
-    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    cells = [[visible(" ".join(str(cell).split())) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
