@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.errors import UnknownObject
+from opdbus.index import search
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
@@ -30,6 +32,18 @@ def thing_of(entry: Entry) -> Thing:
     return Thing(*entry.identity[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """All entries in listing order, laid out for search; made anew after each change."""
+
+    entries: Sequence[Entry]
+    things: Sequence[Thing]
+    # index of each entry by its id
+    places: Mapping[int, int]
+    # (starter, service, suffix) by index: see search.pairs
+    pairs: Sequence[tuple[int, int, str]]
+
+
 class Catalogue:
     """Entries by what they are about; an entry is replaced whole, never changed."""
 
@@ -37,6 +51,7 @@ class Catalogue:
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self._sorted: Sequence[Entry] | None = None
+        self._view: View | None = None
 
     def __len__(self) -> int:
         """Count the things."""
@@ -52,7 +67,7 @@ class Catalogue:
             # What is declared comes first, then what was observed last.
             self._by_thing[thing] = tuple(sorted([*others, entry], key=_precedence))
             self._by_identity[entry.identity] = entry
-        self._sorted = None
+        self._sorted = self._view = None
         return changes
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
@@ -67,7 +82,7 @@ class Catalogue:
             else:
                 del self._by_thing[thing]
             changes[thing] = "changed" if left else "removed"
-        self._sorted = None
+        self._sorted = self._view = None
         return changes
 
     def get(self, identity: Identity) -> Entry | None:
@@ -98,15 +113,25 @@ class Catalogue:
             self._sorted = [entry for thing in things for entry in self._by_thing[thing]]
         return self._sorted
 
+    def view(self) -> View:
+        """Give the entries laid out for search; the same object until something changes."""
+        if self._view is None:
+            entries = self.entries()
+            things = [thing_of(entry) for entry in entries]
+            places = {entry.id: index for index, entry in enumerate(entries)}
+            self._view = View(entries, things, places, search.pairs(things))
+        return self._view
+
     def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
         """Give entries whose identity has all the wanted values, in listing order."""
         if not wanted:
             return list(self.entries())
-        return [
-            entry
-            for entry in self.entries()
-            if all(getattr(entry.identity, key) == value for key, value in wanted.items())
-        ]
+        return [entry for entry in self.entries() if matches(entry, wanted)]
+
+
+def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:
+    """Tell whether an entry's identity has all the wanted values."""
+    return all(getattr(entry.identity, key) == value for key, value in wanted.items())
 
 
 def _precedence(entry: Entry) -> tuple[bool, int]:

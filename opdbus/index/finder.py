@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opdbus.index import lexical
-from opdbus.index.catalogue import Thing, thing_of
-from opdbus.index.search import ceiling, rank, starters
+from opdbus.index.catalogue import Thing, matches, thing_of
+from opdbus.index.search import ceiling, rank, relevant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from opdbus.index.catalogue import View
     from opdbus.index.memory import Engine, Memory
     from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
@@ -90,15 +91,20 @@ class Finder:
         return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
     async def _hits(self, page: Page, query: _Query) -> list[Hit]:
-        entries = self._memory.catalogue.matching(page.wanted or {})
-        things = [thing_of(entry) for entry in entries]
-        cosines = _cosines(*query.vector, entries) if query.vector else None
-        pairs = starters(query.question, things) if query.question else []
+        view = self._memory.catalogue.view()
+        cosines = _cosines(*query.vector, view) if query.vector else None
+        shares = np.zeros(len(view.entries), np.float32)
+        for number, share in query.matches.items():
+            # an entry may have gone since the words were looked up
+            if number in view.places:
+                shares[view.places[number]] = share
+        pairs = relevant(query.question, view.pairs) if query.question else []
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for index, score in rank([e.id for e in entries], cosines, query.matches, pairs):
-            if things[index] != query.without:
+        for index, score in rank(cosines, shares, pairs):
+            entry, thing = view.entries[index], view.things[index]
+            if thing != query.without and matches(entry, page.wanted or {}):
                 # a thing counts once, by its best entry
-                found.setdefault(things[index], (entries[index], score))
+                found.setdefault(thing, (entry, score))
             if len(found) == page.offset + page.limit:
                 break
         return await self._read(list(found.values())[page.offset :])
@@ -124,11 +130,9 @@ def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, floa
     }
 
 
-def _cosines(
-    engine: Engine, query: NDArray[np.float32], entries: Sequence[Entry]
-) -> NDArray[np.float32]:
+def _cosines(engine: Engine, query: NDArray[np.float32], view: View) -> NDArray[np.float32]:
     """Give the cosine of each entry with the query, NaN where its vector is not computed."""
-    scores = np.append(engine.vectors.scores(query), np.float32("nan"))
     # row -1, of an entry without a vector, is the NaN at the end
-    cosines: NDArray[np.float32] = scores[[engine.vectors.row(e.text_digest) for e in entries]]
+    scores = np.append(engine.vectors.scores(query), np.float32("nan"))
+    cosines: NDArray[np.float32] = scores[engine.rows(view)]
     return cosines

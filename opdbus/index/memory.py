@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.engine.embedder import Embedder
-    from opdbus.index.catalogue import Change
+    from opdbus.index.catalogue import Change, View
     from opdbus.index.store import Content, Entry, Store
     from opdbus.state.object import Identity, Json
 
@@ -82,10 +82,19 @@ class Engine:
         self.embedder = embedder
         self.vectors = Vectors(embedder.dimension)
         self._salt = digest(embedder.numerics.encode())
+        self._rows: tuple[View, int, NDArray[np.intp]] | None = None
 
     def key(self, text_digest: bytes) -> bytes:
         """Give the vector key of a text: hash(numerics, text)."""
         return digest(text_digest, key=self._salt)
+
+    def rows(self, view: View) -> NDArray[np.intp]:
+        """Give the row of each entry of a view in `vectors`, -1 where it has none."""
+        version = self.vectors.version
+        if self._rows is None or self._rows[0] is not view or self._rows[1] != version:
+            rows = [self.vectors.row(entry.text_digest) for entry in view.entries]
+            self._rows = (view, version, np.array(rows, np.intp))
+        return self._rows[2]
 
     def vector(self, entry: Entry) -> NDArray[np.float32] | None:
         """Give the vector of an entry, if it is computed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,53 +56,47 @@ def ceiling(matches: Sequence[int], objects: int) -> float:
 
 
 def rank(
-    ids: Sequence[int],
     cosines: NDArray[np.float32] | None,
-    lexical: Mapping[int, float],
-    starters: Sequence[tuple[int, int]] = (),
+    shares: NDArray[np.float32],
+    pairs: Sequence[tuple[int, int]] = (),
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `ids` name the entries; `cosines` (entries,) are NaN where an entry has no vector, and None
-    in lexical mode, where only matches are given; `lexical` holds shares of the BM25 ceiling by
-    id; `starters` are (index of a unit, index of the service that it starts). Equal scores keep
-    the order of the entries.
+    `shares` (entries,) are parts of the BM25 ceiling; `cosines` (entries,) are NaN where an entry
+    has no vector, and None in lexical mode, where only matches are given; `pairs` are (index of a
+    starter, index of its service). Equal scores keep the order of the entries.
     """
-    matched = np.array([lexical.get(entry, 0.0) for entry in ids], np.float32)
-    vector = np.zeros(len(ids), np.float32) if cosines is None else np.nan_to_num(cosines)
-    total = matched.copy() if cosines is None else vector + LEXICAL_WEIGHT * matched
-    for starter, service in starters:
+    vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
+    total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
+    for starter, service in pairs:
         total[service] = max(total[service], total[starter])
         total[starter] = np.nextafter(total[service], np.float32(-1))
-    for index in np.argsort(-total, kind="stable"):
+    for index in np.argsort(-total, kind="stable").tolist():
         if cosines is None and total[index] <= 0:
             return
-        yield (
-            int(index),
-            Score(float(total[index]), float(vector[index]), float(matched[index])),
-        )
+        yield index, Score(float(total[index]), float(vector[index]), float(shares[index]))
 
 
-def starters(question: str, things: Sequence[Thing]) -> list[tuple[int, int]]:
-    """Pair timers, sockets and paths with their services: (starter, service), by index.
+def pairs(things: Sequence[Thing]) -> list[tuple[int, int, str]]:
+    """Find what starts which service: (index of a timer, socket or path, of its service, suffix).
 
     A pair ranks as one, the service first, unless the question asks for the other:
     `cups.socket` says as much about printing as `cups.service`, but is not what is meant.
     """
-    asked = set(_WORD.findall(question.lower()))
-    waiting = {}
+    places = {thing: index for index, thing in enumerate(things)}
+    found = []
     for index, thing in enumerate(things):
         stem, dot, suffix = thing.name.rpartition(".")
-        if dot + suffix in _STARTERS and asked.isdisjoint(_STARTERS[dot + suffix]):
-            waiting[index] = stem
-    if not waiting:
-        return []
-    places = {thing: index for index, thing in enumerate(things)}
-    pairs = []
-    for index, stem in waiting.items():
-        for service in (f"{stem}.service", f"{stem}@.service"):
-            place = places.get(things[index]._replace(name=service))
+        if dot + suffix in _STARTERS:
+            services = (thing._replace(name=f"{stem}{end}") for end in (".service", "@.service"))
+            place = next((places[s] for s in services if s in places), None)
             if place is not None:
-                pairs.append((index, place))
-                break
-    return pairs
+                found.append((index, place, dot + suffix))
+    return found
+
+
+def relevant(question: str, all_pairs: Sequence[tuple[int, int, str]]) -> list[tuple[int, int]]:
+    """Give the pairs of which a question asks for the service."""
+    asked = set(_WORD.findall(question.lower()))
+    meant = {suffix for suffix, words in _STARTERS.items() if asked.isdisjoint(words)}
+    return [(starter, service) for starter, service, suffix in all_pairs if suffix in meant]

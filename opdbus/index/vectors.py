@@ -21,6 +21,8 @@ class Vectors:
         # rows in use, dropped ones included until they are half of all
         self._end = 0
         self._buffer = np.empty((0, dimension), np.float32)
+        # grows with every change of what is in which row
+        self.version = 0
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -40,6 +42,7 @@ class Vectors:
             self._buffer = grown
         self._buffer[start:end] = vectors
         self._end = end
+        self.version += 1
         self._rows.update(zip(keys, range(start, end), strict=True))
 
     def row(self, key: bytes) -> int:
@@ -58,6 +61,7 @@ class Vectors:
 
     def drop(self, keys: Iterable[bytes]) -> None:
         """Forget vectors, and make the matrix smaller once half of it is forgotten."""
+        self.version += 1
         for key in keys:
             self._rows.pop(key, None)
         if len(self._rows) * 2 <= self._end:
