@@ -24,13 +24,13 @@ EXAMPLE = ROOT / "state.example.json"
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the tiny model."""
+    """Write a folder with the tiny model."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
 def settings(tmp_path: Path, tiny_model: Path) -> Config:
-    """Settings that use the tiny model and nothing of this machine's."""
+    """Give settings that use the tiny model and nothing of this machine's."""
     return config.load(
         {
             "HOME": str(tmp_path),
@@ -43,7 +43,7 @@ def settings(tmp_path: Path, tiny_model: Path) -> Config:
 
 @pytest.fixture(scope="session")
 def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A private dbus-daemon with the limits of a system bus."""
+    """Run a private dbus-daemon with the limits of a system bus."""
     bus = Bus(tmp_path_factory.mktemp("bus"))
     yield bus.address
     bus.kill()
@@ -51,7 +51,7 @@ def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The tiny model's graph as a daemon keeps it, so that tests need not wait for it."""
+    """Build the tiny model's graph as a daemon keeps it, so that tests need not wait for it."""
     cache = tmp_path_factory.mktemp("graphs")
     level = LEVELS["medium"]
     asyncio.run(build.ensure(folder.read(tiny_model, level), cache))

@@ -65,6 +65,11 @@ class Bus:
         # others than root connect as well
         (folder / "bus.sock").chmod(0o777)
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as a crash would."""
         self._process.kill()
@@ -121,9 +126,7 @@ class Running:
 
     def logs(self) -> str:
         """Give what all starts have printed."""
-        return "".join(
-            (self.folder / f"daemon-{n + 1}.log").read_text() for n in range(self._logs)
-        )
+        return "".join((self.folder / f"daemon-{n + 1}.log").read_text() for n in range(self._logs))
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -216,7 +219,7 @@ class Caller:
                 self._news.clear()
                 await self._news.wait()
 
-    async def until(self, ask: Callable[[], Awaitable[Any]], wanted: Any = True) -> Any:
+    async def until(self, ask: Callable[[], Awaitable[Any]], wanted: Any) -> Any:
         """Ask again after each signal until the answer is the wanted one."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (answer := await ask()) != wanted:
@@ -235,7 +238,7 @@ class Caller:
             async def state() -> bool:
                 return await self.get(ROOT_PATH, VECTORIZER, "State") in wanted
 
-            await self.until(state)
+            await self.until(state, wanted=True)
         found: str = await self.get(ROOT_PATH, VECTORIZER, "State")
         return found
 
@@ -253,7 +256,7 @@ class Caller:
         async def owned() -> bool:
             return (await self.connection.ask_bus("NameHasOwner", "s", "org.opdbus"))[0]
 
-        await self.until(owned)
+        await self.until(owned, wanted=True)
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from dbus_fast import (
 )
 from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
+from dbus_fast.validators import is_object_path_valid
 
 from opdbus.errors import BusError, InvalidArgs
 
@@ -168,6 +169,8 @@ class Connection:
             pass  # it ended while we waited, or as we sent
         finally:
             reply.cancel()
+            # the library would keep it until a reply comes, which may be never
+            self._bus._method_return_handlers.pop(message.serial, None)
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
@@ -256,6 +259,7 @@ def _call(
 ) -> Message:
     interface, _, method = member.rpartition(".")
     try:
+        _require_sendable(list(zip(split(signature), body, strict=True)))
         return Message(
             destination=destination,
             path=path,
@@ -266,6 +270,20 @@ def _call(
         )
     except _UNFIT as error:
         raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+
+
+def _require_sendable(values: Sequence[tuple[str, Plain]]) -> None:
+    """Raise ValueError for what the library would send and the bus end the connection for."""
+    for signature, value in values:
+        if signature == "o" and not is_object_path_valid(value):
+            raise ValueError(f"{value!r} is not an object path")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a string holds a NUL character")
+        inner = signature[1:] if signature == "ao" else ""
+        if isinstance(value, dict):
+            _require_sendable([("", item) for item in (*value, *value.values())])
+        elif isinstance(value, list | tuple):
+            _require_sendable([(inner, item) for item in value])
 
 
 def _bus(address: str) -> MessageBus:

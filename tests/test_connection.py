@@ -1,0 +1,260 @@
+"""Values to and from the wire, and a connection to a real bus."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from running import PATIENCE_SECONDS, Bus
+
+from opdbus.bus.connection import (
+    MAX_ERROR_CHARACTERS,
+    Call,
+    Connection,
+    RemoteError,
+    Typed,
+    from_wire,
+    split,
+    to_wire,
+    variant,
+)
+from opdbus.errors import BusError, InvalidArgs
+
+_BASIC = st.sampled_from("ybnqiuxtdsogh")
+_TYPES = st.recursive(
+    st.one_of(_BASIC, st.just("v")),
+    lambda inner: st.one_of(
+        inner.map(lambda t: f"a{t}"),
+        st.lists(inner, min_size=1, max_size=3).map(lambda ts: f"({''.join(ts)})"),
+        st.tuples(_BASIC, inner).map(lambda kv: f"a{{{kv[0]}{kv[1]}}}"),
+    ),
+    max_leaves=6,
+)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+_PLAIN = st.recursive(
+    st.one_of(
+        st.booleans(),
+        st.integers(-(1 << 63), (1 << 64) - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        _TEXT,
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_TEXT, inner, max_size=3)),
+    max_leaves=10,
+)
+
+
+@given(st.lists(_TYPES, max_size=5))
+def test_split_gives_single_complete_types(types: list[str]) -> None:
+    """Split a signature exactly where one type ends and the next begins."""
+    assert split("".join(types)) == types
+
+
+@given(_PLAIN)
+def test_what_goes_into_a_variant_comes_out(value: Any) -> None:
+    """Give back every value that JSON can hold from the variant it was put into."""
+    assert from_wire(variant(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "signature"),
+    [
+        (True, "b"),
+        (-1, "x"),
+        (1 << 63, "t"),
+        (1.5, "d"),
+        ("", "s"),
+        (b"", "ay"),
+        ([], "av"),
+        (["a"], "as"),
+        (["a", 1], "av"),
+        ({}, "a{sv}"),
+        (Typed("u", 1), "u"),
+        (Typed("a(ss)", [["a", "b"]]), "a(ss)"),
+    ],
+)
+def test_a_variant_has_the_type_of_its_value(value: Any, signature: str) -> None:
+    """Choose the D-Bus type by the Python type, or take the one that is given."""
+    assert variant(value).signature == signature
+
+
+@pytest.mark.parametrize("value", [None, 1 << 64, -(1 << 63) - 1, float("nan"), object()])
+def test_what_dbus_cannot_carry_is_refused(value: Any) -> None:
+    """Raise InvalidArgs for a value that has no D-Bus type."""
+    with pytest.raises(InvalidArgs):
+        variant({"key": [value]})
+
+
+def test_variants_are_put_where_the_signature_has_them() -> None:
+    """Reach variants inside arrays, structs and dicts, and leave all else alone."""
+    wire = to_wire("a(sa{sv}u)", [("a", {"k": 1}, 2)])
+    assert wire[0][0] == "a"
+    assert wire[0][1]["k"].value == 1
+    assert from_wire(wire) == [["a", {"k": 1}, 2]]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["unix:path=/nonexistent/bus", "unix:nothing=1", "carrier-pigeon:loft=3", "unix:path"],
+)
+def test_no_bus_is_one_sentence(address: str) -> None:
+    """Raise BusError, which names the address, where there is no bus."""
+
+    async def connect() -> None:
+        async with Connection(address):
+            pass
+
+    with pytest.raises(BusError, match=address.partition("=")[0]):
+        asyncio.run(connect())
+
+
+def _between(bus: str, serve: Any, ask: Any) -> Any:
+    """Run `ask(client, name of the service)` while `serve(connection, call)` answers."""
+
+    async def run() -> Any:
+        async with Connection(bus) as service, Connection(bus) as client:
+            service.on_call = lambda call: serve(service, call)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await ask(client, service.name)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "signature", "body"),
+    [
+        ("not a path", "", ()),
+        ("/", "u", (-1,)),
+        ("/", "u", (1 << 32,)),
+        ("/", "s", (1,)),
+        ("/", "s", ("half a pair: \ud800",)),
+        ("/", "ss", ("too few",)),
+        ("/", "o", ("not/a/path",)),
+        ("/", "ao", (["/fine", "not/a/path"],)),
+        ("/", "a{sv}", ({"key": ["NUL: \0"]},)),
+    ],
+)
+def test_values_that_do_not_fit_are_the_callers_fault(
+    bus_address: str, path: str, signature: str, body: tuple[Any, ...]
+) -> None:
+    """Raise InvalidArgs before anything is sent, and go on working."""
+
+    async def ask(client: Connection, name: str) -> None:
+        with pytest.raises(InvalidArgs):
+            await client.call(name, path, "a.b.C", signature, *body)
+        assert await client.call(name, "/", "a.b.C", "s", "x") == ["x"]
+
+    _between(bus_address, lambda service, call: service.reply(call, "s", call.body), ask)
+
+
+def test_an_error_keeps_its_name_and_a_bounded_text(bus_address: str) -> None:
+    """Carry an error's name and text, cut so that no caller's own words end the connection."""
+
+    def serve(service: Connection, call: Call) -> None:
+        service.reply_error(call, "org.opdbus.Error.Test", "no\0 \ud800" + "x" * (40 << 20))
+
+    async def ask(client: Connection, name: str) -> None:
+        for _ in range(2):
+            with pytest.raises(RemoteError, match=r"no  .x+") as caught:
+                await client.call(name, "/", "a.b.C")
+            assert caught.value.name == "org.opdbus.Error.Test"
+            assert len(str(caught.value)) <= MAX_ERROR_CHARACTERS + 3
+
+    _between(bus_address, serve, ask)
+
+
+def test_a_slow_bus_loses_nothing(tmp_path: Path) -> None:
+    """Outlive a bus daemon that reads nothing for a while, and send all in order after it."""
+    bus = Bus(tmp_path)
+    count, size = 200, 50_000
+
+    async def run() -> list[int]:
+        seen: list[int] = []
+        done = asyncio.Event()
+
+        def take(message: Any) -> None:
+            if message.member == "Numbered":
+                seen.append(message.body[0])
+                if len(seen) == count:
+                    done.set()
+
+        async with Connection(bus.address) as sender, Connection(bus.address) as receiver:
+            receiver.on_signal = take
+            await receiver.subscribe("type='signal',interface='a.b'")
+            os.kill(bus.pid, signal.SIGSTOP)
+            for number in range(count):
+                sender.emit("/", "a.b.Numbered", "us", number, "x" * size)
+            await asyncio.sleep(0)
+            os.kill(bus.pid, signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await done.wait()
+        return seen
+
+    try:
+        assert asyncio.run(run()) == list(range(count))
+    finally:
+        bus.kill()
+
+
+def test_what_was_answered_is_sent_before_the_end(bus_address: str) -> None:
+    """Send replies that wait in the queue before disconnecting."""
+
+    async def run() -> list[int]:
+        async with Connection(bus_address) as client:
+            async with Connection(bus_address) as service:
+                waiting: list[Call] = []
+                all_there = asyncio.Event()
+
+                def take(call: Call) -> None:
+                    waiting.append(call)
+                    if len(waiting) == 20:
+                        all_there.set()
+
+                service.on_call = take
+                calls = [
+                    asyncio.ensure_future(client.call(service.name, "/", "a.b.C"))
+                    for _ in range(20)
+                ]
+                await all_there.wait()
+                for call in waiting:
+                    service.reply(call, "ay", [b"x" * 500_000])
+            return [len(answer[0]) for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(run()) == [500_000] * 20
+
+
+def test_a_lost_bus_ends_every_wait(tmp_path: Path) -> None:
+    """Raise BusError in callers that wait, tell `closed`, and send nothing any more."""
+    bus = Bus(tmp_path)
+
+    async def run() -> None:
+        async with Connection(bus.address) as service, Connection(bus.address) as client:
+            service.on_call = lambda _call: bus.kill()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises(BusError, match="lost"):
+                    await client.call(service.name, "/", "a.b.C")
+                await client.closed()
+                await service.closed()
+                service.emit("/", "a.b.S", "s", "nobody")
+                with pytest.raises(BusError, match="lost"):
+                    await client.ask_bus("GetId")
+
+    asyncio.run(run())
+
+
+def test_a_name_is_owned_at_once_or_not_at_all(bus_address: str) -> None:
+    """Never queue for a name: the second who asks gets BusError."""
+
+    async def run() -> list[str]:
+        async with Connection(bus_address) as one, Connection(bus_address) as other:
+            await one.own("org.opdbus.Test")
+            with pytest.raises(BusError, match="owned already"):
+                await other.own("org.opdbus.Test")
+            found: list[str] = (await one.ask_bus("ListQueuedOwners", "s", "org.opdbus.Test"))[0]
+            assert found == [one.name]
+            return found
+
+    asyncio.run(run())

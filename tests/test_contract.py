@@ -1,0 +1,101 @@
+"""The XML files, and that everything that repeats them agrees."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from opdbus import errors
+from opdbus.bus import contract
+from opdbus.bus.authorization import ACTIONS
+from opdbus.bus.connection import split
+from opdbus.bus.dispatch import snake
+from opdbus.bus.faces import ObjectFace, StateFace, VectorizerFace
+
+FACES = {
+    contract.VECTORIZER: VectorizerFace,
+    contract.STATE: StateFace,
+    contract.OBJECT: ObjectFace,
+}
+FILES = sorted(
+    Path(str(file))
+    for file in (resources.files("opdbus.bus") / "interfaces").iterdir()
+    if file.name.endswith(".xml")
+)
+METHODS = [
+    pytest.param(name, method, id=f"{name}.{method.name}")
+    for name in FACES
+    for method in contract.interface(name).methods.values()
+]
+
+
+def test_every_file_is_an_interface_that_is_served() -> None:
+    """Hold one interface in each file, named as the file is, and serve each."""
+    assert {file.stem for file in FILES} == set(FACES)
+    for file in FILES:
+        assert contract.interface(file.stem).name == file.stem
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_xml_is_as_the_specification_says(file: Path) -> None:
+    """Use only elements, directions and single complete types that D-Bus knows."""
+    root = ET.parse(file).getroot()  # noqa: S314 -- our own file
+    assert root.tag == "node"
+    for element in root.iter():
+        assert element.tag in {
+            "node", "interface", "method", "signal", "property", "arg", "annotation",
+        }  # fmt: skip
+        if "type" in element.attrib:
+            assert split(element.attrib["type"]) == [element.attrib["type"]]
+    for method in root.iter("method"):
+        assert {arg.get("direction") for arg in method.iter("arg")} <= {"in", "out"}
+        assert all(arg.get("name") for arg in method.iter("arg"))
+    assert {element.get("access") for element in root.iter("property")} <= {"read"}
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_every_method_names_its_action(name: str, method: contract.Method) -> None:
+    """Name, for each method, what a caller must be allowed to do."""
+    assert method.action in ACTIONS, f"{name}.{method.name}"
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_every_method_is_implemented(name: str, method: contract.Method) -> None:
+    """Have a coroutine on the face for each method, with one parameter for each argument."""
+    function: Any = getattr(FACES[name], snake(method.name))
+    parameters = function.__code__.co_argcount - 1
+    assert parameters == len(split(method.inputs))
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_every_error_exists(name: str, method: contract.Method) -> None:
+    """List only errors that errors.py has."""
+    known = {kind.dbus_name for kind in errors.tree()}
+    for short in method.errors:
+        full = f"org.opdbus.{short}" if short.startswith("Error.") else ""
+        assert {full, f"org.freedesktop.DBus.Error.{short}"} & known, f"{name}: {short}"
+
+
+def test_errors_have_names_and_codes_of_their_own() -> None:
+    """Give every error a valid D-Bus name and an exit code that design.md knows."""
+    for kind in errors.tree():
+        assert kind.dbus_name.startswith(("org.opdbus.Error.", "org.freedesktop.DBus.Error."))
+        assert kind.exit_code in {1, 2, 3, 4, 5}
+
+
+def test_an_object_says_how_its_properties_change() -> None:
+    """Let a property take its interface's annotation where it has none of its own."""
+    emits = {p.emits for p in contract.interface(contract.OBJECT).properties.values()}
+    assert emits == {"false"}
+    properties = contract.interface(contract.VECTORIZER).properties
+    assert (properties["Version"].emits, properties["State"].emits) == ("const", "true")
+
+
+@pytest.mark.parametrize(
+    ("name", "python"), [("VectorizeMany", "vectorize_many"), ("List", "list_"), ("Get", "get")]
+)
+def test_snake(name: str, python: str) -> None:
+    """Turn a member's name into Python's."""
+    assert snake(name) == python
