@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# WordPiece turns even the longest words into few tokens, so a text is cut by characters before
-# it is tokenized whole; only where that leaves too few tokens is the full text looked at.
-_CHARACTERS_PER_TOKEN: Final = 24
+# A tokenizer reads a whole text before it cuts, so long texts are cut by characters first: at
+# this many for each token of the limit and, where that gives too few tokens, at ever more.
+_CHARACTERS_PER_TOKEN: Final = 10
+_GROWTH: Final = 8
+# That cut may split a word, whose tokens are then not the whole word's. WordPiece makes at most
+# 100 tokens of a word, so with this many to spare none of those is among the tokens kept.
+_SPARE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +50,44 @@ class Tokenizer:
         self._tokenizer.enable_truncation(max_tokens)
         self.max_tokens = max_tokens
         self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        if not self._specials:
+            # without them an empty text would be no tokens at all, and have no vector
+            raise ModelError(f"the tokenizer {path} adds no [CLS] and [SEP], which BERT needs")
+        if max_tokens <= self._specials:
+            raise ModelError(f"a limit of {max_tokens} tokens leaves a text no room; see {path}")
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenize texts; blocks for about 50 us a text."""
-        keep = self.max_tokens * _CHARACTERS_PER_TOKEN
-        encodings = self._tokenizer.encode_batch_fast([text[:keep] for text in texts])
+        look = self.max_tokens * _CHARACTERS_PER_TOKEN
+        encodings = self._tokenizer.encode_batch_fast([text[:look] for text in texts])
         return [
-            self._tokens(text, encoding, cut=len(text) > keep)
+            self._tokens(encoding)
+            if self._is_settled(encoding, text, look)
+            else self._look_further(text, look)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of whole texts, special ones included; blocks as `encode` does."""
-        return [
-            len(encoding.ids) + sum(len(part.ids) - self._specials for part in encoding.overflowing)
-            for encoding in self._tokenizer.encode_batch(list(texts))
-        ]
+        """Count the tokens of whole texts, special ones included; about 1 us a character."""
+        return list(map(self._size, self._tokenizer.encode_batch_fast(list(texts))))
 
-    def _tokens(self, text: str, encoding: tokenizers.Encoding, *, cut: bool) -> Tokens:
-        if cut and len(encoding.ids) < self.max_tokens:
-            # the kept characters were mostly spaces or control characters
-            encoding = self._tokenizer.encode(text)
-            cut = False
-        ids = np.array(encoding.ids, np.int64)
-        return Tokens(ids, truncated=cut or len(encoding.overflowing) > 0)
+    def _look_further(self, text: str, look: int) -> Tokens:
+        """Tokenize a text that began with much that is no token, such as spaces."""
+        while True:
+            look *= _GROWTH
+            (encoding,) = self._tokenizer.encode_batch_fast([text[:look]])
+            if self._is_settled(encoding, text, look):
+                return self._tokens(encoding)
+
+    def _is_settled(self, encoding: tokenizers.Encoding, text: str, look: int) -> bool:
+        """Tell whether the rest of the text could change none of the tokens kept."""
+        return len(text) <= look or self._size(encoding) >= self.max_tokens + _SPARE
+
+    def _size(self, encoding: tokenizers.Encoding) -> int:
+        """Count the tokens before the cut, special ones included."""
+        cut = sum(len(part.ids) - self._specials for part in encoding.overflowing)
+        return len(encoding.ids) + cut
+
+    @staticmethod
+    def _tokens(encoding: tokenizers.Encoding) -> Tokens:
+        return Tokens(np.array(encoding.ids, np.int64), truncated=bool(encoding.overflowing))

@@ -1,0 +1,173 @@
+"""Texts to token ids, and what was cut of them."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdbus import config
+from opdbus.engine.tokenizer import Tokenizer
+from opdbus.errors import ModelError
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
+from opdbus.models.folder import Model
+
+LIMIT = 256
+
+
+@pytest.fixture(scope="module")
+def medium(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Find the medium model, or skip."""
+    home = tmp_path_factory.mktemp("home")
+    try:
+        return folder.load(LEVELS["medium"], config.load({"HOME": str(home)}))
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
+def whole(path: Path) -> tokenizers.Tokenizer:
+    """Open the same tokenizer without any limit: the reference."""
+    reference = tokenizers.Tokenizer.from_file(str(path))
+    reference.no_padding()
+    reference.no_truncation()
+    return reference
+
+
+def expected(reference: tokenizers.Tokenizer, text: str, limit: int) -> tuple[list[int], bool]:
+    """Cut the tokens of the whole text by hand: what `encode` must give."""
+    (encoding,) = reference.encode_batch_fast([text])
+    ids = encoding.ids
+    return (ids, False) if len(ids) <= limit else ([*ids[: limit - 1], ids[-1]], True)
+
+
+# Pieces of texts: words of the vocabulary, words to be taken apart, words too long, odd characters.
+PIECES = st.one_of(
+    st.sampled_from(["network", "server", " ", "  \t\n", ".", "中", "é", "[SEP]", "-", "\u200b"]),
+    st.text("abcdexyz", min_size=1, max_size=12),
+    st.integers(20, 220).map(lambda size: "ab" * size),
+    st.integers(1, 60).map(lambda size: " " * size),
+    st.text(max_size=5),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(pieces=st.lists(PIECES, max_size=120), limit=st.integers(3, 12))
+def test_cutting_first_changes_nothing(tiny_model: Path, pieces: list[str], limit: int) -> None:
+    """Give the tokens of the whole text, cut; and say so exactly when tokens were cut."""
+    path, text = tiny_model / "tokenizer.json", "".join(pieces)
+    reference = whole(path)
+    tested = Tokenizer(path, limit)
+    (found,) = tested.encode([text])
+    assert (found.ids.tolist(), found.truncated) == expected(reference, text, limit)
+    assert tested.count([text]) == [len(reference.encode(text).ids)]
+
+
+@pytest.mark.parametrize("letters", range(20, 60, 3))
+def test_a_word_split_by_the_first_cut(tiny_model: Path, letters: int) -> None:
+    """Give a long word's own tokens though the first look ends inside it."""
+    path = tiny_model / "tokenizer.json"
+    text = "a " * 3 + "q" * letters + "network " + "." * 300
+    (found,) = Tokenizer(path, 6).encode([text])
+    assert (found.ids.tolist(), found.truncated) == expected(whole(path), text, 6)
+
+
+@pytest.mark.parametrize(("limit", "truncated"), [(7, True), (8, False), (9, False)])
+def test_exactly_at_the_limit(tiny_model: Path, limit: int, truncated: bool) -> None:  # noqa: FBT001 -- a row of the table
+    """Cut nothing of a text that has as many tokens as fit."""
+    (found,) = Tokenizer(tiny_model / "tokenizer.json", limit).encode(["a b c d e 0"])
+    assert (len(found), found.truncated) == (min(limit, 8), truncated)
+
+
+def test_the_files_own_limit_and_padding_are_ignored(tiny_model: Path, tmp_path: Path) -> None:
+    """Use the model's limit, not the one that the file bakes in, and never pad."""
+    described = json.loads((tiny_model / "tokenizer.json").read_text())
+    described["truncation"] = {
+        "max_length": 4,
+        "strategy": "LongestFirst",
+        "stride": 0,
+        "direction": "Right",
+    }
+    described["padding"] = {
+        "strategy": {"Fixed": 30},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(described))
+    (found,) = Tokenizer(path, 20).encode(["a b c d e"])
+    assert (len(found), found.truncated) == (7, False)
+
+
+def test_empty_text(tiny_model: Path) -> None:
+    """Give an empty text the two special tokens, and no texts nothing."""
+    tested = Tokenizer(tiny_model / "tokenizer.json", 48)
+    assert [len(row) for row in tested.encode(["", " \n"])] == [2, 2]
+    assert tested.encode([]) == []
+    assert tested.count([]) == []
+
+
+def test_garbage_is_a_model_error(tmp_path: Path) -> None:
+    """Name the file that is no tokenizer."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": 7')
+    with pytest.raises(ModelError, match=r"cannot read the tokenizer .*tokenizer\.json"):
+        Tokenizer(path, 48)
+
+
+def test_no_special_tokens_is_a_model_error(tiny_model: Path, tmp_path: Path) -> None:
+    """Refuse a tokenizer that would turn an empty text into no tokens."""
+    described = json.loads((tiny_model / "tokenizer.json").read_text())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(described | {"post_processor": None}))
+    with pytest.raises(ModelError, match=r"adds no \[CLS\] and \[SEP\]"):
+        Tokenizer(path, 48)
+
+
+def test_a_limit_of_specials_only(tiny_model: Path) -> None:
+    """Refuse a limit that leaves no room for a token of the text."""
+    with pytest.raises(ModelError, match="a limit of 2 tokens"):
+        Tokenizer(tiny_model / "tokenizer.json", 2)
+
+
+@pytest.mark.model
+def test_medium_limit(medium: Model) -> None:
+    """Cut at 256 tokens for the medium model, whose file says 128."""
+    assert json.loads(medium.tokenizer.read_text())["truncation"]["max_length"] == 128
+    tested = Tokenizer(medium.tokenizer, medium.shape.max_tokens)
+    fits, long, longer = tested.encode([" ".join(["name"] * n) for n in (254, 255, 5000)])
+    assert (len(fits), fits.truncated) == (LIMIT, False)
+    assert (len(long), long.truncated) == (LIMIT, True)
+    assert (len(longer), longer.truncated) == (LIMIT, True)
+    assert tested.count([" ".join(["name"] * 5000)]) == [5002]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "text",
+    [
+        "network server " * 70_000,
+        " " * 1_000_000,
+        " " * 1_000_000 + "the end",
+        "first " + "\t" * 1_000_000 + "name " * 300,
+        "x" * 1_000_000,
+        "中" * 1_000_000,
+        "\x01" * 1_000_000,
+    ],
+    ids=["words", "spaces", "end", "middle", "one-word", "chinese", "control"],
+)
+def test_a_megabyte(medium: Model, text: str) -> None:
+    """Tokenize a text of 1 MB as the whole text would be, soon."""
+    tested = Tokenizer(medium.tokenizer, LIMIT)
+    begun = time.perf_counter()
+    (found,) = tested.encode([text])
+    taken = time.perf_counter() - begun
+    assert (found.ids.tolist(), found.truncated) == expected(whole(medium.tokenizer), text, LIMIT)
+    # measured: 0.5 s at most, for spaces only
+    assert taken < 3.0
