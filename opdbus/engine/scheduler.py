@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from opdbus.engine.tokenizer import Tokens
 
     Run = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+# A running batch takes milliseconds; one that takes this long is stuck and is not waited for.
+_PATIENCE_SECONDS: Final = 2.0
 
 
 class _Job:
@@ -46,8 +51,17 @@ class _Job:
 class Scheduler:
     """Runs `run` (a model: ids (n, length) to vectors (n, dimension)) on a thread of its own."""
 
-    def __init__(self, run: Run, *, dimension: int, budget: int, limit: int) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        dimension: int,
+        budget: int,
+        limit: int,
+        patience: float = _PATIENCE_SECONDS,
+    ) -> None:
         self._run = run
+        self._patience = patience
         self._dimension = dimension
         self.budget = budget
         self._limit = limit
@@ -70,14 +84,16 @@ class Scheduler:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Refuse what waits, let the running batch finish, and join the thread."""
+        """Refuse what waits, let the running batch finish unless it is stuck, settle the rest."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        await asyncio.to_thread(self._thread.join)
-        for job in list(self._jobs.values()):
-            job.settle(ShuttingDown("op-dbus is stopping; ask again when it is back"))
-        self._jobs.clear()
+        try:
+            await asyncio.to_thread(self._thread.join, self._patience)
+        finally:
+            for job in list(self._jobs.values()):
+                job.settle(ShuttingDown("op-dbus is stopping; ask again when it is back"))
+            self._jobs.clear()
 
     @property
     def depth(self) -> int:
@@ -125,14 +141,25 @@ class Scheduler:
                 members = self._backlog.next_batch(self.budget)
             outcome = self._attempt(members)
             assert self._loop is not None  # noqa: S101 -- set before the thread starts
-            self._loop.call_soon_threadsafe(self._deliver, members, outcome)
+            # a batch that outlived our patience may outlive the loop
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._deliver, members, outcome)
 
     def _attempt(self, members: Sequence[Member]) -> NDArray[np.float32] | Exception:
         ids = np.stack([member.request.rows[member.row].ids for member in members])
         try:
-            return self._run(ids)
+            vectors = self._run(ids)
+            self._require_vectors(vectors, len(members))
         except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
             return error
+        return vectors
+
+    def _require_vectors(self, vectors: NDArray[np.float32], rows: int) -> None:
+        """Refuse what a provider that went wrong after its proof may give."""
+        if vectors.shape != (rows, self._dimension):
+            raise ValueError(f"its output has the shape {vectors.shape}")
+        if not np.isfinite(vectors).all():
+            raise ValueError("its output holds numbers that are not finite")
 
     def _deliver(self, members: Sequence[Member], outcome: NDArray[np.float32] | Exception) -> None:
         """Hand a batch's vectors to their jobs; runs on the event loop."""

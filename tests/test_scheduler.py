@@ -1,0 +1,326 @@
+"""One queue, one model thread, and a settled future for everyone."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+import pytest
+
+from opdbus.engine.scheduler import Scheduler
+from opdbus.engine.tokenizer import Tokens
+from opdbus.errors import Internal, LimitsExceeded, ShuttingDown
+
+SOON = 10.0  # seconds: a limit for what should take none, not a measurement
+
+
+def row(first: int, length: int = 3) -> Tokens:
+    """Make a row that is known by its first id."""
+    return Tokens(np.array([first] + [0] * (length - 1), np.int64), truncated=False)
+
+
+def vectors_of(ids: np.ndarray) -> np.ndarray:
+    """Give vectors that tell which row they belong to: its first id and its length."""
+    return np.stack([ids[:, 0], np.full(len(ids), ids.shape[1])], axis=1).astype(np.float32)
+
+
+class Model:
+    """A model that keeps what it ran, and waits at a gate if told to."""
+
+    def __init__(self, *, shut: bool = False) -> None:
+        self.ran: list[list[int]] = []
+        self.threads: set[str] = set()
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+        if not shut:
+            self.gate.set()
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Embed, when the gate is open."""
+        self.ran.append(ids[:, 0].tolist())
+        self.threads.add(threading.current_thread().name)
+        self.entered.set()
+        assert self.gate.wait(SOON)
+        return vectors_of(ids)
+
+    async def is_running(self) -> None:
+        """Wait until a batch has begun."""
+        assert await asyncio.to_thread(self.entered.wait, SOON)
+
+
+def scheduler(run: Callable[[np.ndarray], np.ndarray], **settings: float) -> Scheduler:
+    """Make a scheduler of two dimensions."""
+    return Scheduler(run, **{"dimension": 2, "budget": 12, "limit": 100, **settings})
+
+
+def complete(main: Awaitable[None]) -> None:
+    """Run a test's coroutine, and see that no model thread outlives it."""
+
+    async def limited() -> None:
+        await asyncio.wait_for(main, SOON)
+
+    asyncio.run(limited())
+    assert "model" not in {thread.name for thread in threading.enumerate()}
+
+
+async def queued(call: Awaitable[np.ndarray]) -> asyncio.Task:
+    """Begin a call and let it come as far as the queue."""
+    task = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    return task
+
+
+def test_results_in_order() -> None:
+    """Give each row its own vector, in the order asked, whatever its length."""
+
+    async def main() -> None:
+        rows = [row(number, 1 + number * 7 % 5) for number in range(60)]
+        async with scheduler(Model().run) as tested:
+            found = await tested.embed(rows)
+        assert found.tolist() == [[number, 1 + number * 7 % 5] for number in range(60)]
+        assert found.dtype == np.float32
+
+    complete(main())
+
+
+def test_concurrent_requests() -> None:
+    """Give each of many callers their own vectors, bulk or not."""
+
+    async def main() -> None:
+        async with scheduler(Model().run, limit=10_000) as tested:
+            calls = [
+                tested.embed([row(100 * caller + n, 1 + n) for n in range(5)], bulk=caller % 2 == 0)
+                for caller in range(50)
+            ]
+            for caller, found in enumerate(await asyncio.gather(*calls)):
+                assert found.tolist() == [[100 * caller + n, 1 + n] for n in range(5)]
+            assert tested.depth == 0
+
+    complete(main())
+
+
+def test_budget_is_kept() -> None:
+    """Run no batch of more tokens than the budget."""
+
+    async def main() -> None:
+        model = Model()
+        async with scheduler(model.run, budget=12) as tested:
+            await tested.embed([row(n, 3) for n in range(10)])
+        assert [len(batch) for batch in model.ran] == [4, 4, 2]
+
+    complete(main())
+
+
+def test_model_thread() -> None:
+    """Run the model on one thread, named `model`."""
+
+    async def main() -> None:
+        model = Model()
+        async with scheduler(model.run) as tested:
+            await asyncio.gather(*(tested.embed([row(n)]) for n in range(9)))
+        assert model.threads == {"model"}
+
+    complete(main())
+
+
+def test_no_rows() -> None:
+    """Give no vectors for no rows, without running the model, though it be busy."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run) as tested:
+            busy = await queued(tested.embed([row(1)]))
+            assert (await tested.embed([])).shape == (0, 2)
+            model.gate.set()
+            await busy
+        assert model.ran == [[1]]
+
+    complete(main())
+
+
+def test_full_queue_refuses_at_once() -> None:
+    """Refuse what does not fit while the model is busy, and take it when there is room."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run, limit=4) as tested:
+            first = await queued(tested.embed([row(n) for n in range(3)]))
+            with pytest.raises(LimitsExceeded, match="holds 3 of at most 4 texts, so 2 more"):
+                await tested.embed([row(8), row(9)])
+            assert tested.depth == 3
+            model.gate.set()
+            await first
+            assert len(await tested.embed([row(n) for n in range(4)])) == 4
+
+    complete(main())
+
+
+def test_a_caller_who_left_is_not_run() -> None:
+    """Take a cancelled caller's rows out of the queue, and nobody else's."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run) as tested:
+            first = await queued(tested.embed([row(1)]))
+            await model.is_running()
+            gone = await queued(tested.embed([row(2), row(3)]))
+            last = await queued(tested.embed([row(4)]))
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            assert tested.depth == 2
+            model.gate.set()
+            await asyncio.gather(first, last)
+        assert model.ran == [[1], [4]]
+
+    complete(main())
+
+
+def test_a_caller_who_leaves_during_the_run() -> None:
+    """Go on when a caller leaves whose rows are being run."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run) as tested:
+            gone = await queued(tested.embed([row(1)]))
+            await model.is_running()
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            model.gate.set()
+            assert (await tested.embed([row(2)])).tolist() == [[2, 3]]
+            assert tested.depth == 0
+
+    complete(main())
+
+
+def _raise(ids: np.ndarray) -> np.ndarray:
+    raise RuntimeError(f"no memory for {len(ids)} rows")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (_raise, "no memory for 2 rows"),
+        (lambda ids: vectors_of(ids)[:1], r"shape \(1, 2\)"),
+        (lambda ids: np.zeros((len(ids), 3), np.float32), r"shape \(2, 3\)"),
+        (lambda ids: vectors_of(ids) * np.nan, "not finite"),
+        (lambda _ids: None, "NoneType"),
+    ],
+)
+def test_a_failed_batch(wrong: Callable[[np.ndarray], np.ndarray], reason: str) -> None:
+    """Tell Internal to the callers of a batch that failed, and only to them."""
+
+    def run(ids: np.ndarray) -> np.ndarray:
+        return wrong(ids) if ids.shape[1] == 5 else vectors_of(ids)
+
+    async def main() -> None:
+        async with scheduler(run) as tested:
+            # the first loses its other rows with the row that failed
+            calls = [
+                tested.embed([row(13, 5), *(row(n, 6) for n in range(9))]),
+                tested.embed([row(14, 5)]),
+                tested.embed([row(15, 3)]),
+            ]
+            bad, worse, good = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(bad, Internal)
+            assert isinstance(worse, Internal)
+            assert good.tolist() == [[15, 3]]
+            with pytest.raises(Internal, match=reason):
+                await tested.embed([row(1, 5), row(2, 5)])
+            assert (await tested.embed([row(16, 4)])).tolist() == [[16, 4]]
+            assert tested.depth == 0
+
+    complete(main())
+
+
+def test_shutdown_settles_everyone() -> None:
+    """Finish the running batch at shutdown and tell the others ShuttingDown."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        tested = scheduler(model.run)
+        await tested.__aenter__()
+        running = await queued(tested.embed([row(1)]))
+        await model.is_running()
+        halfway = await queued(tested.embed([row(2)]))
+        bulk = await queued(tested.embed([row(n) for n in range(20)], bulk=True))
+        leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            await tested.embed([row(3)])
+        model.gate.set()
+        await leaving
+        assert (await running).tolist() == [[1, 3]]
+        for task in (halfway, bulk):
+            with pytest.raises(ShuttingDown, match="stopping"):
+                await task
+        assert model.ran == [[1]]
+        assert tested.depth == 0
+
+    complete(main())
+
+
+def test_shutdown_does_not_wait_for_a_stuck_model() -> None:
+    """Settle everyone at shutdown though the model hangs, and survive its late answer."""
+
+    async def main(model: Model) -> None:
+        tested = scheduler(model.run, patience=0.05)
+        async with tested:
+            stuck = await queued(tested.embed([row(1)]))
+            waiting = await queued(tested.embed([row(2)]))
+            await model.is_running()
+        for task in (stuck, waiting):
+            with pytest.raises(ShuttingDown):
+                await task
+
+    model = Model(shut=True)
+    asyncio.run(main(model))
+    # the loop is closed now; an exception in the thread would fail this test
+    model.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "model":
+            thread.join(SOON)
+            assert not thread.is_alive()
+
+
+def test_shutdown_is_quick_when_idle() -> None:
+    """Stop an idle scheduler without waiting for its patience to end."""
+
+    async def main() -> None:
+        async with scheduler(Model().run, patience=10 * SOON):
+            pass
+
+    complete(main())
+
+
+def test_not_open() -> None:
+    """Refuse texts before opening and after closing."""
+
+    async def main() -> None:
+        tested = scheduler(Model().run)
+        with pytest.raises(ShuttingDown):
+            await tested.embed([row(1)])
+        async with tested:
+            await tested.embed([row(1)])
+        with pytest.raises(ShuttingDown):
+            await tested.embed([row(1)])
+
+    complete(main())
+
+
+def test_interactive_overtakes_bulk() -> None:
+    """Run a person's row before bulk rows that were queued earlier."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run, budget=1) as tested:
+            first = await queued(tested.embed([row(0, 2)]))
+            await model.is_running()
+            bulk = await queued(tested.embed([row(n, 3) for n in (1, 2)], bulk=True))
+            person = await queued(tested.embed([row(7, 4)]))
+            model.gate.set()
+            await asyncio.gather(first, bulk, person)
+        assert model.ran == [[0], [7], [1], [2]]
+
+    complete(main())
