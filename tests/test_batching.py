@@ -1,0 +1,160 @@
+"""Which rows run together."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdbus.engine.batching import Backlog, Request, plan
+from opdbus.engine.tokenizer import Tokens
+
+LENGTHS = st.lists(st.integers(1, 12), max_size=8)
+BUDGETS = st.integers(1, 40)
+# add a request (its lengths, whether bulk), take a batch, or let a caller leave
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), LENGTHS, st.booleans()),
+        st.tuples(st.just("take"), BUDGETS),
+        st.tuples(st.just("drop"), st.integers(0, 100)),
+    ),
+    max_size=40,
+)
+
+
+def request(lengths: list[int], *, bulk: bool = False) -> Request:
+    """Make a request of rows of these lengths."""
+    return Request([Tokens(np.zeros(n, np.int64), truncated=False) for n in lengths], bulk=bulk)
+
+
+class Waiting:
+    """The plain model of a backlog: (age, request, row) of all that wait."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Request, int]] = []
+        self.requests: list[Request] = []
+        self.age = 0
+
+    def add(self, new: Request) -> None:
+        """Note a request's rows."""
+        self.requests.append(new)
+        for row in range(len(new.rows)):
+            self.rows.append((self.age, new, row))
+            self.age += 1
+
+    def drop(self, gone: Request) -> None:
+        """Forget a request's rows."""
+        self.rows = [row for row in self.rows if row[1] is not gone]
+
+    def take(self, batch: list, budget: int) -> None:
+        """Check a batch against what waits, and forget its rows."""
+        keys = [(id(member.request), member.row) for member in batch]
+        waiting = {(id(asked), row): age for age, asked, row in self.rows}
+        assert len(set(keys)) == len(keys)
+        assert all(key in waiting for key in keys)
+        sizes = {len(member.request.rows[member.row]) for member in batch}
+        assert len(sizes) == 1
+        assert len(batch) == 1 or sum(sizes) * len(batch) <= budget
+        lead = batch[0].request.bulk
+        of_class = [age for age, asked, _ in self.rows if asked.bulk == lead]
+        assert waiting[keys[0]] == min(of_class)
+        for bulk in (False, True):
+            ages = [waiting[k] for k, m in zip(keys, batch, strict=True) if m.request.bulk == bulk]
+            assert ages == sorted(ages)
+        self.rows = [row for row in self.rows if (id(row[1]), row[2]) not in set(keys)]
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_backlog_does_as_its_model(steps: list) -> None:
+    """Give each row once, in batches of one length within the budget, led by the oldest."""
+    backlog, waiting = Backlog(), Waiting()
+    for step in [*steps, *[("take", 7)] * 400]:
+        if step[0] == "add":
+            new = request(step[1], bulk=step[2])
+            backlog.add(new)
+            waiting.add(new)
+        elif step[0] == "drop" and waiting.requests:
+            gone = waiting.requests[step[1] % len(waiting.requests)]
+            backlog.drop(gone)
+            waiting.drop(gone)
+        elif step[0] == "take":
+            batch = backlog.next_batch(step[1])
+            assert bool(batch) == bool(waiting.rows)
+            if batch:
+                waiting.take(batch, step[1])
+        assert len(backlog) == len(waiting.rows)
+    assert not waiting.rows
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, 40))
+def test_bulk_is_not_starved(bulk: list[int], steady: int) -> None:
+    """Let bulk rows lead every ninth batch at the latest, and never before the eighth."""
+    backlog = Backlog()
+    backlog.add(request(bulk, bulk=True))
+    leads = []
+    for number in range(steady + 9):
+        # people always wait, with lengths that no bulk row shares
+        backlog.add(request([6 + number % 3, 9]))
+        leads.append(backlog.next_batch(1)[0].request.bulk)
+    turns = [index for index, lead in enumerate(leads) if lead]
+    assert turns == list(range(8, len(leads), 9))[: len(bulk)]
+
+
+def test_interactive_goes_first() -> None:
+    """Run an interactive row before a bulk row that waited longer."""
+    backlog = Backlog()
+    backlog.add(request([3], bulk=True))
+    backlog.add(request([4]))
+    assert [backlog.next_batch(100)[0].request.bulk for _ in range(2)] == [False, True]
+
+
+def test_equal_lengths_ride_along() -> None:
+    """Fill a batch with rows of the other class while the budget lasts, after its own."""
+    backlog = Backlog()
+    backlog.add(request([4, 4, 4], bulk=True))
+    backlog.add(request([4, 4]))
+    first, second = backlog.next_batch(16), backlog.next_batch(16)
+    assert [member.request.bulk for member in first] == [False, False, True, True]
+    assert [member.row for member in second] == [2]
+
+
+def test_a_row_above_the_budget_runs_alone() -> None:
+    """Run a row that is longer than the budget, by itself."""
+    backlog = Backlog()
+    backlog.add(request([50, 50]))
+    assert [len(backlog.next_batch(10)) for _ in range(3)] == [1, 1, 0]
+
+
+def test_drop_leaves_others() -> None:
+    """Take out the rows of one request, and of no other of the same lengths."""
+    backlog = Backlog()
+    kept, gone = request([3, 5]), request([3, 5, 7])
+    backlog.add(gone)
+    backlog.add(kept)
+    backlog.drop(gone)
+    backlog.drop(gone)
+    batches = [backlog.next_batch(100), backlog.next_batch(100)]
+    assert all(member.request is kept for batch in batches for member in batch)
+    assert [member.row for batch in batches for member in batch] == [0, 1]
+    assert len(backlog) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 200))
+def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
+    """Plan each text once, in chunks of one length within the budget, longest first."""
+    chunks = plan(lengths, budget)
+    assert sorted(index for chunk in chunks for index in chunk) == list(range(len(lengths)))
+    sizes = []
+    for chunk in chunks:
+        (size,) = {lengths[index] for index in chunk}
+        assert len(chunk) == 1 or size * len(chunk) <= budget
+        sizes.append(size)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 200))
+def test_plan_fills_its_chunks(count: int, length: int, budget: int) -> None:
+    """Leave no chunk but the last short of the budget."""
+    size = max(1, budget // length)
+    assert len(plan([length] * count, budget)) == -(-count // size)
