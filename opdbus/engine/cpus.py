@@ -14,19 +14,23 @@ if TYPE_CHECKING:
 def usable(root: Path = Path("/")) -> int:
     """Count the processors that affinity and cgroup quota (v1 or v2) leave us, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = _quota(root)
-    return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
+    most = quota(root)
+    return max(1, min(allowed or 1, math.ceil(most) if most else allowed or 1))
 
 
-def _quota(root: Path) -> float | None:
+def quota(root: Path) -> float | None:
     """Give the smallest CPU quota of our cgroups and those above them, in processors."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
+        text = (root / "proc/self/cgroup").read_text()
+    except (OSError, ValueError):
         return None
     quotas = []
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
+    for line in text.splitlines():
+        # each line is the hierarchy's number, its controllers and our group, between colons
+        _, _, rest = line.partition(":")
+        controllers, colon, group = rest.partition(":")
+        if not colon:
+            continue
         if controllers == "":
             quotas += _upwards(root / "sys/fs/cgroup", group, _v2)
         elif "cpu" in controllers.split(","):
@@ -42,14 +46,15 @@ def _upwards(mount: Path, group: str, read: Callable[[Path], float | None]) -> l
     folders = [mount / group.strip("/"), *(mount / group.strip("/")).parents]
     inside = [folder for folder in folders if folder == mount or mount in folder.parents]
     found = [read(folder) for folder in inside]
-    return [quota for quota in found if quota]
+    return [quota for quota in found if quota is not None and quota > 0]
 
 
 def _v2(folder: Path) -> float | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
+        # no quota is written as "max"
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
         return None
 
 
@@ -57,6 +62,7 @@ def _v1(folder: Path) -> float | None:
     try:
         quota = int((folder / "cpu.cfs_quota_us").read_text())
         period = int((folder / "cpu.cfs_period_us").read_text())
-        return quota / period if quota > 0 else None
-    except (OSError, ValueError):
+        # no quota is written as -1
+        return quota / period
+    except (OSError, ValueError, ZeroDivisionError):
         return None
