@@ -39,7 +39,7 @@ class OnnxSession:
         os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
 
-        self._scratch = tempfile.TemporaryDirectory(prefix="op-dbus-profile-")
+        self._scratch = _scratch_folder()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.enable_profiling = True
@@ -51,7 +51,11 @@ class OnnxSession:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
             self._session = onnxruntime.InferenceSession(
-                graph, options, providers=[(provider.runtime_name, provider.options(device))]
+                graph,
+                options,
+                providers=[(provider.runtime_name, provider.options(device))],
+                # else Python retries on the CPU when a provider fails, at any later run too
+                enable_fallback=0,
             )
         except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
             self._scratch.cleanup()
@@ -59,20 +63,38 @@ class OnnxSession:
         self._input = self._session.get_inputs()[0].name
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embed ids (rows, tokens) into vectors (rows, dimension)."""
-        vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
+        """Embed ids (rows, tokens) into vectors (rows, dimension); raises ProviderError."""
+        try:
+            vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
+        except Exception as error:
+            raise ProviderError(f"the model's run failed: {_brief(error)}") from error
         return vectors
 
     def finish_profile(self) -> dict[str, int]:
-        """Stop recording, and count the nodes that really ran since the start, by provider."""
-        with self._scratch:
-            events = json.loads(Path(self._session.end_profiling()).read_text())
+        """Stop recording, and count the nodes that really ran since the start, by provider.
+
+        Raises ProviderError if the record cannot be read.
+        """
+        try:
+            with self._scratch:
+                events = json.loads(Path(self._session.end_profiling()).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ProviderError(f"cannot read where the model ran: {error}") from None
         ran = {
             (event["args"]["node_index"], event["args"]["provider"])
             for event in events
             if event.get("cat") == "Node" and event["args"].get("provider")
         }
         return dict(Counter(provider for _, provider in ran))
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="op-dbus-profile-")
+    except OSError as error:
+        raise ProviderError(
+            f"cannot record where the model runs: {error}; make room in the temporary folder"
+        ) from None
 
 
 def _brief(error: Exception) -> str:

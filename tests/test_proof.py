@@ -1,0 +1,236 @@
+"""The proof of a session, and the sessions that must not pass it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opdbus.engine.proof import FP32_TOLERANCE, Probe, prove
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import OnnxSession
+from opdbus.errors import ModelError, ProofFailed, ProviderError
+from opdbus.models import build, folder
+from opdbus.models.catalogue import LEVELS
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+@pytest.fixture(scope="module")
+def built(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
+    """Build the tiny model's graph and proof."""
+    made = build.Built(tmp_path_factory.mktemp("graphs") / "tiny")
+    build.write(
+        tiny_model / "model.safetensors",
+        made.folder,
+        folder.read(tiny_model, LEVELS["medium"]).shape,
+    )
+    return made
+
+
+@pytest.fixture
+def probe(built: build.Built) -> Probe:
+    """Read the tiny model's rows and reference vectors."""
+    return Probe.read(built.proof)
+
+
+def opened(built: build.Built) -> OnnxSession:
+    """Open the tiny model for real."""
+    return OnnxSession(built.graph, PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+
+
+class Liar:
+    """A session that runs the real model, then alters its vectors or what it recorded."""
+
+    def __init__(
+        self,
+        session: OnnxSession,
+        *,
+        alter: Callable[[np.ndarray], np.ndarray] = lambda vectors: vectors,
+        nodes: dict[str, int] | None = None,
+    ) -> None:
+        self.session = session
+        self.alter = alter
+        self.nodes = nodes
+        self.finished = 0
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Embed, and alter."""
+        return self.alter(self.session.run(ids))
+
+    def finish_profile(self) -> dict[str, int]:
+        """Count nodes, or lie about them."""
+        self.finished += 1
+        real = self.session.finish_profile()
+        return real if self.nodes is None else self.nodes
+
+
+def test_an_honest_session_passes(built: build.Built, probe: Probe) -> None:
+    """Prove a real session, with what was seen."""
+    proof = prove(opened(built), CPU, probe)
+    assert set(proof.nodes) == {CPU}
+    assert proof.nodes[CPU] > 20
+    assert 0 < proof.max_deviation < FP32_TOLERANCE
+    assert proof.tolerance == FP32_TOLERANCE == 1e-5
+    assert proof.checked_at > 1.7e9
+
+
+def test_the_double_itself_is_sound(built: build.Built, probe: Probe) -> None:
+    """Pass a double that alters nothing, or what follows would prove nothing."""
+    assert prove(Liar(opened(built)), CPU, probe).max_deviation < FP32_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ({CPU: 40}, r"no node of the model ran on CUDAExecutionProvider, but 40 on CPU"),
+        ({CUDA: 39, CPU: 1}, r"part of the model ran elsewhere .*39 on CUDA.*, 1 on CPU"),
+        ({}, "no node of the model ran on CUDAExecutionProvider, but nothing was recorded"),
+        ({CUDA: 0}, "no node"),
+    ],
+)
+def test_nodes_elsewhere(
+    built: build.Built, probe: Probe, nodes: dict[str, int], reason: str
+) -> None:
+    """Catch a session that was asked for CUDA and ran all or part of the model elsewhere."""
+    with pytest.raises(ProofFailed, match=reason):
+        prove(Liar(opened(built), nodes=nodes), CUDA, probe)
+
+
+def _off_in_one_row(vectors: np.ndarray) -> np.ndarray:
+    if len(vectors) == 3:
+        vectors[1, 5] += 1e-4
+    return vectors
+
+
+def _off_in_batches(vectors: np.ndarray) -> np.ndarray:
+    return vectors if len(vectors) == 1 else vectors[::-1]
+
+
+def _off_in_single_rows(vectors: np.ndarray) -> np.ndarray:
+    return vectors + np.float32(2e-5) if len(vectors) == 1 else vectors
+
+
+def _nan_in_batches(vectors: np.ndarray) -> np.ndarray:
+    return vectors if len(vectors) == 1 else vectors * np.nan
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        (_off_in_one_row, r"differ from the model's by 1\.0e-04"),
+        (_off_in_single_rows, r"differ from the model's by 2\.\de-05"),
+        (_off_in_batches, "differ from the model's"),
+        (_nan_in_batches, "by nan"),
+        (lambda vectors: vectors * np.nan, "by nan"),
+        (lambda vectors: vectors * np.inf, "differ"),
+        (lambda vectors: vectors * 2, "differ"),
+        (lambda vectors: -vectors, "differ"),
+        (lambda vectors: vectors[:, :-1], "by inf"),
+        (lambda vectors: vectors[:, np.newaxis], "by inf"),
+        (lambda vectors: vectors[:0], "by inf"),
+        (lambda _vectors: None, "cannot run it"),
+    ],
+)
+def test_wrong_vectors(
+    built: build.Built, probe: Probe, alter: Callable[[np.ndarray], np.ndarray], reason: str
+) -> None:
+    """Catch vectors that are not the model's, alone or in a batch, and end the recording."""
+    liar = Liar(opened(built), alter=alter)
+    with pytest.raises(ProofFailed, match=reason):
+        prove(liar, CPU, probe)
+    assert liar.finished == 1
+
+
+def test_a_run_that_fails(built: build.Built, probe: Probe) -> None:
+    """Turn a runtime's own error into a failed proof, and end the recording."""
+
+    def refuse(_vectors: np.ndarray) -> np.ndarray:
+        raise MemoryError("out of device memory")
+
+    liar = Liar(opened(built), alter=refuse)
+    with pytest.raises(ProofFailed, match="cannot run it: out of device memory"):
+        prove(liar, CPU, probe)
+    assert liar.finished == 1
+
+
+def test_the_probe_runs_batches(probe: Probe) -> None:
+    """Run each row alone, and those of one length together, the longest included."""
+    alone = [batch for batch in probe.batches() if len(batch) == 1]
+    together = [batch for batch in probe.batches() if len(batch) > 1]
+    assert sorted(alone) == [[number] for number in range(len(probe.rows))]
+    assert len(together) >= 3
+    assert all(len({len(probe.rows[n]) for n in batch}) == 1 for batch in together)
+    assert max(map(len, probe.rows)) == 48
+
+
+def test_a_damaged_proof(tmp_path: Path) -> None:
+    """Say which folder to delete when the proof's file is damaged."""
+    path = tmp_path / "graph" / "proof.npz"
+    path.parent.mkdir()
+    for content in (b"", b"PK\x03\x04 nonsense", b"nonsense"):
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=f"delete {path.parent}"):
+            Probe.read(path)
+    np.savez(path, vectors=np.zeros((2, 4), np.float32), row0=np.zeros(3, np.int64))
+    with pytest.raises(ModelError, match="row1"):
+        Probe.read(path)
+
+
+def test_a_session_that_cannot_open(tmp_path: Path) -> None:
+    """Say in one line that the graph cannot be opened."""
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(ProviderError, match="cpu:onnxruntime cannot open the model") as caught:
+        OnnxSession(tmp_path / "model.onnx", PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_session_does_not_hide_its_errors(built: build.Built) -> None:
+    """Raise ProviderError for a row that the model cannot take, and go on with the next."""
+    session = opened(built)
+    row = np.zeros((1, 5), np.int64)
+    before = session.run(row)
+    for wrong in (np.full((1, 5), 10**6), np.zeros((1, 49), np.int64)):
+        with pytest.raises(ProviderError, match="the model's run failed"):
+            session.run(wrong)
+    assert (session.run(row) == before).all()
+    session.finish_profile()
+
+
+_SCRIPT = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from opdbus.engine.proof import Probe, prove
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import OnnxSession
+folder, scratch = map(Path, sys.argv[1:])
+session = OnnxSession(folder / "model.onnx", PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+row = np.array([[2, 9, 3]])
+before, during = session.run(row), len(list(scratch.iterdir()))
+prove(session, "CPUExecutionProvider", Probe.read(folder / "proof.npz"))
+after = session.run(row)
+left = [str(path) for path in scratch.rglob("*")]
+print(json.dumps([during, left, bool((before == after).all())]))
+"""
+
+
+def test_recording_ends_with_the_proof(built: build.Built, tmp_path: Path) -> None:
+    """Leave no file behind after the proof, nor after later runs, whose vectors stay the same."""
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _SCRIPT, built.folder, tmp_path],
+        env={"TMPDIR": str(tmp_path)},
+        cwd=tmp_path.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    during, left, same = json.loads(answer.stdout)
+    assert during == 1
+    assert (left, same) == ([], True)
+    assert list(tmp_path.iterdir()) == []
+    assert answer.stderr == ""
