@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +31,43 @@ class Provider:
     hardware: Callable[[int], str]
 
 
-def _require_onnxruntime(_device: int) -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
+def _has_package(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _runtime_providers() -> Sequence[str]:
+    import onnxruntime
+
+    providers: Sequence[str] = onnxruntime.get_available_providers()
+    return providers
+
+
+def _preload() -> None:
+    import onnxruntime
+
+    # It prints what it misses; standard output belongs to answers.
+    with contextlib.redirect_stdout(sys.stderr):
+        onnxruntime.preload_dlls()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the checks below ask of this machine; tests pass other machines."""
+
+    has_package: Callable[[str], bool] = _has_package
+    runtime_providers: Callable[[], Sequence[str]] = _runtime_providers
+    # brings the CUDA libraries of installed packages within reach of `library`
+    preload: Callable[[], None] = _preload
+    # raises OSError where there is no such library
+    library: Callable[[str], Any] = ctypes.CDLL
+
+
+HERE: Final = Host()
+
+
+def require_onnxruntime(_device: int, host: Host = HERE) -> None:
+    """Look for the package; raises ProviderError."""
+    if not host.has_package("onnxruntime"):
         raise ProviderError(
             "cpu:onnxruntime cannot run: the package onnxruntime is not installed;"
             " install one wheel of it: `pip install onnxruntime-gpu` (Linux x86-64) or"
@@ -38,17 +75,15 @@ def _require_onnxruntime(_device: int) -> None:
         )
 
 
-def _require_cuda(device: int) -> None:
-    """Look for each thing that CUDA needs, from the wheel down to the device."""
-    _require_onnxruntime(device)
-    import onnxruntime
-
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+def require_cuda(device: int, host: Host = HERE) -> None:
+    """Look for each thing that CUDA needs, from the wheel down; raises ProviderError."""
+    require_onnxruntime(device, host)
+    if "CUDAExecutionProvider" not in host.runtime_providers():
         raise ProviderError(
             "cuda cannot run: this onnxruntime was built without CUDA;"
             " `pip uninstall onnxruntime` and `pip install 'op-dbus[gpu]'`"
         )
-    driver = _cuda_driver()
+    driver = _cuda_driver(host)
     count = ctypes.c_int(0)
     if (
         driver.cuInit(0) != 0
@@ -64,12 +99,12 @@ def _require_cuda(device: int) -> None:
             f"cuda cannot run on device {device}: there are {count.value}, numbered from 0;"
             " set OP_DBUS_GPU_DEVICE"
         )
-    _require_cuda_libraries()
+    _require_cuda_libraries(host)
 
 
-def _cuda_driver() -> ctypes.CDLL:
+def _cuda_driver(host: Host) -> Any:  # noqa: ANN401 -- a library's functions are known by name only
     try:
-        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        return host.library("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     except OSError:
         raise ProviderError(
             "cuda cannot run: there is no NVIDIA driver here (libcuda.so.1 was not found);"
@@ -77,13 +112,11 @@ def _cuda_driver() -> ctypes.CDLL:
         ) from None
 
 
-def _require_cuda_libraries() -> None:
-    import onnxruntime
-
-    onnxruntime.preload_dlls()
+def _require_cuda_libraries(host: Host) -> None:
+    host.preload()
     for library in ("libcudart.so.13", "libcublasLt.so.13", "libcudnn.so.9"):
         try:
-            ctypes.CDLL(library)
+            host.library(library)
         except OSError:
             raise ProviderError(
                 f"cuda cannot run: {library} was not found; `pip install 'op-dbus[gpu]'` brings"
@@ -95,8 +128,9 @@ def _cuda_options(device: int) -> dict[str, Any]:
     return {"device_id": device, "arena_extend_strategy": "kSameAsRequested", "use_tf32": 0}
 
 
-def _cuda_hardware(device: int) -> str:
-    driver = _cuda_driver()
+def cuda_hardware(device: int, host: Host = HERE) -> str:
+    """Ask the driver for the device's name; raises ProviderError where there is no driver."""
+    driver = _cuda_driver(host)
     handle, name = ctypes.c_int(), ctypes.create_string_buffer(256)
     driver.cuDeviceGet(ctypes.byref(handle), device)
     driver.cuDeviceGetName(name, len(name), handle)
@@ -121,7 +155,7 @@ PROVIDERS: Final = {
             "cpu:onnxruntime",
             "CPUExecutionProvider",
             batch_tokens=512,
-            require=_require_onnxruntime,
+            require=require_onnxruntime,
             options=lambda _device: {},
             hardware=_processor,
         ),
@@ -129,9 +163,9 @@ PROVIDERS: Final = {
             "cuda",
             "CUDAExecutionProvider",
             batch_tokens=65536,
-            require=_require_cuda,
+            require=require_cuda,
             options=_cuda_options,
-            hardware=_cuda_hardware,
+            hardware=cuda_hardware,
         ),
     )
 }
