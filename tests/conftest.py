@@ -42,9 +42,9 @@ def settings(tmp_path: Path, tiny_model: Path) -> Config:
 
 
 @pytest.fixture(scope="session")
-def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def bus_address() -> Iterator[str]:
     """Run a private dbus-daemon with the limits of a system bus."""
-    bus = Bus(tmp_path_factory.mktemp("bus"))
+    bus = Bus()
     yield bus.address
     bus.kill()
 
@@ -60,7 +60,7 @@ def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> P
 
 @pytest.fixture
 def daemons(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
+    tmp_path: Path, tiny_model: Path, tiny_graphs: Path
 ) -> Iterator[Callable[..., Running]]:
     """Make daemons, not started yet, each with a bus and a folder of its own unless given."""
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def daemons(
         def make(name: str = "one", bus: str = "", **settings: object) -> Running:
             here = tmp_path / name
             if not bus:
-                private = Bus(tmp_path_factory.mktemp("bus"))
+                private = Bus()
                 stack.callback(private.kill)
                 bus = private.address
             shutil.copytree(tiny_graphs, here / "state" / "graphs")

@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -50,20 +51,22 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
 class Bus:
     """A private dbus-daemon with the limits of a system bus."""
 
-    def __init__(self, folder: Path, policy: str = _POLICY) -> None:
+    def __init__(self, policy: str = _POLICY) -> None:
         if not shutil.which("dbus-daemon"):
             pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
-        folder.mkdir(parents=True, exist_ok=True)
+        # not pytest's folder, which other users cannot enter
+        self._folder = tempfile.TemporaryDirectory(prefix="op-dbus-bus-")
+        folder = Path(self._folder.name)
+        folder.chmod(0o755)
         (folder / "bus.conf").write_text(_CONFIG.format(folder=folder, policy=policy))
         self._process = subprocess.Popen(
             ["dbus-daemon", f"--config-file={folder}/bus.conf", "--nofork", "--print-address=1"],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
         assert self._process.stdout
         self.address = self._process.stdout.readline().strip()
-        # others than root connect as well
-        (folder / "bus.sock").chmod(0o777)
 
     @property
     def pid(self) -> int:
@@ -76,6 +79,7 @@ class Bus:
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+        self._folder.cleanup()
 
 
 class Running:
@@ -297,8 +301,13 @@ def read_lines(process: subprocess.Popen[str], wanted: Callable[[str], object]) 
     return text
 
 
-def as_other_user(arguments: Sequence[str]) -> list[str]:
-    """Give the command that runs another as the user nobody; skips where that cannot be."""
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
+def as_other_user(program: str, *arguments: str) -> list[str]:
+    """Give the command that runs a Python program as the user nobody, from `main` on.
+
+    What it imports before, it imports as us, since nobody may not be able to read it. Skips where
+    that cannot be.
+    """
+    if os.geteuid() != 0:
         pytest.skip("only root can run a client as another user")
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *arguments]
+    become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+    return [sys.executable, "-c", f"{program}\n{become}\nmain()\n", *arguments]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,9 +165,9 @@ def test_an_error_keeps_its_name_and_a_bounded_text(bus_address: str) -> None:
     _between(bus_address, serve, ask)
 
 
-def test_a_slow_bus_loses_nothing(tmp_path: Path) -> None:
+def test_a_slow_bus_loses_nothing() -> None:
     """Outlive a bus daemon that reads nothing for a while, and send all in order after it."""
-    bus = Bus(tmp_path)
+    bus = Bus()
     count, size = 200, 50_000
 
     async def run() -> list[int]:
@@ -226,9 +225,9 @@ def test_what_was_answered_is_sent_before_the_end(bus_address: str) -> None:
     assert asyncio.run(run()) == [500_000] * 20
 
 
-def test_a_lost_bus_ends_every_wait(tmp_path: Path) -> None:
+def test_a_lost_bus_ends_every_wait() -> None:
     """Raise BusError in callers that wait, tell `closed`, and send nothing any more."""
-    bus = Bus(tmp_path)
+    bus = Bus()
 
     async def run() -> None:
         async with Connection(bus.address) as service, Connection(bus.address) as client:

@@ -1,0 +1,403 @@
+"""Calls over a private bus: the right errors, replies for everyone, and nobody mistaken."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+from running import PATIENCE_SECONDS
+
+from opdbus.bus import contract
+from opdbus.bus.authorization import Authorizer
+from opdbus.bus.connection import Connection, RemoteError
+from opdbus.bus.dispatch import MAX_REPLY_BYTES, Dispatcher, Node, caller
+from opdbus.bus.standard import MAX_CHILDREN
+from opdbus.errors import NoModel
+
+_FREEDESKTOP = "org.freedesktop.DBus.Error."
+
+
+class Face:
+    """State1 without a house behind it: each method does what the test gives for it."""
+
+    interface = contract.interface(contract.STATE)
+
+    def __init__(self, **methods: Callable[..., Awaitable[Any]]) -> None:
+        self.__dict__ |= methods
+
+    async def properties(self) -> Mapping[str, Any]:
+        """Give values of the right types."""
+        values: dict[str, Any] = dict.fromkeys(self.interface.properties, 1)
+        return values | {"StateFile": "/state.json", "LastError": ""}
+
+
+class Service:
+    """A dispatcher on the bus, and a client to ask it."""
+
+    def __init__(self, connection: Connection, dispatcher: Dispatcher, client: Connection) -> None:
+        self.connection = connection
+        self.dispatcher = dispatcher
+        self.client = client
+
+    async def call(self, member: str, signature: str = "", *body: Any, path: str = "/it") -> Any:
+        """Call the face's method `member`, or another interface's if it is named."""
+        full = member if "." in member or not member else f"{contract.STATE}.{member}"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await self.client.call(self.connection.name, path, full, signature, *body)
+
+    async def refused(self, member: str, signature: str = "", *body: Any, path: str = "/it") -> str:
+        """Give the name of the error that a call is answered with."""
+        with pytest.raises(RemoteError) as caught:
+            await self.call(member, signature, *body, path=path)
+        assert "Traceback" not in str(caught.value)
+        return caught.value.name.removeprefix(_FREEDESKTOP)
+
+
+@asynccontextmanager
+async def serving(
+    bus: str, face: Face, children: list[str] | None = None
+) -> AsyncIterator[Service]:
+    """Serve a face at /it, and nothing elsewhere."""
+    async with Connection(bus) as connection, Connection(bus) as client:
+        node = Node((face,), lambda: children or [])
+        dispatcher = Dispatcher(connection, Authorizer(connection), {"/it": node}.get)
+        connection.on_call = dispatcher.take
+        yield Service(connection, dispatcher, client)
+        await dispatcher.stop()
+
+
+def run(bus: str, face: Face, ask: Callable[[Service], Awaitable[Any]], **more: Any) -> Any:
+    """Serve a face and ask it."""
+
+    async def both() -> Any:
+        async with serving(bus, face, **more) as service:
+            return await ask(service)
+
+    return asyncio.run(both())
+
+
+async def _echo(query: str, _limit: int, _options: dict[str, Any]) -> list[Any]:
+    return [("/it", 0.5, {"query": query})]
+
+
+SEARCH = ("Search", "sua{sv}", "x", 1, {})
+
+
+def test_a_call_is_converted_both_ways(bus_address: str) -> None:
+    """Hand plain values in, and give a reply of the contract's signature back."""
+    answer = run(bus_address, Face(search=_echo), lambda s: s.call(*SEARCH))
+    assert answer == [[["/it", 0.5, {"query": "x"}]]]
+
+
+@pytest.mark.parametrize(
+    ("member", "signature", "body", "path", "error"),
+    [
+        ("Search", "s", ("x",), "/it", "InvalidArgs"),
+        ("Search", "", (), "/it", "InvalidArgs"),
+        ("Search", "suas", ("x", 1, []), "/it", "InvalidArgs"),
+        ("Nothing", "", (), "/it", "UnknownMethod"),
+        ("Search", "sua{sv}", ("x", 1, {}), "/elsewhere", "UnknownObject"),
+        ("org.example.Other.Search", "", (), "/it", "UnknownInterface"),
+        ("org.freedesktop.DBus.Properties.Get", "ss", (contract.STATE, "X"), "/it",
+         "UnknownProperty"),
+        ("org.freedesktop.DBus.Properties.Get", "ss", ("a.b", "X"), "/it", "UnknownInterface"),
+        ("org.freedesktop.DBus.Properties.Get", "s", ("a.b",), "/it", "InvalidArgs"),
+        ("org.freedesktop.DBus.Properties.GetAll", "s", ("a.b",), "/it", "UnknownInterface"),
+        ("org.freedesktop.DBus.Properties.Set", "ssv", (contract.STATE, "Count", 1), "/it",
+         "PropertyReadOnly"),
+        ("org.freedesktop.DBus.Properties.Take", "", (), "/it", "UnknownMethod"),
+        ("org.freedesktop.DBus.Introspectable.Introspect", "s", ("x",), "/it", "InvalidArgs"),
+        ("org.freedesktop.DBus.Introspectable.Introspect", "", (), "/no", "UnknownObject"),
+        ("org.freedesktop.DBus.Peer.Pong", "", (), "/it", "UnknownMethod"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_named_rightly(
+    bus_address: str, member: str, signature: str, body: tuple[Any, ...], path: str, error: str
+) -> None:
+    """Say InvalidArgs, UnknownObject, UnknownInterface, UnknownMethod as each is due."""
+
+    async def ask(service: Service) -> None:
+        assert await service.refused(member, signature, *body, path=path) == error
+
+    run(bus_address, Face(search=_echo), ask)
+
+
+def test_calls_without_an_interface_work(bus_address: str) -> None:
+    """Find the method of a call that names no interface, ours before the standard ones."""
+
+    async def get(path: str, _options: dict[str, Any]) -> str:
+        return f"object {path}"
+
+    async def bare(service: Service, member: str, signature: str = "", *body: Any) -> Any:
+        name = service.connection.name
+        return await service.client.call(name, "/it", f".{member}", signature, *body)
+
+    async def ask(service: Service) -> None:
+        assert await bare(service, *SEARCH) == [[["/it", 0.5, {"query": "x"}]]]
+        assert await bare(service, "Ping") == []
+        assert await bare(service, "Get", "oa{sv}", "/a", {}) == ["object /a"]
+        assert await bare(service, "Get", "ss", contract.STATE, "Count") == [1]
+        with pytest.raises(RemoteError) as caught:
+            await bare(service, "Nothing")
+        assert caught.value.name.endswith("UnknownMethod")
+
+    run(bus_address, Face(search=_echo, get=get), ask)
+
+
+def test_peer_answers_anywhere(bus_address: str) -> None:
+    """Answer Ping at any path, and give the machine's id."""
+
+    async def ask(service: Service) -> None:
+        peer = "org.freedesktop.DBus.Peer"
+        assert await service.call(f"{peer}.Ping", path="/anywhere") == []
+        assert len((await service.call(f"{peer}.GetMachineId"))[0]) == 32
+
+    run(bus_address, Face(), ask)
+
+
+def test_properties_have_the_contracts_types(bus_address: str) -> None:
+    """Give all properties, or one, in variants of the contract's types."""
+
+    async def ask(service: Service) -> None:
+        (values,) = await service.call("org.freedesktop.DBus.Properties.GetAll", "s", "")
+        assert values.keys() == Face.interface.properties.keys()
+        member = "org.freedesktop.DBus.Properties.Get"
+        assert await service.call(member, "ss", contract.STATE, "StateFile") == ["/state.json"]
+
+    run(bus_address, Face(), ask)
+
+
+def test_introspection_is_the_contract_with_at_most_500_children(bus_address: str) -> None:
+    """Return the XML file itself, the standard interfaces, and no endless list of children."""
+
+    async def ask(service: Service) -> str:
+        member = "org.freedesktop.DBus.Introspectable.Introspect"
+        text: str = (await service.call(member))[0]
+        return text
+
+    names = [f"child{number}" for number in range(10_000)]
+    text = run(bus_address, Face(), ask, children=names)
+    assert text.count("<node name=") == MAX_CHILDREN
+    assert '<method name="Search">' in text
+    assert "EmitsChangedSignal" in text
+    assert '<interface name="org.freedesktop.DBus.Properties">' in text
+
+
+def test_an_error_of_ours_keeps_its_name(bus_address: str) -> None:
+    """Answer an error raised on purpose with its D-Bus name and sentence."""
+
+    async def search(*_: Any) -> Any:
+        raise NoModel("there is none")
+
+    async def ask(service: Service) -> None:
+        assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
+
+    run(bus_address, Face(search=search), ask)
+
+
+def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
+    """Answer what nobody foresaw with Internal and an id, and log the rest under that id."""
+
+    async def search(*_: Any) -> Any:
+        raise ZeroDivisionError("a detail for the log alone")
+
+    async def ask(service: Service) -> str:
+        with pytest.raises(RemoteError) as caught:
+            await service.call(*SEARCH)
+        assert caught.value.name == "org.opdbus.Error.Internal"
+        return str(caught.value)
+
+    with structlog.testing.capture_logs() as logged:
+        sentence = run(bus_address, Face(search=search), ask)
+    (line,) = [line for line in logged if line["event"] == "internal error"]
+    assert line["id"] in sentence
+    assert line["exc_info"]
+    assert "detail" not in sentence
+    assert "Traceback" not in sentence
+
+
+@pytest.mark.parametrize("wrong", [[("/it", "no number", {})], [("no path",)], None, [1, 2]])
+def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> None:
+    """Answer Internal where a method gives what its signature has not, and serve on."""
+
+    async def search(query: str, *_: Any) -> Any:
+        return await _echo(query, 1, {}) if query == "right" else wrong
+
+    async def ask(service: Service) -> None:
+        assert await service.refused(*SEARCH) == "org.opdbus.Error.Internal"
+        assert await service.call("Search", "sua{sv}", "right", 1, {})
+
+    with structlog.testing.capture_logs():
+        run(bus_address, Face(search=search), ask)
+
+
+def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: str) -> None:
+    """Answer LimitsExceeded instead of a reply over 1 MiB, and send one just below it."""
+
+    async def get(path: str, _options: dict[str, Any]) -> str:
+        return "x" * (MAX_REPLY_BYTES - 100 if path == "/fits" else 40 << 20)
+
+    async def ask(service: Service) -> None:
+        assert await service.refused("Get", "oa{sv}", "/large", {}) == "LimitsExceeded"
+        assert len((await service.call("Get", "oa{sv}", "/fits", {}))[0]) == MAX_REPLY_BYTES - 100
+
+    run(bus_address, Face(get=get), ask)
+
+
+def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> None:
+    """Cut an error that quotes a caller, who may send 31 MiB to be quoted."""
+
+    async def search(query: str, *_: Any) -> Any:
+        raise NoModel(f"nothing is known of {query!r}")
+
+    async def ask(service: Service) -> None:
+        huge = "\x01" * (20 << 20)
+        assert await service.refused("Search", "sua{sv}", huge, 1, {}) == "org.opdbus.Error.NoModel"
+        assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
+
+    run(bus_address, Face(search=search), ask)
+
+
+def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
+    """Send more than the socket takes at a time, to callers who ask at the same time."""
+
+    async def get(_path: str, _options: dict[str, Any]) -> str:
+        return "x" * 1_000_000
+
+    async def ask(service: Service) -> list[int]:
+        calls = [service.call("Get", "oa{sv}", "/a", {}) for _ in range(30)]
+        return [len(answer[0]) for answer in await asyncio.gather(*calls)]
+
+    assert run(bus_address, Face(get=get), ask) == [1_000_000] * 30
+
+
+def test_no_reply_where_none_is_expected(bus_address: str) -> None:
+    """Do the work of a call that wants no reply, and send none, not even an error."""
+    done = asyncio.Event()
+    sent: list[str] = []
+
+    async def search(query: str, *_: Any) -> Any:
+        if query == "quiet":
+            done.set()
+            raise NoModel("nobody hears this")
+        return []
+
+    async def ask(service: Service) -> None:
+        take, send = service.dispatcher.take, service.connection._send
+
+        def quietly(call: Any) -> None:
+            quiet = call.body[0] == "quiet"
+            take(replace(call, wants_reply=False) if quiet else call)
+
+        def count(message: Any) -> None:
+            sent.append(message.error_name or "reply")
+            send(message)
+
+        service.connection.on_call = quietly
+        service.connection._send = count  # type: ignore[method-assign] -- counts what is sent
+        waiting = asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {}))
+        await done.wait()
+        await service.call("Search", "sua{sv}", "loud", 1, {})
+        waiting.cancel()
+
+    run(bus_address, Face(search=search), ask)
+    assert sent == ["reply"]
+
+
+def test_each_of_200_calls_at_once_knows_its_caller(bus_address: str) -> None:
+    """Tell 200 concurrent calls of eight callers apart, across every await."""
+
+    async def search(*_: Any) -> Any:
+        await asyncio.sleep(0)
+        before = caller.get()
+        await asyncio.to_thread(lambda: None)
+        assert caller.get() is before
+        return [("/it", 0.0, {"sender": before.sender, "uid": before.uid})]
+
+    async def one(service: Service, client: Connection) -> bool:
+        hits = (await client.call(service.connection.name, "/it", f"{contract.STATE}.Search",
+                                  "sua{sv}", "x", 1, {}))[0]  # fmt: skip
+        sender: str = hits[0][2]["sender"]
+        return sender == client.name
+
+    async def ask(service: Service) -> list[bool]:
+        clients = [Connection(bus_address) for _ in range(8)]
+        for client in clients:
+            await client.__aenter__()
+        calls = [one(service, client) for client in clients for _ in range(25)]
+        try:
+            return list(await asyncio.gather(*calls))
+        finally:
+            for client in clients:
+                await client.__aexit__(None, None, None)
+
+    assert run(bus_address, Face(search=search), ask) == [True] * 200
+
+
+def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:
+    """Stop a running method when the bus says that its caller is gone."""
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def search(*_: Any) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def ask(service: Service) -> None:
+        leaver = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
+        service.connection.on_signal = lambda m: service.dispatcher.caller_left(m.body[0])
+        await service.connection.subscribe(leaver)
+        async with Connection(bus_address) as client:
+            name = f"{contract.STATE}.Search"
+            call = asyncio.ensure_future(
+                client.call(service.connection.name, "/it", name, "sua{sv}", "x", 1, {})
+            )
+            await begun.wait()
+            call.cancel()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await cancelled.wait()
+
+    run(bus_address, Face(search=search), ask)
+
+
+def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
+    """Answer ShuttingDown to calls that run, that were only taken, and that come after."""
+
+    async def search(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def ask(service: Service) -> list[str]:
+        take, taken, all_there = service.dispatcher.take, [], asyncio.Event()
+
+        def take_and_stop(call: Any) -> None:
+            take(call)
+            taken.append(call)
+            if len(taken) == 10:  # the last ones have not begun when they are cancelled
+                task = asyncio.ensure_future(service.dispatcher.stop())
+                task.add_done_callback(lambda _: all_there.set())
+
+        service.connection.on_call = take_and_stop
+        names = await asyncio.gather(*(service.refused(*SEARCH) for _ in range(10)))
+        await all_there.wait()
+        return [*names, await service.refused(*SEARCH)]
+
+    answers = run(bus_address, Face(search=search), ask)
+    assert answers == ["org.opdbus.Error.ShuttingDown"] * 11
+
+
+def test_the_errors_of_the_contract_can_be_sent(bus_address: str) -> None:
+    """Carry any text in a reply: JSON of every kind of character."""
+    text = json.dumps({"text": "\u2028 \U0001f600 \x01 \x7f ä"}, ensure_ascii=False)
+
+    async def get(*_: Any) -> str:
+        return text
+
+    answer = run(bus_address, Face(get=get), lambda s: s.call("Get", "oa{sv}", "/a", {}))
+    assert answer == [text]
