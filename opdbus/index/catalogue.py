@@ -10,7 +10,7 @@ from opdbus.index import search
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from opdbus.index.store import Entry
     from opdbus.state.object import Identity
@@ -56,6 +56,10 @@ class Catalogue:
     def __len__(self) -> int:
         """Count the things."""
         return len(self._by_thing)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Give all entries, in no order that means anything."""
+        return iter(self._by_identity.values())
 
     def put(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and tell what that did to their things."""

@@ -87,7 +87,7 @@ class Finder:
         terms = lexical.terms(question[:_QUESTION_CHARACTERS])
         if not terms:
             return {}
-        objects = len(self._memory.catalogue.entries())
+        objects = len(self._memory.catalogue.view().entries)
         return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
     async def _hits(self, page: Page, query: _Query) -> list[Hit]:

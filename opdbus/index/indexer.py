@@ -43,23 +43,18 @@ class Indexer:
             await self._catch_up(engine)
 
     async def _catch_up(self, engine: Engine) -> None:
-        total = len(self._memory.catalogue.entries())
         computed = 0
         while pending := self._memory.pending()[:_WINDOW]:
             computed += await self._embed(engine, pending)
+        objects = sum(1 for _ in self._memory.catalogue)
+        reused = max(0, objects - computed)
+        level = engine.embedder.model.level
+        self._memory.notify(Vectorized(self._memory.generation, level, computed, reused))
+        log.info("vectorized", computed=computed, reused=reused)
         await self._tell_drift()
         # What goes from the database goes from memory: a text that comes back is computed anew.
         pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
         engine.vectors.drop(pruned)
-        self._memory.notify(
-            Vectorized(
-                self._memory.generation,
-                engine.embedder.model.level,
-                computed,
-                max(0, total - computed),
-            )
-        )
-        log.info("vectorized", computed=computed, objects=total, forgotten=len(pruned))
 
     async def _embed(self, engine: Engine, pending: Sequence[Entry]) -> int:
         """Embed texts in batches of equal length, each committed before the next is begun."""
@@ -82,7 +77,7 @@ class Indexer:
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""
         told = {}
-        for entry in self._memory.catalogue.entries():
+        for entry in list(self._memory.catalogue):
             if entry.identity.source == FILE:
                 continue
             thing = thing_of(entry)

@@ -150,7 +150,7 @@ class Memory:
     async def attach(self, embedder: Embedder) -> int:
         """Take an engine, load the vectors that it made before, and give their number."""
         engine = Engine(embedder)
-        wanted = {entry.text_digest for entry in self.catalogue.entries()}
+        wanted = {entry.text_digest for entry in self.catalogue}
         digests, matrix = await self.archive.read(lambda store: _vectors(store, wanted, engine))
         engine.vectors.add(digests, matrix)
         self._engine.set_result(engine)
@@ -181,7 +181,7 @@ class Memory:
         return list(
             {
                 entry.text_digest: entry
-                for entry in self.catalogue.entries()
+                for entry in self.catalogue
                 if entry.text_digest not in engine.vectors
             }.values()
         )
@@ -194,7 +194,7 @@ class Memory:
         return len(
             {
                 thing_of(entry)
-                for entry in self.catalogue.entries()
+                for entry in self.catalogue
                 if engine is None or entry.text_digest not in engine.vectors
             }
         )

@@ -112,8 +112,8 @@ def _check_depth(value: Json) -> None:
         level = [
             child
             for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, dict | list)
+            for child in (parent.values() if type(parent) is dict else parent)
+            if isinstance(child, (dict, list))
         ]
         if not level:
             return
