@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,15 +17,23 @@ from typing import TYPE_CHECKING, Any, Final
 from opdbus.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from opdbus.models.folder import Model, Shape
+    from opdbus.models.weights import Weights
+
+    Fill = Callable[[Path, Path, Shape], None]
 
 GRAPH: Final = "model.onnx"
 DATA: Final = "model.onnx.data"
 PROOF: Final = "proof.npz"
+LOCK: Final = ".lock"
+_PART: Final = ".building-"
 # Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
-GRAPH_VERSION: Final = 1
-# Lengths in tokens of the rows that prove an engine: shortest, odd, typical, long.
-PROBE_LENGTHS: Final = (2, 7, 16, 56, 56, 120)
+GRAPH_VERSION: Final = 2
+# Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest; those of one
+# length also run as a batch.
+PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,8 @@ async def ensure(model: Model, cache: Path) -> Built:
     built = Built(cache / _key(model))
     if built.proof.is_file():
         return built
-    arguments = [str(model.weights), str(built.folder)]
-    arguments += [repr(value) for value in asdict(model.shape).values()]
-    fault = await _run_child(arguments)
+    shape = json.dumps(asdict(model.shape))
+    fault = await _run_child([str(model.weights), str(built.folder), shape])
     if fault:
         raise ModelError(f"cannot build the graph of {model.name} in {cache}: {fault}")
     return built
@@ -62,7 +72,12 @@ async def ensure(model: Model, cache: Path) -> Built:
 async def _run_child(arguments: list[str]) -> str:
     """Run `main` in a child process and give the last line of what it complains of."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "opdbus.models.build", *arguments, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-P",  # no modules from the folder that we happen to be started in
+        "-m",
+        "opdbus.models.build",
+        *arguments,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         _, stderr = await child.communicate()
@@ -77,60 +92,115 @@ async def _run_child(arguments: list[str]) -> str:
 
 
 def _key(model: Model) -> str:
-    return f"{model.weights_sha256[:32]}-t{model.shape.max_tokens}-g{GRAPH_VERSION}"
+    """Name what a graph is made from: the weights, how they are put together, and by which code."""
+    content = f"{model.weights_sha256} {model.shape!r}".encode()
+    return f"{hashlib.sha256(content).hexdigest()[:32]}-g{GRAPH_VERSION}"
 
 
-def write(weights_path: Path, folder: Path, shape: Shape) -> None:
-    """Build graph and proof into `folder`, which appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
-    try:
-        _fill(weights_path, part, shape)
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _fill(weights_path: Path, folder: Path, shape: Shape) -> None:
+def fill(weights_path: Path, folder: Path, shape: Shape) -> None:
+    """Write graph, weights and proof into a folder; raises ModelError, OSError."""
     # onnx and the weights' copies are this child's alone
-    import numpy as np
     import onnx
-    from safetensors.numpy import load_file
 
-    from opdbus.models import graph, reference
+    from opdbus.models import graph, weights
 
-    weights = {name: value.astype(np.float32) for name, value in load_file(weights_path).items()}
+    arrays = weights.read(weights_path)
+    try:
+        _require_fit(weights_path, shape, arrays)
+        built = graph.build(shape, arrays)
+    except KeyError as error:
+        raise ModelError(f"the weights {weights_path} lack the tensor {error}") from None
     onnx.save(
-        graph.build(shape, weights),
+        built,
         folder / GRAPH,
         save_as_external_data=True,
         all_tensors_to_one_file=True,
         location=DATA,
         size_threshold=1024,
     )
+    _write_proof(folder / PROOF, shape, arrays)
+
+
+def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> None:
+    """Build graph and proof into `folder`, which appears whole or not at all.
+
+    Raises ModelError, OSError. Tests pass a `fill` that dies on the way.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.parent):
+        for left in folder.parent.glob(_PART + "*"):
+            # whoever made it is dead, or would still hold the lock
+            shutil.rmtree(left, ignore_errors=True)
+        if (folder / PROOF).is_file():
+            return
+        part = Path(tempfile.mkdtemp(prefix=_PART, dir=folder.parent))
+        try:
+            fill(weights_path, part, shape)
+            _flush(part)
+            shutil.rmtree(folder, ignore_errors=True)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Wait for the cache's lock and hold it; it falls with the process, however that ends."""
+    with (cache / LOCK).open("ab") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _flush(folder: Path) -> None:
+    """See the files to the disk before their folder gets its name: power may fail between."""
+    for path in folder.iterdir():
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+
+
+def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
+    hidden = weights["embeddings.word_embeddings.weight"].shape[-1]
+    positions = len(weights["embeddings.position_embeddings.weight"])
+    if hidden != shape.hidden or positions < shape.max_tokens:
+        raise ModelError(
+            f"the weights {path} are {hidden} wide with {positions} positions, which is not what"
+            f" the folder's config.json says ({shape.hidden}, {shape.max_tokens} used)"
+        )
+
+
+def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
+    import numpy as np
+
+    from opdbus.models import reference
+
     words = len(weights["embeddings.word_embeddings.weight"])
     random = np.random.default_rng(0)
-    lengths = [min(length, shape.max_tokens) for length in PROBE_LENGTHS]
-    rows = [random.integers(0, words, length) for length in lengths]
+    rows = [random.integers(0, words, min(size, shape.max_tokens)) for size in PROBE_LENGTHS]
     vectors = reference.forward(shape, weights, [row.tolist() for row in rows])
     numbered = {f"row{number}": row.astype(np.int64) for number, row in enumerate(rows)}
     arrays: dict[str, Any] = {"vectors": vectors, **numbered}
-    np.savez(folder / PROOF, **arrays)
+    np.savez(path, **arrays)
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the child: weights, folder, and the shape's numbers in order."""
+    """Run as the child: the weights' file, the folder to make, and the shape as JSON."""
     from opdbus.models.folder import Shape
 
-    layers, hidden, heads, epsilon, max_tokens = arguments[2:]
-    shape = Shape(int(layers), int(hidden), int(heads), float(epsilon), int(max_tokens))
-    os.nice(5)
+    weights_path, folder, shape = arguments
+    if sys.platform != "win32":
+        os.nice(5)
     try:
-        write(Path(arguments[0]), Path(arguments[1]), shape)
-    except (OSError, KeyError, ValueError) as error:
-        what = f"the weights lack {error}" if isinstance(error, KeyError) else str(error)
-        sys.exit(f"{arguments[0]}: {what}")
+        write(Path(weights_path), Path(folder), Shape(**json.loads(shape)))
+    except (ModelError, OSError, ValueError) as error:
+        # a last line that stands for the whole: `ensure` passes it on
+        sys.exit(" ".join(str(error).split()))
 
 
 if __name__ == "__main__":

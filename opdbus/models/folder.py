@@ -113,29 +113,21 @@ def verify(model: Model, level: Level) -> None:
 
 def read(folder: Path, level: Level) -> Model:
     """Read a model's folder; raises ModelError for missing files and unsupported shapes."""
+    if not folder.is_dir():
+        raise ModelError(f"there is no model folder {folder}: {how_to_get(level)}")
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise ModelError(
             f"the model folder {folder} lacks {', '.join(missing)}: {how_to_get(level)}"
         )
-    config = _json(folder / "config.json")
+    config = _object(folder / "config.json")
     _require_supported(folder, config)
-    try:
-        shape = Shape(
-            layers=int(config["num_hidden_layers"]),
-            hidden=int(config["hidden_size"]),
-            heads=int(config["num_attention_heads"]),
-            epsilon=float(config.get("layer_norm_eps", 1e-12)),
-            max_tokens=_max_tokens(folder, config, level),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / 'config.json'} lacks or garbles {error}") from None
     return Model(
         level=level.name,
         name=level.repository if folder.name == level.folder or _is_packaged(folder, level)
         else folder.name,
         folder=folder,
-        shape=shape,
+        shape=_shape(folder, config, level),
         weights_sha256=sha256(folder / WEIGHTS),
         tokenizer_sha256=sha256(folder / TOKENIZER),
     )  # fmt: skip
@@ -165,8 +157,35 @@ def _is_packaged(folder: Path, level: Level) -> bool:
 def _json(path: Path) -> Any:  # noqa: ANN401 -- any JSON
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise ModelError(f"cannot read {path}: it holds no JSON object")
+    return found
+
+
+def _integer(path: Path, key: str, value: object) -> int:
+    if isinstance(value, int) and value > 0:
+        return value
+    raise ModelError(f"{path} gives {value!r} for {key}: it must be a whole number above 0")
+
+
+def _shape(folder: Path, config: dict[str, Any], level: Level) -> Shape:
+    path = folder / "config.json"
+    layers, hidden, heads = (
+        _integer(path, key, config.get(key))
+        for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
+    epsilon = config.get("layer_norm_eps", 1e-12)
+    if hidden % heads:
+        raise ModelError(f"{path}: {heads} attention heads do not divide hidden_size {hidden}")
+    if not isinstance(epsilon, float):
+        raise ModelError(f"{path} gives {epsilon!r} for layer_norm_eps: it must be a small number")
+    return Shape(layers, hidden, heads, epsilon, _max_tokens(folder, config, level))
 
 
 def _require_supported(folder: Path, config: dict[str, Any]) -> None:
@@ -177,26 +196,34 @@ def _require_supported(folder: Path, config: dict[str, Any]) -> None:
         raise ModelError(f"{folder} uses the activation {config['hidden_act']!r}, not 'gelu'")
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
-    pooling = _json(folder / "1_Pooling" / "config.json")
+    pooling = _object(folder / "1_Pooling" / "config.json")
     modes = pooling.get("pooling_mode") or [
         key for key, on in pooling.items() if key.startswith("pooling_mode_") and on is True
     ]
     if modes not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
         raise ModelError(f"{folder} pools by {modes}: only the mean of all tokens can be built")
-    kinds = [
-        str(module.get("type", "")).rpartition(".")[2] for module in _json(folder / "modules.json")
-    ]
-    if not {"Transformer", "Pooling"} <= set(kinds) <= {"Transformer", "Pooling", "Normalize"}:
+    kinds = _modules(folder / "modules.json")
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(
-            f"{folder / 'modules.json'} lists {kinds}: Dense layers and others cannot be built"
+            f"{folder / 'modules.json'} lists {', '.join(kinds) or 'no modules'}: only Transformer,"
+            " Pooling and Normalize can be built, in this order"
         )
+
+
+def _modules(path: Path) -> list[str]:
+    """Give the class names of the modules that a text goes through."""
+    modules = _json(path)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"cannot read {path}: it holds no list of modules")
+    return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
 
 
 def _max_tokens(folder: Path, config: dict[str, Any], level: Level) -> int:
     """Take the level's own limit; another model's folder says it in sentence_bert_config.json."""
-    positions = int(config.get("max_position_embeddings", _DEFAULT_MAX_TOKENS))
+    key = "max_position_embeddings"
+    positions = _integer(folder / "config.json", key, config.get(key, _DEFAULT_MAX_TOKENS))
     if folder.name == level.folder or _is_packaged(folder, level):
         return min(level.max_tokens, positions)
-    extra = folder / "sentence_bert_config.json"
-    stated = _json(extra).get("max_seq_length") if extra.is_file() else None
-    return min(int(stated or _DEFAULT_MAX_TOKENS), positions)
+    extra, key = folder / "sentence_bert_config.json", "max_seq_length"
+    stated = _object(extra).get(key) if extra.is_file() else None
+    return min(_integer(extra, key, stated or _DEFAULT_MAX_TOKENS), positions)

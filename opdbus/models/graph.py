@@ -14,13 +14,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from opdbus import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from opdbus.models.folder import Shape
-
-    Weights = Mapping[str, NDArray[np.float32]]
+    from opdbus.models.weights import Weights
 
 INPUT: Final = "input_ids"
 OUTPUT: Final = "sentence_embedding"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.models.folder import Shape
-    from opdbus.models.graph import Weights
+    from opdbus.models.weights import Weights
 
     Floats = NDArray[np.float64]
 

@@ -1,0 +1,46 @@
+"""A safetensors file as float32 arrays under BERT's own names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from safetensors import SafetensorError, deserialize
+
+from opdbus.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Weights = Mapping[str, NDArray[np.float32]]
+
+# Models saved with a head on top keep the encoder's weights under this name.
+_PREFIX: Final = "bert."
+_FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+_BFLOAT16: Final = "BF16"
+
+
+def read(path: Path) -> Weights:
+    """Read every tensor of floats, widened or rounded to float32; raises ModelError."""
+    try:
+        tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # it has no types
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the weights {path}: {error}") from None
+    return {
+        name.removeprefix(_PREFIX): _floats(tensor["dtype"], tensor["data"]).reshape(
+            tensor["shape"]
+        )
+        for name, tensor in tensors
+        # some files carry tables of positions, as integers, beside the weights
+        if tensor["dtype"] in _FLOATS or tensor["dtype"] == _BFLOAT16
+    }
+
+
+def _floats(dtype: str, data: bytes) -> NDArray[np.float32]:
+    if dtype == _BFLOAT16:
+        # numpy has no such type: these bits are the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, _FLOATS[dtype]).astype(np.float32)
