@@ -69,7 +69,7 @@ class Catalogue:
             changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
             others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
             # What is declared comes first, then what was observed last.
-            self._by_thing[thing] = tuple(sorted([*others, entry], key=_precedence))
+            self._by_thing[thing] = tuple(sorted([entry, *others], key=_precedence))
             self._by_identity[entry.identity] = entry
         self._sorted = self._view = None
         return changes

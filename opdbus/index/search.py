@@ -51,7 +51,8 @@ def ceiling(matches: Sequence[int], objects: int) -> float:
     A term that nothing matches counts most: an object that has only the other words of a
     question is a poor answer. Source of the formula: SQLite's FTS5 documentation.
     """
-    idf = (math.log((objects - n + 0.5) / (n + 0.5)) for n in matches)
+    # an object may be in the database a moment before it is counted
+    idf = (math.log((max(objects - n, 0) + 0.5) / (n + 0.5)) for n in matches)
     return _BM25_CEILING * sum(max(weight, 1e-6) for weight in idf)
 
 
