@@ -1,0 +1,217 @@
+"""The database: private, durable, and honest about what is wrong with it."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opdbus.errors import StoreError
+from opdbus.index import lexical
+from opdbus.index.store import Record, Store
+from opdbus.state.object import Identity
+
+# the questions only read, so that one database serves them all
+_SHARED = HealthCheck.function_scoped_fixture
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Open a new database."""
+    made = Store(tmp_path / "sub" / "memory.db")
+    yield made
+    made.close()
+
+
+def record(name: str, text: str = "a text", *, passing: bool = False, words: str = "") -> Record:
+    """Make a record of an object."""
+    identity = Identity("file", "systemd", "unit", name)
+    return Record(identity, 0, "{}", text, words, f"print of {text}", text.encode(), 1, passing)
+
+
+def put(store: Store, *records: Record) -> None:
+    """Store records in one transaction."""
+    with store.transaction():
+        store.put(records)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Give the permissions of every file in a folder."""
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_every_file_is_the_owners_alone(store: Store) -> None:
+    """Give mode 0600 to the database and what SQLite puts beside it, whatever the umask."""
+    before = os.umask(0)
+    try:
+        put(store, record("a"))
+    finally:
+        os.umask(before)
+    found = modes(store.path.parent)
+    assert found.keys() == {"memory.db", "memory.db-wal", "memory.db-shm"}
+    assert set(found.values()) == {0o600}
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+
+
+def test_a_database_that_all_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    """Take permissions away from a file that has too many."""
+    path = tmp_path / "memory.db"
+    Store(path).close()
+    path.chmod(0o644)
+    Store(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_it_is_in_wal_mode(store: Store) -> None:
+    """Let readers read while a writer writes."""
+    mode = store._database.execute("PRAGMA journal_mode").fetchone()[0]
+    assert mode == "wal"
+    other = Store(store.path)
+    with store.transaction():
+        store.put([record("a")])
+        assert list(other.entries()) == []
+    assert len(list(other.entries())) == 1
+    other.close()
+
+
+def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    """Undo everything inside a transaction that raises, be it an error of ours or SQLite's."""
+    put(store, record("a"))
+
+    def fail() -> None:
+        with store.transaction():
+            store.put([record("b")])
+            store.remove([1])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with pytest.raises(StoreError, match=r"cannot use the database .*memory\.db"):
+        put(store, record("c"), replace(record("d"), identity=Identity("file", "a", "b", None)))  # type: ignore[arg-type] -- what SQLite refuses
+    assert [entry.identity.name for entry in store.entries()] == ["a"]
+    put(store, record("d"))
+
+
+def test_an_object_keeps_its_id_when_it_changes(store: Store) -> None:
+    """Replace an object of the same identity in its place, in the lexicon too."""
+    put(store, record("a", "old words"))
+    (before,) = store.entries()
+    put(store, record("a", "new words"))
+    (after,) = store.entries()
+    assert (before.id, before.text_digest) == (after.id, b"old words")
+    assert store.match(["new"], 10)
+    assert not store.match(["old"], 10)
+
+
+@pytest.mark.parametrize("damage", ["no database", "a hole", "a stranger"])
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage: str) -> None:
+    """Raise StoreError that names the file and says what to do, not SQLite's exception."""
+    path = tmp_path / "memory.db"
+    if damage == "no database":
+        path.write_bytes(b"this is no database at all" * 100)
+    elif damage == "a hole":
+        store = Store(path)
+        put(store, *(record(f"a{n}", f"text {n}" * 50) for n in range(500)))
+        store.close()
+        data = bytearray(path.read_bytes())
+        data[100:4096] = b"\xff" * 3996
+        path.write_bytes(bytes(data))
+    else:
+        other = sqlite3.connect(path)
+        other.execute("PRAGMA user_version = 1")
+        other.close()
+    with pytest.raises(StoreError, match=r"memory\.db.*(move it away|newer)"):  # noqa: PT012
+        store = Store(path)
+        try:
+            with store.guarded():
+                list(store.entries())
+        finally:
+            store.close()
+
+
+def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
+    """Refuse what a newer op-dbus wrote, and change nothing in it."""
+    path = tmp_path / "memory.db"
+    Store(path).close()
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(StoreError, match="written by a newer op-dbus"):
+        Store(path)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Raise StoreError where the database cannot be made, or only read."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot open the database"):
+        Store(tmp_path / "file" / "memory.db")
+    with pytest.raises(StoreError, match="the database"):
+        Store(Path("/proc/nowhere/memory.db"))
+
+
+def test_a_committed_vector_survives_a_kill(tmp_path: Path) -> None:
+    """Find every vector that was committed before kill -9, bit by bit."""
+    program = (
+        "import os, sys, numpy as np; from pathlib import Path\n"
+        "from opdbus.index.store import Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "store.put_vectors([b'k'], [b'd'], np.arange(4, dtype=np.float32)[None])\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    path = tmp_path / "memory.db"
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60)
+    assert done.returncode == -9
+    store = Store(path)
+    (row,) = store.vectors()
+    store.close()
+    assert row == (b"k", b"d", np.arange(4, dtype="<f4").tobytes())
+
+
+def test_unused_vectors_are_pruned(store: Store) -> None:
+    """Delete exactly the vectors whose text no object has, and tell which."""
+    put(store, record("a", "used"))
+    keys = [b"1", b"2", b"3"]
+    store.put_vectors(keys, [b"used", b"gone", b"used"], np.ones((3, 2), np.float32))
+    assert store.prune_vectors() == {b"gone"}
+    assert {key for key, _, _ in store.vectors()} == {b"1", b"3"}
+    assert store.prune_vectors() == set()
+
+
+def test_passing_objects_are_removed(store: Store) -> None:
+    """Delete what was to live only as long as a connection."""
+    put(store, record("stays"), record("goes", passing=True))
+    assert {entry.identity.name: entry.passing for entry in store.entries()} == {
+        "stays": False,
+        "goes": True,
+    }
+    assert store.remove_passing() == 1
+    assert [entry.identity.name for entry in store.entries()] == ["stays"]
+
+
+def test_what_was_deleted_leaves_no_byte(store: Store) -> None:
+    """Scrub words that were replaced from every file, the lexicon's own tables too."""
+    many = [record(f"a{n}", f"text {n}", words="unforgettable") for n in range(50)]
+    put(store, *many)
+    put(store, *(record(f"a{n}", f"text {n}") for n in range(50)))
+    store.scrub()
+    for file in store.path.parent.iterdir():
+        assert b"unforgettable" not in file.read_bytes()
+    assert len(store.match(["text"], 100)) == 50
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[_SHARED])
+@given(terms=st.lists(st.text(max_size=30), max_size=5))
+def test_no_question_breaks_the_lexicon(store: Store, terms: list[str]) -> None:
+    """Answer any words, also those that mean something to FTS5."""
+    found = lexical.terms(" ".join(terms))
+    if found:
+        store.match(found, 10)
+        store.count_matches(found[0])
