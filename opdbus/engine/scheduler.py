@@ -104,15 +104,17 @@ class Scheduler:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
         A caller who is cancelled takes the rows that wait out of the queue. Raises
-        LimitsExceeded at once if the queue has no room for all of them, ShuttingDown.
+        LimitsExceeded at once if the queue has no room for all of them (bulk has), ShuttingDown.
         """
         if self._stopping or self._loop is None:
             raise ShuttingDown("op-dbus is stopping; ask again when it is back")
         if not rows:
             return np.empty((0, self._dimension), np.float32)
-        if self.depth + len(rows) > self._limit:
+        waiting = sum(job.left for job in self._jobs.values() if not job.request.bulk)
+        # our own bulk work comes one batch at a time: callers must not be able to stop it
+        if not bulk and waiting + len(rows) > self._limit:
             raise LimitsExceeded(
-                f"the queue holds {self.depth} of at most {self._limit} texts, so {len(rows)} more"
+                f"the queue holds {waiting} of at most {self._limit} texts, so {len(rows)} more"
                 " do not fit: ask for fewer at a time, or later"
             )
         job = _Job(Request(rows, bulk=bulk), self._dimension, self._loop)
