@@ -1,5 +1,6 @@
 """The proof of a session, and the sessions that must not pass it."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -187,6 +188,26 @@ def test_a_session_that_cannot_open(tmp_path: Path) -> None:
     with pytest.raises(ProviderError, match="cpu:onnxruntime cannot open the model") as caught:
         OnnxSession(tmp_path / "model.onnx", PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
     assert "\n" not in str(caught.value)
+
+
+def test_cuda_is_never_the_cpu_in_disguise(built: build.Built) -> None:
+    """Refuse to open a session for CUDA where there is no CUDA, rather than run on the CPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(ProviderError, match="cuda cannot open the model: .*fallback"):
+        OnnxSession(built.graph, PROVIDERS["cuda"], threads=1, device=0)
+
+
+def test_no_retry_on_another_provider(built: build.Built) -> None:
+    """Switch off onnxruntime's own retry on the CPU, which would outlive any proof."""
+    session = opened(built)
+    session.finish_profile()
+    # a provider that fails at run time cannot be had here, so the switch itself is looked at
+    assert session._session._enable_fallback is False
 
 
 def test_a_session_does_not_hide_its_errors(built: build.Built) -> None:
