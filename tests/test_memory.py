@@ -1,0 +1,572 @@
+"""Memory, indexer and finder together, with the tiny model."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import write_tiny_model
+
+from opdbus import text
+from opdbus.config import Config
+from opdbus.engine.embedder import Embedder, open_embedder
+from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
+from opdbus.index.catalogue import Thing, thing_of
+from opdbus.index.finder import Finder, Page
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Changed, Drifted, Memory, Vectorized
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
+from opdbus.state.object import FILE, Identity, StateObject
+
+OWNER, OTHER, ROOT = 1000, 1001, 0
+WORDS = "network mail disk user time login backup service host rule".split()
+
+
+class House:
+    """A memory whose events are kept, and the loop that vectorizes it."""
+
+    def __init__(self, memory: Memory, embedder: Embedder | None, known: int) -> None:
+        self.memory = memory
+        self.embedder = embedder
+        self.known = known
+        self.finder = Finder(memory)
+        self.events: list[Any] = []
+        self._news = asyncio.Event()
+        memory.notify = self._take
+
+    def _take(self, event: Any) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def event(self, kind: type[Any]) -> Any:
+        """Wait for the next event of a kind, and forget what came before it."""
+        async with asyncio.timeout(30):
+            while True:
+                while self.events:
+                    event = self.events.pop(0)
+                    if isinstance(event, kind):
+                        return event
+                self._news.clear()
+                await self._news.wait()
+
+    async def declare(self, *objects: StateObject) -> Any:
+        """Make these all that the state file declares."""
+        return await self.memory.replace(FILE, {o.identity for o in objects}, objects)
+
+    async def publish(self, *objects: StateObject, owner: int = OWNER, holder: str = "") -> None:
+        """Publish observed objects."""
+        await self.memory.publish(objects, owner, holder=holder)
+
+
+@asynccontextmanager
+async def house(settings: Config, *, engine: bool = True) -> AsyncIterator[House]:
+    """Open the memory in the settings' folder, and vectorize it."""
+    async with Memory(settings.state_dir / "memory.db") as memory:
+        if not engine:
+            yield House(memory, None, 0)
+            return
+        model = folder.load(LEVELS["medium"], settings)
+        async with open_embedder(model, settings) as embedder:
+            made = House(memory, embedder, await memory.attach(embedder))
+            indexing = asyncio.create_task(Indexer(memory, 0.0).run())
+            try:
+                yield made
+            finally:
+                indexing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await indexing
+
+
+@pytest.fixture
+def live(settings: Config, tiny_graphs: Path) -> Callable[..., Any]:
+    """Run work with a house whose graph is built already."""
+    shutil.copytree(tiny_graphs, settings.state_dir / "graphs")
+
+    def run(work: Callable[[House], Awaitable[Any]], **more: Any) -> Any:
+        async def both() -> Any:
+            async with house(replace(settings, **more.pop("settings", {})), **more) as made:
+                return await work(made)
+
+        return asyncio.run(both())
+
+    return run
+
+
+def unit(name: str, description: str, source: str = FILE, **more: Any) -> StateObject:
+    """Make an object as the state file or a publisher gives it."""
+    identity = Identity(source, "systemd", "unit", name)
+    return StateObject(identity, {"description": description, **more})
+
+
+def units(count: int) -> list[StateObject]:
+    """Make units with a text each."""
+    return [unit(f"u{n}", f"{WORDS[n % 10]} {WORDS[n // 10 % 10]} {n}") for n in range(count)]
+
+
+def observed(name: str, description: str, **more: Any) -> StateObject:
+    """Make a unit as a program observes it."""
+    return unit(name, description, "publish:test", **more)
+
+
+async def agree(made: House) -> None:
+    """Check that catalogue, database, vectors in memory and vectors on disk agree exactly."""
+    engine = await made.memory.engine()
+    entries = list(made.memory.catalogue)
+    on_disk = {
+        key: data for key, _, data in await made.memory.archive.read(lambda s: list(s.vectors()))
+    }
+    stored = await made.memory.archive.read(lambda s: list(s.entries()))
+    assert sorted(stored, key=lambda e: e.id) == sorted(entries, key=lambda e: e.id)
+    assert {engine.key(e.text_digest) for e in entries} == on_disk.keys()
+    assert len(engine.vectors) == len(on_disk)
+    contents = await made.memory.content(entries)
+    assert made.embedder
+    fresh = (await made.embedder.embed([contents[e.id].text for e in entries])).vectors
+    for entry, vector in zip(entries, fresh, strict=True):
+        data = on_disk[engine.key(entry.text_digest)]
+        np.testing.assert_allclose(np.frombuffer(data, "<f4"), vector, atol=1e-5)
+        held = engine.vector(entry)
+        assert held is not None
+        np.testing.assert_allclose(held, vector, atol=1e-5)
+
+
+def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
+    """Tell of each change and of the vectors that follow, and keep memory and disk the same."""
+
+    async def work(made: House) -> None:
+        await made.event(Vectorized)
+        await made.declare(*units(50))
+        changed = await made.event(Changed)
+        assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
+        done = await made.event(Vectorized)
+        assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
+        assert made.memory.waiting() == 0
+        await agree(made)
+
+    live(work)
+
+
+def test_only_what_changed_is_computed(live: Callable[..., Any]) -> None:
+    """Compute the text that changed, and reuse all others."""
+
+    async def work(made: House) -> None:
+        before = units(20)
+        await made.event(Vectorized)
+        await made.declare(*before)
+        await made.event(Vectorized)
+        changed = [unit("u3", "printing"), *before[5:]]
+        changes = await made.memory.replace(FILE, {o.identity for o in changed}, changed)
+        names = {thing.name: what for thing, what in changes.items()}
+        assert names == {"u3": "changed"} | dict.fromkeys(["u0", "u1", "u2", "u4"], "removed")
+        done = await made.event(Vectorized)
+        assert (done.computed, done.reused) == (1, 15)
+
+    live(work)
+
+
+def test_a_restart_computes_nothing(live: Callable[..., Any]) -> None:
+    """Load every vector from the database when nothing has changed."""
+
+    async def first(made: House) -> None:
+        await made.declare(*units(30))
+        while (await made.event(Vectorized)).computed < 30:
+            pass
+
+    async def second(made: House) -> None:
+        assert made.known == 30
+        assert await made.declare(*units(30)) == {}
+        done = await made.event(Vectorized)
+        assert (done.generation, done.computed, done.reused) == (1, 0, 30)
+        await agree(made)
+
+    live(first)
+    live(second)
+
+
+def test_a_text_that_comes_back_is_kept_on_disk(live: Callable[..., Any]) -> None:
+    """Store the vector of an object again that was removed, pruned, and then came back."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(10))
+        while (await made.event(Vectorized)).computed < 10:
+            pass
+        await made.declare(*units(9))
+        await made.event(Vectorized)
+        await made.declare(*units(10))
+        await made.event(Vectorized)
+        await agree(made)
+
+    live(work)
+
+
+def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
+    """Compute all vectors anew for another model, and have the old ones when going back."""
+    other = write_tiny_model(tmp_path / "other", seed=1)
+
+    async def fill(made: House) -> int:
+        await made.declare(*units(10))
+        computed = 0
+        while made.memory.waiting():
+            computed += (await made.event(Vectorized)).computed
+        vectors = [made.memory.ready.vector(e) for e in made.memory.catalogue.entries()]  # type: ignore[union-attr]
+        contents = await made.memory.content(made.memory.catalogue.entries())
+        assert made.embedder
+        texts = [contents[e.id].text for e in made.memory.catalogue.entries()]
+        fresh = (await made.embedder.embed(texts)).vectors
+        np.testing.assert_allclose(np.stack(vectors), fresh, atol=1e-5)  # type: ignore[arg-type]
+        return made.known
+
+    assert live(fill) == 0
+    assert live(fill, settings={"model": other}) == 0
+    assert live(fill) == 10
+
+
+@pytest.mark.parametrize("stale", ["redaction 0, text 0", None])
+def test_what_an_older_version_wrote_is_written_anew(
+    live: Callable[..., Any], settings: Config, stale: str | None
+) -> None:
+    """Redact and render again what another version stored, and leave no trace in any file."""
+
+    async def fill(made: House) -> None:
+        await made.declare(unit("a", "uninteresting"))
+
+    async def look(made: House) -> None:
+        (entry,) = made.memory.catalogue.entries()
+        content = (await made.memory.content([entry]))[entry.id]
+        assert json.loads(content.properties)["password"] == "[redacted]"
+        assert entry.text_digest != b"old"
+        found = await made.finder.search("leaked", Page(10), "lexical")
+        assert found == []
+
+    live(fill, engine=False)
+    database = settings.state_dir / "memory.db"
+    leak = json.dumps({"description": "uninteresting", "password": "leaked-PLANTED"})
+    with sqlite3.connect(database) as old:
+        old.execute(
+            "UPDATE objects SET properties = ?, text = ?, words = ?, text_digest = ?",
+            (leak, "text leaked-PLANTED", "leaked-PLANTED", b"old"),
+        )
+        if stale is None:
+            old.execute("DELETE FROM facts WHERE name = 'written by'")
+        else:
+            old.execute("UPDATE facts SET value = ? WHERE name = 'written by'", (stale,))
+    old.close()
+    live(look, engine=False)
+    for file in settings.state_dir.iterdir():
+        if file.is_file():
+            assert b"PLANTED" not in file.read_bytes(), file
+
+
+def test_a_second_daemon_on_the_same_folder_is_refused(
+    live: Callable[..., Any], settings: Config
+) -> None:
+    """Raise StoreError where another op-dbus has the database open, and leave that one be."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("a", "network"), holder=":1.1")
+        with pytest.raises(StoreError, match="another op-dbus uses the database"):
+            async with Memory(settings.state_dir / "memory.db"):
+                pass
+        stored = await made.memory.archive.read(lambda s: list(s.entries()))
+        assert len(stored) == 1
+
+    live(work, engine=False)
+
+
+def test_damage_found_late_is_one_sentence(live: Callable[..., Any]) -> None:
+    """Raise StoreError for what SQLite finds wrong while it reads."""
+
+    async def work(made: House) -> None:
+        with pytest.raises(StoreError, match="cannot use the database"):
+            await made.memory.archive.read(lambda s: s._database.execute("SELECT * FROM nowhere"))
+
+    live(work, engine=False)
+
+
+# publishing
+
+
+def test_objects_belong_to_who_published_them(live: Callable[..., Any]) -> None:
+    """Let an owner replace and withdraw, root as well, and nobody else; not even in part."""
+
+    async def work(made: House) -> None:
+        thing = Thing("systemd", "unit", "a")
+        await made.publish(observed("a", "one"))
+        with pytest.raises(AccessDenied, match="belongs to uid 1000"):
+            await made.publish(observed("b", "two"), observed("a", "two"), owner=OTHER)
+        with pytest.raises(AccessDenied, match="not published by you"):
+            await made.memory.withdraw([thing], OTHER)
+        assert [e.identity.name for e in made.memory.catalogue] == ["a"]
+        await made.publish(observed("a", "three"))
+        assert await made.memory.withdraw([thing], ROOT) == 1
+        with pytest.raises(UnknownObject):
+            await made.memory.withdraw([thing], OWNER)
+
+    live(work, engine=False)
+
+
+def test_what_the_file_declares_cannot_be_withdrawn(live: Callable[..., Any]) -> None:
+    """Take back what was published about a thing, never what is declared, not even for root."""
+
+    async def work(made: House) -> None:
+        thing = Thing("systemd", "unit", "a")
+        await made.declare(unit("a", "declared"))
+        with pytest.raises(AccessDenied, match="the state file declares it"):
+            await made.memory.withdraw([thing], ROOT)
+        await made.publish(observed("a", "observed"))
+        assert await made.memory.withdraw([thing, thing], OWNER) == 1
+        assert [e.identity.source for e in made.memory.catalogue.about(thing)] == [FILE]
+
+    live(work, engine=False)
+
+
+def test_two_owners_at_once_do_not_both_win(live: Callable[..., Any]) -> None:
+    """Give a new name to the first of two who publish it at the same time."""
+
+    async def work(made: House) -> None:
+        results = await asyncio.gather(
+            made.publish(observed("a", "one"), owner=OWNER),
+            made.publish(observed("a", "two"), owner=OTHER),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [type(None), AccessDenied]
+        assert [entry.owner for entry in made.memory.catalogue] == [OWNER]
+
+    live(work, engine=False)
+
+
+def test_two_withdrawals_at_once_take_it_once(live: Callable[..., Any]) -> None:
+    """Let one of two concurrent withdrawals have it, and tell the other that it is gone."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("a", "one"))
+        thing = Thing("systemd", "unit", "a")
+        results = await asyncio.gather(
+            *(made.memory.withdraw([thing], OWNER) for _ in range(2)), return_exceptions=True
+        )
+        assert results[0] == 1
+        assert isinstance(results[1], UnknownObject)
+
+    live(work, engine=False)
+
+
+def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
+    """Remove exactly what was last published to live as long as the holder who left."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("mine", "1"), observed("kept", "2"), holder=":1.1")
+        await made.publish(observed("taken", "3"), holder=":1.1")
+        await made.publish(observed("kept", "2"))  # the same again, now to be kept
+        await made.publish(observed("taken", "3"), holder=":1.2")
+        await made.publish(observed("other", "4"), holder=":1.2")
+        await made.memory.release(":1.1")
+        await made.memory.release(":1.1")
+        assert {e.identity.name for e in made.memory.catalogue} == {"kept", "taken", "other"}
+        await made.memory.release(":1.2")
+        assert {e.identity.name for e in made.memory.catalogue} == {"kept"}
+        (kept,) = made.memory.catalogue
+        assert not kept.passing
+
+    async def after(made: House) -> None:
+        assert {e.identity.name for e in made.memory.catalogue} == {"kept"}
+
+    live(work, engine=False)
+    live(after, engine=False)
+
+
+def test_passing_objects_do_not_outlive_a_crash(live: Callable[..., Any]) -> None:
+    """Forget, at the next start, what was to live as long as a connection."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("goes", "1"), holder=":1.1")
+        await made.publish(observed("stays", "2"))
+
+    async def after(made: House) -> None:
+        assert {e.identity.name for e in made.memory.catalogue} == {"stays"}
+
+    live(work, engine=False)
+    live(after, engine=False)
+
+
+def test_a_caller_who_leaves_halfway_leaves_nothing_half_done(live: Callable[..., Any]) -> None:
+    """Keep database and catalogue the same however a publisher is cancelled."""
+
+    async def work(made: House) -> None:
+        for number in range(40):
+            item = observed(f"a{number}", f"network {number}")
+            task = asyncio.ensure_future(made.publish(item, holder=":1.9"))
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+        await made.publish(observed("last", "one"))
+        stored = await made.memory.archive.read(lambda s: {e.id for e in s.entries()})
+        assert stored == {e.id for e in made.memory.catalogue}
+        await made.memory.release(":1.9")
+        assert {e.identity.name for e in made.memory.catalogue} == {"last"}
+
+    live(work, engine=False)
+
+
+def test_the_last_of_a_name_in_one_call_counts(live: Callable[..., Any]) -> None:
+    """Take the last of several objects of one name that are published together."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("a", "one"), observed("a", "two"))
+        (entry,) = made.memory.catalogue
+        assert "two" in await made.memory.properties(entry)
+
+    live(work, engine=False)
+
+
+# reading
+
+
+def test_before_the_model_lexical_answers_and_the_rest_waits(
+    live: Callable[..., Any], settings: Config
+) -> None:
+    """Answer lexical search at once, and hybrid, vector and similar when the model is there."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network mail"), unit("b", "disk"))
+        assert len(await made.finder.search("mail", Page(5), "lexical")) == 1
+        waiting = [
+            asyncio.ensure_future(made.finder.search("mail", Page(5))),
+            asyncio.ensure_future(made.finder.search("mail", Page(5), "vector")),
+        ]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        model = folder.load(LEVELS["medium"], settings)
+        async with open_embedder(model, settings) as embedder:
+            await made.memory.attach(embedder)
+            for hits in await asyncio.gather(*waiting):
+                assert len(hits) == 2
+            with pytest.raises(NoVector, match="wait for the signal Vectorized"):
+                await made.memory.vector(Thing("systemd", "unit", "a"))
+
+    live(work, engine=False)
+
+
+def test_without_a_model_vectors_are_refused_at_once(live: Callable[..., Any]) -> None:
+    """Raise NoModel for whatever needs vectors where there will be none."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network"))
+        made.memory.without_engine(NoModel("none"))
+        thing = Thing("systemd", "unit", "a")
+        asked = (
+            made.finder.search("x", Page(5)),
+            made.finder.similar(thing, Page(5)),
+            made.memory.vector(thing),
+        )
+        for ask in asked:
+            with pytest.raises(NoModel):
+                await ask
+        assert made.memory.waiting() == 0
+        assert len(await made.finder.search("network", Page(5), "lexical")) == 1
+
+    live(work, engine=False)
+
+
+def test_pages_are_exact(live: Callable[..., Any]) -> None:
+    """Give every object once over all pages, in the order of one large page."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(60))
+        while made.memory.waiting():
+            await made.event(Vectorized)
+        for mode in ("hybrid", "vector", "lexical"):
+            whole = await made.finder.search("network mail 7", Page(100), mode)
+            pages = [await made.finder.search("network mail 7", Page(7, o), mode)
+                     for o in range(0, 100, 7)]  # fmt: skip
+            assert [h.thing for page in pages for h in page] == [h.thing for h in whole]
+            assert len({h.thing for h in whole}) == len(whole)
+        found = await made.finder.search("network", Page(5, wanted={"plugin": "nowhere"}))
+        assert found == []
+
+    live(work)
+
+
+def test_what_is_like_an_object_leaves_it_out(live: Callable[..., Any]) -> None:
+    """Find an object's twin first, and never the object itself."""
+
+    async def work(made: House) -> None:
+        twins = [unit("mail one", "mail"), unit("mail two", "mail"), unit("disk", "disk time")]
+        await made.declare(*twins)
+        while made.memory.waiting():
+            await made.event(Vectorized)
+        thing = Thing("systemd", "unit", "mail one")
+        hits = await made.finder.similar(thing, Page(10))
+        assert hits[0].thing.name == "mail two"
+        assert thing not in [hit.thing for hit in hits]
+        with pytest.raises(UnknownObject):
+            await made.finder.similar(Thing("a", "b", "c"), Page(10))
+
+    live(work)
+
+
+def test_a_thing_counts_once(live: Callable[..., Any]) -> None:
+    """Give one hit for a thing that is both declared and observed."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network"))
+        await made.publish(observed("a", "network mail"))
+        while made.memory.waiting():
+            await made.event(Vectorized)
+        assert len(await made.finder.search("network", Page(10))) == 1
+        assert len(made.memory.catalogue) == 1
+
+    live(work)
+
+
+def test_drift_is_told_once(live: Callable[..., Any]) -> None:
+    """Tell of a thing that is observed to be other than declared, and again when it changes."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network", enabled=True))
+        await made.publish(observed("a", "mail", enabled=False))
+        drift = await made.event(Drifted)
+        assert drift.thing == Thing("systemd", "unit", "a")
+        assert (drift.fields, drift.distance > 0) == (["description", "enabled"], True)
+        await made.declare(unit("a", "network", enabled=True), unit("b", "unrelated"))
+        await made.event(Vectorized)
+        await made.publish(observed("a", "disk", enabled=False))
+        while made.memory.waiting():
+            await made.event(Vectorized)
+        assert (await made.event(Drifted)).fields == ["description", "enabled"]
+        assert not [event for event in made.events if isinstance(event, Drifted)]
+
+    live(work)
+
+
+def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
+    """Embed exactly what text.render gives."""
+
+    async def work(made: House) -> None:
+        items = units(3)
+        await made.declare(*items)
+        entries = made.memory.catalogue.entries()
+        contents = await made.memory.content(entries)
+        for entry, item in zip(entries, items, strict=True):
+            assert thing_of(entry).name == item.name
+            assert contents[entry.id].text == text.render(item).text
+
+    live(work, engine=False)
+
+
+def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:
+    """Vectorize all objects also where the queue is shorter than a batch."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(30))
+        while made.memory.waiting():
+            await made.event(Vectorized)
+
+    live(work, settings={"queue_limit": 1})
