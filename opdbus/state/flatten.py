@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from opdbus.state.object import FILE, Identity, StateObject, digest
-from opdbus.state.redact import redact, redact_text
+from opdbus.state.object import FILE, SETTINGS, Identity, digest
+from opdbus.state.redact import redact_identity, redact_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
-    from opdbus.state.object import Json
+    from opdbus.state.object import Json, StateObject
 
-SETTINGS: Final = "settings"
+__all__ = ["NAMING_KEYS", "SETTINGS", "Reader", "flatten", "singular"]
+
 # An element of a list is named by the first of these that it has.
 NAMING_KEYS: Final = ("name", "id", "unit", "path", "address")
 
@@ -47,7 +49,7 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[tuple[Identit
     """Yield the identity and raw properties of every object that the plugins declare.
 
     A list of dicts gives an object per element, a dict of dicts one per key, and whatever is
-    left of a plugin becomes its one object of kind `settings`.
+    left of a plugin becomes its one object of kind `settings`. Identities may repeat.
     """
     for plugin, content in plugins.items():
         rest = {}
@@ -73,13 +75,8 @@ def _table(plugin: str, kind: str, table: Json) -> Iterator[tuple[Identity, Json
         for name, properties in table.items():
             yield Identity(FILE, plugin, kind, name), properties
         return
-    taken: dict[str, int] = {}
     for index, properties in enumerate(table):
-        name = _name(properties, index)
-        taken[name] = taken.get(name, 0) + 1
-        # Two elements of one name are two things: the second is told apart by its ordinal.
-        unique = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        yield Identity(FILE, plugin, kind, unique), properties
+        yield Identity(FILE, plugin, kind, _name(properties, index)), properties
 
 
 def _name(properties: Mapping[str, Json], index: int) -> str:
@@ -108,10 +105,11 @@ class Reader:
         seen: dict[Identity, bytes] = {}
         changed = []
         for raw_identity, properties in flatten(plugins):
-            identity = _clean(raw_identity)
-            hashed = digest(marshal.dumps(properties), self._key)
+            identity = _unique(redact_identity(raw_identity), seen)
+            # Newer formats of marshal depend on who else refers to a value.
+            hashed = digest(marshal.dumps(properties, 2), self._key)
             if self._seen.get(identity) != hashed:
-                changed.append(StateObject(identity, redact(properties)))
+                changed.append(redact_object(identity, properties))
             seen[identity] = hashed
         self._seen = seen
         return set(seen), changed
@@ -121,5 +119,10 @@ class Reader:
         self._seen = {}
 
 
-def _clean(identity: Identity) -> Identity:
-    return Identity(identity.source, *(redact_text(part) for part in identity[1:]))
+def _unique(identity: Identity, taken: Container[Identity]) -> Identity:
+    """Tell two things of one name apart: the second gets its ordinal."""
+    numbers = itertools.count(2)
+    unique = identity
+    while unique in taken:
+        unique = identity._replace(name=f"{identity.name}#{next(numbers)}")
+    return unique

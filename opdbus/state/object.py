@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Json: TypeAlias = Any
 
 FILE = "file"
+# The kind of the one object that holds what is left of a plugin.
+SETTINGS = "settings"
 
 
 class Identity(NamedTuple):

@@ -7,11 +7,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import Identity, Json, StateObject
-from opdbus.state.redact import redact, redact_text
+from opdbus.state.object import Identity
+from opdbus.state.redact import redact_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from opdbus.state.object import Json, StateObject
 
 PREFIX: Final = "publish:"
 MAX_NAME: Final = 1024
@@ -38,8 +40,8 @@ def observed(
             raise InvalidArgs(
                 f"the {what} of {plugin}/{kind}/{name[:64]} must have 1 to {MAX_NAME} characters"
             )
-    where = Identity(publisher, *(redact_text(part) for part in (plugin, kind, name)))
-    item = StateObject(where, redact(_json(dict(properties), f"{plugin}/{kind}/{name}")))
+    values = _json(dict(properties), f"{plugin}/{kind}/{name}")
+    item = redact_object(Identity(publisher, plugin, kind, name), values)
     size = len(item.json().encode())
     if size > MAX_BYTES:
         raise InvalidArgs(

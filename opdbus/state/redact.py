@@ -2,168 +2,176 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+from opdbus.state.object import SETTINGS, Identity, StateObject
+from opdbus.state.secret_names import is_naming, is_plural, is_secret_name
+from opdbus.state.secret_text import REDACTED, flags_of, hide_in_text, is_secret_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opdbus.state.object import Json
 
-REDACTED: Final = "[redacted]"
+__all__ = ["REDACTED", "VERSION", "redact", "redact_identity", "redact_object", "redact_text"]
+
 VERSION: Final = 1
 
-# A key is split into words; one of these words, or one of these neighbours, makes it secret.
-_WORDS: Final = frozenset(
-    "password passwd passphrase passcode pwd pass token secret psk credential credentials apikey"
-    " privatekey secretkey authkey cookie authorization otp".split()
+# {"name": "DB_PASSWORD", "value": "x"}: what names, and what holds.
+_NAME_KEYS: Final = frozenset(
+    "name key variable env header field option param parameter setting property attribute".split()
 )
-_PAIRS: Final = frozenset(
-    "api key,private key,secret key,access key,auth key,signing key,encryption key,shared key,"
-    "preshared key,pre shared,master key,session key,wep key,wpa key,license key,account key,"
-    "set cookie,key material".split(",")
-)
-_ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey")
-# ... unless the key's last word says that the value only describes the secret.
-_ABOUT: Final = frozenset(
-    "file files path dir directory type policy age length expiry expires expiration ttl count"
-    " algorithm authentication enabled required bucket rate lifetime max min agent manager"
-    " store provider url uri endpoint id name names".split()
-)
-_COUNTING: Final = frozenset("max min num total used".split())
-_NAMING: Final = frozenset({"name", "id", "unit", "path", "address", "user", "username", "login"})
+_VALUE_KEYS: Final = frozenset("value values val default data content current argument".split())
 
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-
-_VALUE = r"""(?:\\"(?:.*?)\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"']+)"""
-_ASSIGNMENT = re.compile(
-    rf"""(?P<key>[A-Za-z][\w.-]*)(?P<sep>\\?["']?\s*[=:]\s*)(?P<value>{_VALUE})"""
-)
-_FLAG = re.compile(rf"(?P<key>--?[A-Za-z][\w-]*)(?P<sep>\s+)(?P<value>(?!-){_VALUE})")
-# scheme://user:password@host; digits and a slash after the colon are a port, not a password
-_URL = re.compile(r"""(://[^\s/:@"']*:)(?!\d{1,5}(?:[/?#]|$))[^\s"'<>]*(@)""")
-_URL_TOKEN = re.compile(r"(://)[^\s/:@\"']{16,}(@)")
-_PEM = re.compile(
-    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|.*)",
-    re.DOTALL,
-)
-_HEADER = re.compile(
-    r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key|x-auth-token)(\s*:\s*)[^\r\n\"']+"
-)
-_BEARER = re.compile(r"(?i)\b(bearer)([\s:=]+)(?:token\s+)?(?!auth|token)[^\s\"',;]{6,}")
-_CURL_USER = re.compile(r"(\s(?:-u|--user)[\s=]*[^\s:]+:)\S+")
-_SHORT_FLAG = re.compile(
-    r"\b((?:sshpass|mysql|mysqldump|mariadb|mariadb-dump)\b[^|;&]*?\s-p\s?)\S+"
-)
-# Shapes that are secrets wherever they stand: crypt(3) hashes and well-known token formats.
-_SHAPES = re.compile(
-    r"\$(?:1|2[abxy]?|5|6|7|y|gy|argon2\w*)\$[^\s:\"']+"
-    r"|\beyJ[\w-]{5,}\.[\w-]+\.?[\w-]*"
-    r"|\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_|sk-|sk_live_|rk_live_|dop_v1_)"
-    r"[\w-]{12,}"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bAGE-SECRET-KEY-1\w+"
-)
-# Most strings hold none of these marks, and then none of the patterns above can match.
-_SUSPICIOUS = re.compile(
-    r"[=:$]|\s-|^-|(?i:bearer|-----BEGIN|eyJ|gh[pousr]_|pat[_-]|xox|npm_|hf_|sk[-_]|rk_|dop_)"
-    r"|AKIA|ASIA|AIza|AGE-"
-)
-
-
-@lru_cache(maxsize=4096)
-def is_secret_name(name: str) -> bool:
-    """Tell whether a key of this name holds a secret, judging by whole words."""
-    words = [part.lower() for part in _PART.findall(name)]
-    singular = [w[:-1] if w.endswith("s") and w[:-1] in _WORDS else w for w in words]
-    neighbours = {f"{a} {b.removesuffix('s')}" for a, b in itertools.pairwise(singular)}
-    found = (
-        not _WORDS.isdisjoint(singular)
-        or not _PAIRS.isdisjoint(neighbours)
-        or any(w.removesuffix("s").endswith(_ENDINGS) for w in words)
-    )
-    return found and words[-1] not in _ABOUT and words[0] not in _COUNTING
+_MAX_ROUNDS: Final = 5
+_MAX_KEY: Final = 100
+_NAME = re.compile(r"[\w .-]{1,100}")
+# A word of a command line, or of a list of variables, that is one assignment as a whole.
+_ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
 
 def redact_text(text: str) -> str:
-    """Replace every part of a string that looks like a secret."""
-    if not _SUSPICIOUS.search(text):
-        return text
-    text = _PEM.sub(REDACTED, text)
-    text = _HEADER.sub(rf"\1\2{REDACTED}", text)
-    text = _URL.sub(rf"\1{REDACTED}\2", text)
-    text = _URL_TOKEN.sub(rf"\1{REDACTED}\2", text)
-    text = _ASSIGNMENT.sub(_hide_named, text)
-    text = _FLAG.sub(_hide_named, text)
-    text = _BEARER.sub(rf"\1\2{REDACTED}", text)
-    text = _CURL_USER.sub(rf"\1{REDACTED}", text)
-    text = _SHORT_FLAG.sub(rf"\1{REDACTED}", text)
-    return _SHAPES.sub(REDACTED, text)
+    """Replace every part of a string that looks like a secret; JSON is redacted as JSON."""
+    # What is left may read otherwise than before: redacted text is redacted until it stays.
+    for _ in range(_MAX_ROUNDS):
+        clean = hide_in_text(_redact_json(text))
+        if clean == text:
+            break
+        text = clean
+    return text
+
+
+def _redact_key(key: str) -> str:
+    # Keys repeat from object to object; long ones are no keys worth remembering.
+    return _remembered(key) if len(key) <= _MAX_KEY else redact_text(key)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(key: str) -> str:
+    return redact_text(key)
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
     """Copy properties with every secret in them replaced."""
-    secret_pair = _named_pair(properties)
-    return {
-        redact_text(key): REDACTED
-        if key == secret_pair
-        else _redact_value(value, secret=is_secret_name(key))
-        for key, value in properties.items()
-    }
+    hidden = _hidden_keys(properties)
+    clean: dict[str, Json] = {}
+    for raw_key, value in properties.items():
+        key = _redact_key(raw_key)
+        if raw_key in hidden:
+            clean[key] = _hide(key, value, naming=False)
+        elif is_secret_name(key):
+            clean[key] = _hide(key, value, naming=not is_plural(key))
+        else:
+            clean[key] = _redact_value(value)
+    return clean
 
 
-def _redact_value(value: Json, *, secret: bool) -> Json:
+def redact_identity(identity: Identity) -> Identity:
+    """Replace every secret in plugin, kind and name."""
+    return Identity(identity.source, *(redact_text(part) for part in identity[1:]))
+
+
+def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
+    """Make the state object; what is listed under a secret name is secret as a whole."""
+    single = identity.kind == SETTINGS
+    if is_secret_name(identity.plugin if single else identity.kind):
+        clean = _hide_leaves(properties, naming=not single)
+    else:
+        clean = redact(properties)
+    return StateObject(redact_identity(identity), clean)
+
+
+def _redact_value(value: Json) -> Json:
     if isinstance(value, str):
-        return (REDACTED if value else value) if secret else redact_text(value)
+        return redact_text(value)
     if isinstance(value, dict):
-        return _hide_leaves(value) if secret else redact(value)
-    if isinstance(value, list):
-        return [_redact_value(v, secret=secret) for v in (value if secret else _joined(value))]
-    # true, false and null tell whether there is a secret, never which
-    return REDACTED if secret and not isinstance(value, bool) and value is not None else value
+        return redact(value)
+    return _redact_list(value) if isinstance(value, list) else value
 
 
-def _hide_leaves(properties: Mapping[str, Json]) -> dict[str, Json]:
-    """Hide everything below a secret key but what names the thing."""
-    return {
-        redact_text(key): _redact_value(value, secret=key.lower() not in _NAMING)
-        for key, value in properties.items()
-    }
-
-
-def _named_pair(properties: Mapping[str, Json]) -> str | None:
-    """Find the value's key in {"name": "DB_PASSWORD", "value": ...}, as container files write it."""
-    for naming in ("name", "key", "variable"):
-        name = properties.get(naming)
-        if isinstance(name, str) and is_secret_name(name):
-            return next((key for key in properties if key.lower() in {"value", "default"}), None)
-    return None
-
-
-def _joined(values: list[Json]) -> list[Json]:
+def _redact_list(values: list[Json]) -> list[Json]:
     """Hide secrets that span elements: ["--password", "x"], and a key given line by line."""
+    flags = flags_of(value for value in values if isinstance(value, str))
     out: list[Json] = []
-    hide_next = inside_pem = False
+    hide_next = inside_key = False
     for value in values:
         if not isinstance(value, str):
+            out.append(_redact_value(value))
             hide_next = False
-            out.append(value)
-            continue
-        if hide_next and not value.startswith("-"):
+        elif inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
-        elif inside_pem or ("PRIVATE KEY" in value and "-----BEGIN" in value):
-            out.append(REDACTED)
-            inside_pem = "-----END" not in value
+            hide_next = False
         else:
-            out.append(value)
-        hide_next = value.startswith("-") and "=" not in value and is_secret_name(value)
+            out.append(_redact_element(value, flags))
+            hide_next = value in flags or _is_secret_flag(value)
+            inside_key = "PRIVATE KEY" in value and "BEGIN" in value
+        if inside_key and isinstance(value, str):
+            inside_key = not ("PRIVATE KEY" in value and "END" in value)
     return out
 
 
-def _hide_named(match: re.Match[str]) -> str:
-    if match["value"] == REDACTED:
-        return match[0]
-    hidden = REDACTED if is_secret_name(match["key"]) else redact_text(match["value"])
-    return match["key"] + match["sep"] + hidden
+def _redact_element(value: str, flags: tuple[str, ...]) -> str:
+    """Redact one word of a command line, or one VARIABLE=value with all spaces of the value."""
+    for flag in flags:
+        if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
+            return flag + REDACTED
+    whole = _ASSIGNMENT.fullmatch(value)
+    if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
+        return f"{whole[1]}={REDACTED}"
+    return redact_text(value)
+
+
+def _is_secret_flag(value: str) -> bool:
+    return value.startswith("-") and "=" not in value and is_secret_name(value)
+
+
+def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
+    """Replace what stands under a secret name; true, false and null tell nothing."""
+    if isinstance(value, dict):
+        return _hide_leaves(value, naming=naming)
+    if isinstance(value, list):
+        return [_hide("", element) for element in value]
+    if value is None or isinstance(value, bool) or not is_secret_value(name, str(value)):
+        return value
+    return REDACTED
+
+
+def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, Json]:
+    """Hide everything below a secret name, but (if `naming`) what only names the secret."""
+    clean: dict[str, Json] = {}
+    for raw_key, value in properties.items():
+        key = _redact_key(raw_key)
+        stays = naming and is_naming(key) and not isinstance(value, dict)
+        clean[key] = _redact_value(value) if stays else _hide("", value)
+    return clean
+
+
+def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
+    """Find the keys whose secrecy another key tells."""
+    hidden: set[str] = set()
+    for key, value in properties.items():
+        if key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value):
+            hidden.update(k for k in properties if k.lower() in _VALUE_KEYS)
+        elif key == "kind" and value == "Secret":
+            hidden.update({"data", "stringData"})
+    return hidden
+
+
+def _is_named_secret(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and is_secret_name(name)
+
+
+def _redact_json(text: str) -> str:
+    """Redact JSON inside a string by its structure."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        value = json.loads(text)
+        clean = _redact_value(value)
+        # An escape may be half a surrogate pair, which only an escape can say again.
+        return text if clean == value else json.dumps(clean, ensure_ascii="\\u" in text)
+    except (ValueError, RecursionError):
+        return text

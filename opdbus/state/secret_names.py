@@ -1,0 +1,105 @@
+"""Which names say that what they name is a secret, judged by whole words."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+from typing import Final
+
+# A name is split into words; one of these words, or two of them side by side, makes it secret.
+_WORDS: Final = frozenset(
+    "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
+    " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
+    " pincode rocommunity rwcommunity rootpw bindpw userpw dbpw adminpw masterauth userpwd"
+    " linkkey longtermkey connectionstring".split()
+)
+_PAIRS: Final = frozenset(
+    "api key,private key,secret key,secret id,access key,auth key,signing key,encryption key,"
+    "shared key,preshared key,pre shared,shared access,master key,session key,wep key,wpa key,"
+    "wifi key,network key,link key,term key,license key,product key,activation key,account key,"
+    "storage key,service key,deploy key,app key,application key,hmac key,aes key,tsig key,rndc key,"
+    "luks key,vault key,unseal key,recovery key,recovery code,backup code,jwt key,cookie key,"
+    "client key,key data,key material,set cookie,pin code,sim pin,user pin,so pin,pass phrase,"
+    "pass word,pass code,seed phrase,snmp community,read community,write community,ro community,"
+    "rw community,amz signature,sae password,connection string".split(",")
+)
+_ENDINGS: Final = ("password", "passwd", "passphrase", "passwort", "secret", "apikey")
+_ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
+# ... unless a pair of words means something else,
+_HARMLESS_PAIRS: Final = frozenset(
+    "proxy pass,fastcgi pass,uwsgi pass,scgi pass,grpc pass,pass through,high pass,low pass,"
+    "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
+    "load credential,import credential,pad token,eos token,bos token,unk token,cls token,"
+    "sep token,mask token".split(",")
+)
+_HARMLESS_WORDS: Final = frozenset(
+    "bypass compass encompass trespass surpass underpass overpass multipass".split()
+)
+# ... or the last word says that the value only describes the secret,
+_ABOUT: Final = frozenset(
+    "file files path paths dir directory folder type kind policy age length size expiry expire"
+    " expires expired expiration ttl count algorithm authentication auth domain enabled disabled"
+    " required bucket rate limit budget lifetime timeout interval max min agent manager store"
+    " storage provider backend driver plugin module method mode url uri endpoint host port issuer"
+    " audience scope scopes id name names label title description comment"
+    " ref refs reference namespace user username owner group command"
+    " cmd program helper service socket prompt format encoding"
+    " header field rotation version state status strength quality attempts retries warning"
+    " warn change changed change date day days time at by in second minute hour present exists"
+    " configured t".split()
+)
+# ... or the first word asks a question or counts.
+_ASKING: Final = frozenset(
+    "max min num total used require requires permit allow is has no can must need needs enforce"
+    " supports".split()
+)
+_NAMING: Final = frozenset(
+    "name id unit path address user username login email host hostname namespace kind".split()
+)
+
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Names are short; of a longer one only the end is read.
+_MAX_NAME: Final = 200
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a key, flag or variable of this name holds a secret."""
+    return _is_secret(name[-_MAX_NAME:])
+
+
+def is_naming(name: str) -> bool:
+    """Tell whether a key below a secret one only names or describes the secret."""
+    words = _words(name[-_MAX_NAME:])
+    return name.lower() in _NAMING or (bool(words) and words[-1] in _ABOUT)
+
+
+def is_plural(name: str) -> bool:
+    """Tell whether a secret name stands for several secrets, or for a number of them."""
+    lower = name.lower()
+    return lower.endswith("s") and not lower.endswith(("ss", "credentials", "creds"))
+
+
+@lru_cache(maxsize=4096)
+def _is_secret(name: str) -> bool:
+    raw = _words(name)
+    words = [_singular(word) for word in raw]
+    pairs = {f"{a} {b}" for a, b in [*itertools.pairwise(raw), *itertools.pairwise(words)]}
+    if not _ALWAYS.isdisjoint(pairs):
+        return True
+    if not raw or raw[-1] in _ABOUT or raw[0] in _ASKING or not _HARMLESS_PAIRS.isdisjoint(pairs):
+        return False
+    return (
+        not _WORDS.isdisjoint([*raw, *words])
+        or not _PAIRS.isdisjoint(pairs)
+        or any(word.endswith(_ENDINGS) for word in [*words, "".join(words)])
+        or any(word.endswith("pass") and word not in _HARMLESS_WORDS for word in words)
+    )
+
+
+def _words(name: str) -> list[str]:
+    return [part.lower() for part in _PART.findall(name)]
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word

@@ -1,0 +1,777 @@
+"""Secrets never come in: what is hidden, what must stay, and what it costs."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from conftest import EXAMPLE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdbus.state.file import StateFile
+from opdbus.state.object import FILE, Identity
+from opdbus.state.redact import REDACTED, redact, redact_object, redact_text
+from opdbus.state.secret_names import is_plural, is_secret_name
+from opdbus.text import render
+
+# Every secret in these strings contains SECRET, and no other part of them does.
+HIDDEN = """
+postgres://bob:hunter-SEC-2@db.example.com:5432/shop
+postgresql+asyncpg://bob:SEC@db/shop?sslmode=require
+mysql://root:SEC@localhost/x
+mongodb+srv://u:SEC@cluster0.abcd.mongodb.net/test?retryWrites=true
+mongodb://u:SEC@h1:27017,h2:27017,h3:27017/db
+redis://:SEC@cache:6379/0
+rediss://default:SEC@cache:6379/0
+redis://:123SEC@cache:6379
+amqp://guest:SEC@rabbit:5672/%2Fvhost
+amqps://user:SEC@host
+ftp://anonymous:SEC@ftp.example.com/pub
+sftp://u:SEC@h/
+ldap://cn=admin:SEC@ldap
+smb://WORKGROUP;bob:SEC@server/share
+rtsp://admin:SEC@10.0.0.9:554/stream1
+https://bob:SEC@example.com/path?x=1
+http://bob:SEC@[::1]:8080/
+socks5://bob:SEC@127.0.0.1:1080
+smtp://bob@example.com:SEC@mail.example.com:587
+postgres://bob:p@SEC@db/shop
+postgres://bob:p/SEC/x@db/shop
+postgres://bob:SEC:x@db/shop
+postgres://bob:a#SEC?b@db/shop
+postgres://bob:pa%40SEC%2Fx@db/shop
+postgres://bob:it'sSEC@db/shop
+postgres://bob:it"sSEC@db/shop
+connect to postgres://bob:SEC@db/shop, then wait
+from http://a:SEC1@h1/x to http://b:SEC2@h2/y
+postgres://a:SEC1@h1/db,postgres://b:SEC2@h2/db
+(see <https://bob:SEC@example.com/>)
+https://ghp_SEC0123456789abcdefghij@github.com/org/repo.git
+https://0123SEC456789abcdef0123456789abcdef@o1.ingest.sentry.io/1
+https://x-access-token:SEC@github.com/org/repo
+jdbc:postgresql://db/shop?user=bob&password=SEC
+jdbc:mysql://bob:SEC@db:3306/shop
+jdbc:oracle:thin:scott/SEC@//db:1521/orcl
+jdbc:sqlserver://db:1433;databaseName=shop;user=sa;password=SEC;encrypt=true
+bob:SEC@tcp(127.0.0.1:3306)/shop?parseTime=true
+DSN=bob:SEC@unix(/run/mysqld.sock)/shop
+root:SEC@10.0.0.1:5432/db
+Server=db;User Id=sa;Password=SEC;Database=shop
+Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=SEC=
+DefaultEndpointsProtocol=https;AccountName=x;AccountKey=SEC==;EndpointSuffix=core.windows.net
+user=a password=SEC host=c
+host=db user='a' password='SEC x SEC' dbname=shop
+https://x.blob.core.windows.net/c?sv=2020&sig=SECa%2Bb%3D&se=2030
+https://maps.example.com/?key=SECabc&q=1
+https://hooks.example.com/alert?token=SEC
+https://hooks.slack.com/services/T0SEC0/B0SEC0/xSECx
+https://discord.com/api/webhooks/123456/SEC-abc_def
+https://s3/x?X-Amz-Signature=SECabc&X-Amz-Date=1
+--password=SEC
+--password SEC
+--password 'SEC SEC'
+--password "SEC SEC"
+--password='SEC SEC' --verbose
+--db-password=SEC
+-password SEC
+-pw SEC
+--token SEC --labels a
+--api-key SEC
+--apikey=SEC
+--requirepass SEC
+--auth-token=SEC
+--secret-key SEC
+--passphrase SEC
+--client-secret=SEC
+serve --admin_password=SEC --port 80
+PGPASSWORD=SEC psql -h db -U bob
+MYSQL_PWD=SEC mysqldump shop
+SSHPASS=SEC sshpass -e ssh bob@h
+RESTIC_PASSWORD=SEC restic backup /
+BORG_PASSPHRASE='SEC SEC' borg create
+REDISCLI_AUTH=SEC redis-cli
+export API_TOKEN="SEC"; run
+Environment="DB_PASSWORD=SEC SEC" "X=y"
+env KEY_PASSPHRASE=SEC rails s
+mysql -u root -pSEC shop
+/usr/bin/mysql -pSEC
+mysqldump --all-databases -pSEC > /x
+mariadb -u root -p'SEC SEC' shop
+mongo -u a -p SEC db
+sshpass -p SEC ssh bob@host
+sshpass -pSEC ssh bob@host
+sshpass -p 'SEC SEC' ssh bob@host
+sh -c "mysql -pSEC shop"
+bash -c 'sshpass -p SEC ssh h'
+cat x | mysql -pSEC
+curl -u bob:SEC https://example.com
+curl -ubob:SEC https://example.com
+curl --user bob:SEC https://example.com
+curl --user=bob:SEC https://example.com
+curl -x p:3128 --proxy-user u:SEC http://x
+curl -H 'Authorization: Bearer SEC' https://x
+curl -H "X-API-Key: SEC" https://x
+curl -H 'X-Auth-Token: SEC' https://x
+curl -b 'session=1' -H 'Cookie: sid=SEC; b=SEC' http://x
+wget --http-password=SEC http://x
+redis-cli -h x -a SEC ping
+ldapsearch -x -D cn=admin -w SEC -b dc=x
+docker login -u bob -p SEC registry
+smbclient //s/x -U bob%SEC
+unzip -P SEC x.zip
+7z x -pSEC a.7z
+ipmitool -H h -U a -P SEC power status
+openssl enc -aes-256-cbc -pass pass:SEC
+openssl rsa -passin pass:SEC
+snmpwalk -v2c -c SEC host
+ssh-keygen -t rsa -N SEC
+ssh-keygen -t rsa -N 'SEC SEC'
+keytool -storepass SEC -keypass SEC
+nmcli device wifi connect Home password SEC
+nmcli con modify x wifi-sec.psk SEC
+rabbitmqctl add_user bob SEC
+rabbitmqctl change_password bob SEC
+xfreerdp /u:bob /p:SEC /v:h
+net use x: /user:bob /password:SEC
+echo 'root:SEC' | chpasswd
+echo root:SEC | sudo chpasswd
+machine api.example.com login bob password SEC
+Authorization: Bearer SECabcdef
+Authorization: Basic SECc2Vj
+Authorization: Digest username=a, response=SEC
+authorization=Bearer SECabcdef
+Proxy-Authorization: Basic SEC
+Cookie: session=SEC
+Set-Cookie: sid=SEC; HttpOnly
+x-api-key: SEC
+bearer SECabcdefgh
+Bearer SEC.abc-def_ghi
+token: SEC
+api_key: SEC
+apiKey=SEC
+API key: SEC
+private key: SEC
+secret access key = SEC
+Password: SEC horse SEC staple
+Password : SEC
+password:SEC
+password => 'SEC'
+'password' => 'SEC',
+$config['db_password'] = 'SEC';
+password := SEC
+password="SEC SEC" # x
+password="SEC
+password='it\\'s SEC'
+{"user": "bob", "password": "SEC SEC"}
+{"a": {"db": [{"password": "SEC"}]}}
+{"passwords": ["SEC1", "SEC2"], "user": "bob"}
+[{"name": "DB_PASSWORD", "value": "SEC"}]
+see {"user": "bob", "password": "SEC SEC"} there
+see {\\"user\\": \\"bob\\", \\"password\\": \\"SEC SEC\\"} there
+level=info msg="{\\"token\\":\\"SEC\\"}"
+{'password': 'SEC'}
+{"password": 17SEC
+<password>SEC</password>
+<db:Password type="x">SEC</db:Password>
+<user name="bob" password="SEC"/>
+rw,vers=3.1.1,username=larkmoor,password=SEC,seal
+ike=aes256-sha256-modp2048; PSK=SEC; dpd=30s
+%any %any : PSK "SEC"
+psk=SEC
+psk="SEC SEC"
+wpa_passphrase=SEC SEC
+wpa_psk=SEC
+wep_key0=SEC
+sae_password=SEC
+PrivateKey = SEC=
+PresharedKey = SEC=
+preshared_key=SEC
+root:$6$saltSEC$SECabc:19000:0:99999:7:::
+$2y$10$SECabcdefghijklmnop
+bob:$apr1$SEC$SEC
+$argon2id$v=19$m=65536,t=3,p=4$SEC$SEC
+{SSHA}SECabc==
+userPassword: {SSHA}SECabc==
+$y$j9T$SEC$SEC
+SCRAM-SHA-256$4096:SEC
+ghp_SEC0123456789abcdefghijklmnopqrst
+token ghp_SEC0123456789abcdefghijklmnopqrst expired
+github_pat_SEC11ABCDEFG0123456789_abc
+gho_SEC0123456789abcdefghijklmnopqrst
+glpat-SEC0123456789abcdef
+xoxb-SEC0123456789-0123456789012-abc
+AKIASECDEFGHIJKLMNOP
+ASIASECDEFGHIJKLMNOP
+sk-SEC0123456789abcdefghijklmnop
+sk-proj-SEC0123456789abcdefghij
+sk-ant-api03-SEC0123456789
+sk_live_SEC0123456789abcdef
+rk_live_SEC0123456789abcdef
+whsec_SEC0123456789abcdef
+npm_SEC0123456789abcdefghijklmnop
+//registry.npmjs.org/:_authToken=SEC
+pypi-SECAgEIcHlwaS5vcmc0123
+hf_SEC0123456789abcdefghij
+dop_v1_SEC0123456789abcdef
+hvs.SEC0123456789abcdef
+SG.SEC0123456789.abcdef
+AIzaSEC0123456789abcdefghijklmnopqrstuvw
+ya29.SEC0123456789
+AGE-SECRET-KEY-1SECQQQQ
+123456789:AASEC0123456789abcdefghijklmnopqrstuv
+eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJTRUMifQ.SECabc
+session eyJhbGciOiJIUzI1NiJ9.SECzdWIiOiJTRUMifQ.SECabc end
+LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tSEC
+aws_secret_access_key = SEC/K7MDENG/bPxRfiCY
+db.password=SEC
+spring.datasource.password=SEC
+olcRootPW: SEC
+bindpw SEC_not_a_key=1 bindpw=SEC
+rocommunity=SEC
+"""
+HIDDEN_CASES = [
+    line.replace("SEC_not_a_key", "other") for line in HIDDEN.strip().splitlines() if line
+]
+
+PEM_BODY = "MIISECRETBODYSECaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+PEM_NAMES = (
+    "PRIVATE KEY",
+    "RSA PRIVATE KEY",
+    "EC PRIVATE KEY",
+    "DSA PRIVATE KEY",
+    "OPENSSH PRIVATE KEY",
+    "ENCRYPTED PRIVATE KEY",
+    "PGP PRIVATE KEY BLOCK",
+)
+
+STAYING = """
+http://host:8080/path@x
+http://host:8080
+http://host:8080?next=a@b
+http://127.0.0.1:9900/metrics
+"http://host:8080","mail":"a@b.c"
+http://[::1]:8080/x@y
+http://[fe80::1%25eth0]:80/a@b
+git@github.com:org/repo
+git@github.com:org/repo.git
+ssh://git@host/x
+ssh://git@host:2222/org/repo@v1
+https://bob@example.com/path
+sip:4315501@sip.example.net:5060
+mailto:bob@example.com
+unix:///run/x.sock
+nginx:1.25@sha256:0123456789abcdef0123456789abcdef
+registry.example.com:5000/app:v1.2@sha256:12345
+keyboard_layout=de
+keyboard_layout: us
+public_key=abcdef0123456789abcdef=
+PublicKey = YWJjZGVmZ2hpamtsbW5vcA==
+ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIabc bob@host
+password_file=/etc/x/pw
+--password-file /run/secrets/pw
+--password-file=/run/secrets/pw --verbose
+--token-file=token.txt
+PASSWORD_FILE=/run/secrets/pw
+password=/run/secrets/pw
+ssl_certificate_key /etc/ssl/private/x.key;
+private_key = /etc/ssl/private/host.key
+token_bucket_rate=100
+token_bucket: 5
+max_tokens=5
+max_tokens: 5
+tokens: 512
+PasswordAuthentication no
+PasswordAuthentication=no
+PasswordAuthentication: yes
+PermitEmptyPasswords: no
+PermitRootLogin prohibit-password
+password: required
+monkey=banana
+turkey: sandwich
+tokenizer=wordpiece
+secretary: alice
+passenger_count=4
+passenger: phusion
+compass=north
+bypass=10.0.0.0/8
+passive=yes
+passthrough=1
+proxy_pass: backend
+author=bob
+authority: example.com
+authorized_keys=/home/bob/.ssh/authorized_keys
+key_mgmt=WPA-PSK
+wpa_key_mgmt=WPA-PSK SAE
+pairwise=CCMP
+aa:bb:cc:dd:ee:ff
+52:54:00:12:34:56@eth0
+12:30
+backup at 12:30:45 every day
+2001:db8::1
+fe80::1%eth0
+::1
+fd00:1234:5678::/48
+10.0.0.0/24 via 10.0.0.1
+PATH=/usr/bin:/opt/secret:/bin
+PWD=/home/bob
+OLDPWD=/
+cookie=0x1a, priority=100
+system_u:object_r:passwd_file_t:s0
+systemd-ask-password-console.service
+systemd-ask-password-console.path: Forward Password Requests
+org.freedesktop.secrets
+After=network.target secrets.target
+LoadCredential=db-pw:/etc/credstore/db-pw
+docker run -p 8080:80 -u 1000:1000 nginx
+docker run --user 1000:1000 nginx
+mkdir -p /srv/data
+ssh -p 2222 bob@host
+psql -p 5432 -U bob
+rsync -a -p src/ bob@host:/dst
+/sbin/agetty -o '-p -- \\\\u' --noclear - $TERM
+sudo -u mysql ls
+mysql -u root -P 3306 -h db
+bearer authentication
+std::secret::Store
+-----BEGIN CERTIFICATE-----
+-----BEGIN PUBLIC KEY-----\\nMIIB
+LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t
+pam_unix.so try_first_pass nullok
+passwd: files systemd
+sk-learn
+/dev/disk/by-id/ata-SK-hynix_123456789012
+eyJ is how a token begins
+vault-secrets:1.2.3
+$PATH and ${HOME}
+costs $5 or $6 at most
+a=b, c: d
+x
+"""
+
+
+@pytest.mark.parametrize("text", HIDDEN_CASES)
+def test_secret_in_text_is_hidden(text: str) -> None:
+    """Hide the secret wherever it stands in a string, alone and in the middle of a list."""
+    assert "SEC" in text
+    for found in (redact_text(text), *redact({"x": [text]})["x"], redact({"x": text})["x"]):
+        assert "SEC" not in found
+        assert REDACTED in found
+
+
+@pytest.mark.parametrize("text", STAYING.strip().splitlines())
+def test_harmless_text_stays(text: str) -> None:
+    """Leave what only resembles a secret as it is."""
+    assert redact_text(text) == text
+    assert redact({"x": [text, text]}) == {"x": [text, text]}
+
+
+def test_what_surrounds_a_secret_stays() -> None:
+    """Hide the secret only: hosts, users and what follows are still there to be found."""
+    assert redact_text("postgres://bob:x@db:5432/shop and more") == (
+        f"postgres://bob:{REDACTED}@db:5432/shop and more"
+    )
+    assert redact_text("user=a password=b host=c") == f"user=a password={REDACTED} host=c"
+    assert redact_text("--password 'x y' --port 1") == f"--password '{REDACTED}' --port 1"
+    assert redact_text("rw,password=x,seal,uid=1") == f"rw,password={REDACTED},uid=1"
+    assert redact_text("password: a b\nuser: c") == f"password: {REDACTED}\nuser: c"
+    assert redact_text("a:x1@h/ http://a:x2@h1/p http://b:x3@h2/q") == (
+        f"a:x1@h/ http://a:{REDACTED}@h1/p http://b:{REDACTED}@h2/q"
+    )
+
+
+@pytest.mark.parametrize("name", PEM_NAMES)
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\\n", " "])
+@pytest.mark.parametrize("ended", [True, False])
+def test_private_key_in_one_string_is_hidden(name: str, newline: str, ended: bool) -> None:  # noqa: FBT001
+    """Hide a private key in one string, however its lines are joined and if its end is cut off."""
+    lines = ["before", f"-----BEGIN {name}-----", PEM_BODY, PEM_BODY]
+    lines += [f"-----END {name}-----", "after"] if ended else []
+    found = redact_text(newline.join(lines))
+    assert "SEC" not in found
+    assert found.startswith("before")
+    assert found.endswith("after") is ended
+
+
+@pytest.mark.parametrize("name", PEM_NAMES)
+def test_private_key_over_several_lines_is_hidden(name: str) -> None:
+    """Hide a private key that a list holds line by line, and nothing after it."""
+    lines = ["a", f"-----BEGIN {name}-----", PEM_BODY, PEM_BODY, f"-----END {name}-----", "b"]
+    found = redact({"lines": lines})["lines"]
+    assert "SEC" not in json.dumps(found)
+    assert [found[0], found[-1]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["CERTIFICATE", "PUBLIC KEY", "RSA PUBLIC KEY"])
+def test_public_pem_stays(name: str) -> None:
+    """Leave certificates and public keys, in one string and line by line."""
+    lines = [f"-----BEGIN {name}-----", "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A", f"-----END {name}-----"]
+    assert redact({"pem": "\n".join(lines)}) == {"pem": "\n".join(lines)}
+    assert redact({"pem": lines}) == {"pem": lines}
+
+
+def test_putty_key_is_hidden() -> None:
+    """Hide the private half of a PuTTY key file."""
+    text = "PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\nSECa\nSECb\nPrivate-MAC: SEC"
+    assert "SEC" not in redact_text(text)
+
+
+SECRET_NAMES = """password passwd passphrase pwd pass token secret psk credential credentials
+api_key apiKey APIKey APIkey api-key x-api-key X-Api-Key apikey client_secret clientSecret
+aws_secret_access_key secret_access_key SECRET_KEY_BASE db.password dbPassword DBPassword
+DB_PASSWORD db_passwd root_pw rootpw olcRootPW bindpw passwords tokens secrets api_keys
+private_key privateKey PrivateKey private_keys preshared_key PresharedKey pre_shared_key psk
+wpa_psk wpa_passphrase sae_password wep_key0 access_token refreshToken bearer_token auth_token
+_authToken authToken password_hash password1 userPassword smtp_pass requirepass masterauth
+storepass keypass MYSQL_PWD PGPASSWORD SSHPASS session_key encryption_key signing_key secret_id
+shared_secret SharedAccessKey AccountKey client_key client-key-data set-cookie auth_cookie
+Authorization proxy-authorization snmp_community rocommunity webhook_secret otp totp_secret
+pin_code recovery_codes enable_secret enable_password jwt LinkKey LongTermKey connectionString
+license_key admin_password_2""".split()
+
+HARMLESS_NAMES = """keyboard_layout keyboard public_key publicKey key keys key_mgmt password_file
+passwordFile token_bucket_rate PasswordAuthentication max_tokens maxTokens monkey turkey tokenizer
+secretary passenger compass bypass passive passthrough author authority authors authorized_keys
+token_type token_uri tokenUrl token_endpoint secret_name secretName password_policy
+password_min_length password_max_age password_expires PermitEmptyPasswords credential_type
+credential_helper access keyring hockey donkey keymap key_size key_id hotkey passage passport
+multipass proxy_pass pass_through load_credential secret_ref passwd_file_t last_password_change
+use_passwordless num_tokens total_tokens token_count token_ttl pwned typewriter mask_token
+require_password has_secret cookie_domain host_key_algorithms""".split()
+
+
+@pytest.mark.parametrize("name", [*SECRET_NAMES, "Wi-Fi Password", "API Key"])
+def test_secret_name_is_known(name: str) -> None:
+    """Know a secret by its name in any spelling, and hide strings, numbers and lists under it."""
+    assert is_secret_name(name)
+    numbers = () if is_plural(name) else (123456, 12.5)
+    for value in ("hunter2", "a b", *numbers, ["a1", "b2"], {"deep": ["c3", {"d": 4}]}):
+        found = json.dumps(redact({name: value})[name])
+        assert REDACTED in found
+        left = found.replace(REDACTED, "").replace('"deep"', "").replace('"d"', "")
+        assert not any(letter.isalnum() for letter in left)
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_harmless_name_is_known(name: str) -> None:
+    """Leave what stands under a name that only resembles a secret one."""
+    values = {name: "us", "n": {name: 5}, "l": {name: ["a", "b"]}}
+    assert redact(values) == values
+
+
+def test_policies_and_counts_stay() -> None:
+    """Leave what tells whether there is a secret, or how many, but not which."""
+    values = {
+        "password": None,
+        "token": True,
+        "secret": "",
+        "passwords": [],
+        "tokens": 512,
+        "pass": 2,
+        "cookie": "0x1a",
+        "PWD": "/home/bob",
+        "credentials": {"name": "db", "path": "/run/x", "type": "scram"},
+        "secretRef": {"name": "db", "key": "password"},
+    }
+    assert redact(values) == values
+
+
+def test_numbers_are_hidden() -> None:
+    """Hide numbers under secret names, but not the pass in which fsck checks a file system."""
+    values = {"password": 12345, "pass": 12345, "otp": 123456, "passwords": [1, 2]}
+    assert set(map(str, redact(values).values())) == {REDACTED, f"['{REDACTED}', '{REDACTED}']"}
+
+
+def test_everything_below_a_secret_name_is_hidden() -> None:
+    """Hide whole dicts and lists under a secret name, keeping what names a single secret."""
+    found = redact(
+        {"credentials": {"username": "bob", "deep": [{"x": "SEC", "y": 7}], "pw": "SEC"}}
+    )
+    assert found == {
+        "credentials": {"username": "bob", "deep": [{"x": REDACTED, "y": REDACTED}], "pw": REDACTED}
+    }
+
+
+def test_maps_of_secrets_are_hidden() -> None:
+    """Hide every value of a map from names to secrets, also of one that is called `user`."""
+    found = redact({"passwords": {"user": "SEC", "root": "SEC", "name": "SEC"}})
+    assert "SEC" not in json.dumps(found)
+    assert set(found["passwords"]) == {"user", "root", "name"}
+
+
+@pytest.mark.parametrize("naming", ["name", "Name", "key", "variable", "header", "option"])
+@pytest.mark.parametrize("holding", ["value", "Value", "default"])
+def test_named_value_is_hidden(naming: str, holding: str) -> None:
+    """Hide the value whose name is the value of another key, as container files write it."""
+    found = redact(
+        {"env": [{naming: "DB_PASSWORD", holding: "SEC"}, {naming: "TZ", holding: "UTC"}]}
+    )
+    assert found["env"] == [
+        {naming: "DB_PASSWORD", holding: REDACTED},
+        {naming: "TZ", holding: "UTC"},
+    ]
+
+
+def test_kubernetes_secret_is_hidden() -> None:
+    """Hide the data of a Kubernetes secret, and leave that of a config map."""
+    data = {"username": "YWRtaW4=", "tls.crt": "LS0t"}
+    found = redact(
+        {"items": [{"kind": "Secret", "data": data}, {"kind": "ConfigMap", "data": data}]}
+    )
+    assert found["items"][0]["data"] == dict.fromkeys(data, REDACTED)
+    assert found["items"][1]["data"] == data
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--password", "SEC"],
+        ["prog", "--token", "SEC", "--x", "y"],
+        ["prog", "--token", "SEC SEC"],
+        ["prog", "--token=SEC SEC"],
+        ["mysql", "-pSEC", "db"],
+        ["mysql", "-uroot", "-pSEC SEC"],
+        ["/usr/bin/sshpass", "-p", "SEC", "ssh", "h"],
+        ["curl", "-u", "bob:SEC", "http://x"],
+        ["curl", "-H", "Authorization: Bearer SEC123"],
+        ["redis-cli", "-a", "SEC"],
+        ["docker", "login", "-p", "SEC"],
+        ["env", "DB_PASSWORD=SEC with spaces SEC", "run"],
+        ["DB_PASSWORD=SEC\nSEC"],
+        ["sh", "-c", "mysql -pSEC"],
+        ["wg", "--private-key", "SEC"],
+        ["nmcli", "d", "wifi", "connect", "Home", "password", "SEC"],
+        ["https://bob:SEC@h/"],
+    ],
+)
+def test_secret_argument_is_hidden(words: list[str]) -> None:
+    """Hide secrets in a command line that is given as a list of words."""
+    found = redact({"cmdline": words})["cmdline"]
+    assert "SEC" not in json.dumps(found)
+    assert len(found) == len(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mkdir", "-p", "/srv/x"],
+        ["docker", "run", "-p", "8080:80"],
+        ["--password-file", "/run/pw"],
+        ["--password", "--verbose"],
+        ["password", "publickey", "keyboard-interactive"],
+        ["curl", "-s", "http://x"],
+        ["ssh", "-p", "22"],
+    ],
+)
+def test_harmless_argument_stays(words: list[str]) -> None:
+    """Leave the arguments of command lines that hold no secret."""
+    assert redact({"cmdline": words}) == {"cmdline": words}
+
+
+def test_secret_key_of_a_dict_is_hidden() -> None:
+    """Redact keys as well: a URL with a password may be one."""
+    assert list(redact({"http://a:SEC@h/": 1})) == [f"http://a:{REDACTED}@h/"]
+
+
+def test_objects_of_a_secret_kind_are_hidden() -> None:
+    """Hide the properties of what is listed under a secret name, and keep its name."""
+    listed = redact_object(
+        Identity(FILE, "k8s", "secret", "db"), {"name": "db", "type": "Opaque", "value": "SEC"}
+    )
+    assert listed.properties == {"name": "db", "type": "Opaque", "value": REDACTED}
+    single = redact_object(Identity(FILE, "secrets", "settings", "secrets"), {"user": "SEC"})
+    assert single.properties == {"user": REDACTED}
+    users = redact_object(Identity(FILE, "passwd", "user", "bob"), {"shell": "/bin/sh"})
+    assert users.properties == {"shell": "/bin/sh"}
+
+
+def test_secret_in_a_name_is_hidden() -> None:
+    """Redact plugin, kind and name."""
+    item = redact_object(Identity(FILE, "p", "k", "ftp://a:SEC@h"), {})
+    assert item.name == f"ftp://a:{REDACTED}@h"
+
+
+def test_json_in_a_string_stays_json() -> None:
+    """Redact JSON inside a string by its structure, so that it can still be parsed."""
+    inner = {
+        "user": "bob",
+        "pass": "SEC",
+        "n": [1, {"token": "SEC"}],
+        "text": "caf\u00e9 \U0001f600",
+    }
+    found = redact({"config": json.dumps({"inner": json.dumps(inner)})})["config"]
+    parsed = json.loads(json.loads(found)["inner"])
+    assert parsed == inner | {"pass": REDACTED, "n": [1, {"token": REDACTED}]}
+
+
+def test_json_in_a_string_cannot_smuggle() -> None:
+    """Give only what UTF-8 can hold, whatever JSON inside a string escapes."""
+    found = redact_text('{"password": "x", "half": "\\ud800", "nul": "\\u0000"}')
+    assert "\0" not in found
+    assert found.encode()
+    twice = redact_text('{"password": "SEC", "password": true}')
+    assert "SEC" not in twice
+    deep = redact_text('{"a":' * 900 + '{"password":"SEC"}' + "}" * 900)
+    assert "SEC" not in deep
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *"=:@/,;&|{}[]()<>$-'\" \n\\.?#%",
+        *'a b pw 12 : = -- -p -u // :// \\n \\" eyJ'.split(),
+        *"password token psk secret key API api_key user name curl mysql sshpass login".split(),
+        *"Bearer Authorization: Cookie: http://a:b@h/ --password [redacted] pass: tokens".split(),
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "-----END RSA PRIVATE KEY-----",
+        "<password>",
+        "</password>",
+        '{"password":"x"}',
+        "$6$a$b",
+        "ghp_0123456789abcdef",
+    ]
+)
+TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join) | st.text(max_size=30)
+VALUES = st.recursive(
+    TEXTS | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=800, deadline=None)
+@given(TEXTS)
+def test_redacting_text_twice_changes_nothing(text: str) -> None:
+    """Redact to a fixed point, whatever the string."""
+    once = redact_text(text)
+    assert redact_text(once) == once
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_redacting_properties_twice_changes_nothing(properties: dict[str, Any]) -> None:
+    """Redact to a fixed point, whatever the properties."""
+    once = redact(properties)
+    assert redact(once) == once
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.sampled_from(["password", "api_key", "clientSecret"]))
+def test_any_string_under_a_secret_name_is_hidden(value: str, name: str) -> None:
+    """Hide any string under a secret name that is not known to be harmless."""
+    found = redact({name: f"zq{value}"})[name]
+    assert found == REDACTED or "." in value
+
+
+HOSTILE = [
+    "a" * 100_000,
+    "a" * 100_000 + "!=",
+    "a=" * 50_000,
+    "password=" * 11_000,
+    "password: " * 10_000,
+    "password" + " " * 100_000 + "x",
+    "password:" + " x" * 50_000,
+    "password: x" + " " * 100_000 + "\n",
+    '"' * 100_000 + "=",
+    '\\"' * 50_000 + "=",
+    'password="' + '\\"' * 50_000,
+    "a='b" * 25_000,
+    "://" * 33_000,
+    "://a:" + "b" * 100_000,
+    "://a:b" * 16_000,
+    "a:b@" * 25_000,
+    "a:" * 50_000 + "@tcp(",
+    "a.b:" * 25_000,
+    "-----BEGIN " * 9_000,
+    "-----BEGIN " + "PRIVATE KEY" * 9_000,
+    "-----BEGIN RSA PRIVATE KEY-----" * 3_000,
+    "-----BEGIN RSA PRIVATE KEY-----" + "-----END " * 10_000,
+    "eyJ" * 33_000,
+    "-eyJa" * 20_000,
+    "eyJaaaaa." * 11_000,
+    "mysql " * 16_000,
+    "mysql -p" * 12_000,
+    "curl -u " * 12_000,
+    "mysql" + " " * 100_000 + "-",
+    "<password" * 11_000,
+    "<password>" * 10_000,
+    "<" + "a" * 100_000,
+    "Bearer " * 14_000,
+    "bearer" + " " * 100_000,
+    "Authorization: " * 6_000,
+    "--password " * 9_000,
+    "- " * 50_000,
+    "-" * 100_000 + "=",
+    "{" * 100_000,
+    "[" * 100_000,
+    '{"a":' * 20_000,
+    "add_user " * 11_000,
+    "add_user" + " " * 100_000,
+    "echo a:" * 14_000,
+    "jdbc:oracle:a:" * 7_000,
+    "login x password " * 6_000,
+    "login" + " " * 100_000 + "=",
+    "key " * 25_000 + "=",
+    "API key: " * 11_000,
+    ";a" * 50_000 + "=",
+    "token=" + ";a" * 50_000,
+    "=" * 100_000,
+    ":" * 100_000,
+    "\n" * 100_000 + ":",
+    "password:\n " * 9_000,
+    "$6$" * 33_000,
+    "hf_" * 33_000,
+    "0:AA" * 25_000,
+    "/" * 100_000 + "=",
+    "password=/etc" + "/a" * 50_000 + "!",
+    "token=" + "." * 100_000,
+    "token=" + "1." * 50_000,
+    "\u00e9" * 100_000 + "=",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
+def test_no_string_takes_long(text: str) -> None:
+    """Take time in proportion to the string: 100 kB of anything in well under two seconds."""
+    start = time.process_time()
+    redact({"x": text, "y": [text], text: "z"})
+    assert time.process_time() - start < 2
+
+
+def test_ordinary_objects_are_fast() -> None:
+    """Redact 10,000 objects of ten short properties in about half a second."""
+    objects = [
+        {
+            "name": f"unit-{number}.service",
+            "description": f"Serve the files of customer {number}",
+            "active_state": "active",
+            "enabled": True,
+            "path": f"/usr/lib/systemd/system/unit-{number}.service",
+            "user": "nobody",
+            "exec": f"/usr/bin/serve --port {number}",
+            "memory_limit": 1 << 20,
+            "after": ["network.target", "local-fs.target"],
+            "ipv4": {"address": f"10.0.{number % 250}.1", "enabled": False},
+        }
+        for number in range(10_000)
+    ]
+    start = time.process_time()
+    for properties in objects:
+        redact(properties)
+    assert time.process_time() - start < 2
+
+
+def test_example_gives_away_nothing() -> None:
+    """Keep every secret planted in the example out of objects and their text."""
+    planted = EXAMPLE.read_text().count("PLANTED")
+    _, objects = StateFile(EXAMPLE).read()
+    shown = [(*item.identity, item.json(), *vars_of(item)) for item in objects]
+    assert planted >= 20
+    assert len(shown) >= 60
+    assert "PLANTED" not in repr(shown)
+    assert sum(repr(row).count(REDACTED) for row in shown) >= planted
+
+
+def vars_of(item: Any) -> tuple[str, str]:
+    """Give what is embedded and what is searched."""
+    rendering = render(item)
+    return rendering.text, rendering.words
