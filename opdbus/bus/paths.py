@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from typing import Final
 
 from opdbus.errors import UnknownObject
@@ -10,7 +11,9 @@ from opdbus.errors import UnknownObject
 ROOT: Final = "/org/opdbus"
 STATE: Final = "/org/opdbus/state"
 
-_PLAIN = re.compile(rb"[A-Za-z0-9]")
+_PLAIN: Final = string.ascii_letters + string.digits
+# each byte, read as Latin-1, that is not itself in a path
+_ESCAPES: Final = {byte: f"_{byte:02x}" for byte in range(256) if chr(byte) not in _PLAIN}
 _ESCAPED = re.compile(r"_([0-9a-f]{2})")
 _PART = re.compile(r"(?:[A-Za-z]|_[0-9a-f]{2})(?:[A-Za-z0-9]|_[0-9a-f]{2})*|_")
 
@@ -19,13 +22,8 @@ def escape(name: str) -> str:
     """Escape a name into one element of an object path; the empty name is `_`."""
     if not name:
         return "_"
-    data = name.encode()
-    return "".join(
-        chr(byte)
-        if _PLAIN.match(bytes([byte])) and not (index == 0 and chr(byte).isdigit())
-        else f"_{byte:02x}"
-        for index, byte in enumerate(data)
-    )
+    escaped = name.encode().decode("latin-1").translate(_ESCAPES)
+    return f"_{ord(escaped[0]):02x}{escaped[1:]}" if escaped[0].isdigit() else escaped
 
 
 def unescape(element: str) -> str:
