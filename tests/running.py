@@ -94,8 +94,8 @@ class Running:
         self._logs = 0
 
     def __enter__(self) -> Self:
-        """Start it."""
-        return self.start()
+        """Start it, unless that is done."""
+        return self if self._process else self.start()
 
     def __exit__(self, *_: object) -> None:
         """Kill it, if it still runs."""

@@ -1,0 +1,480 @@
+"""The daemon's whole life, as a child process on a private bus."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import (
+    ROOT_PATH,
+    STATE,
+    STATE_PATH,
+    VECTORIZER,
+    Bus,
+    Caller,
+    Running,
+    calling,
+    replace,
+    state_file,
+)
+
+from opdbus.bus.connection import RemoteError
+
+BAD = "{ not json"
+Make = Callable[..., Running]
+
+
+def ask(daemon: Running, work: Callable[[Caller], Awaitable[Any]]) -> Any:
+    """Do work as a client of a daemon."""
+
+    async def both() -> Any:
+        async with calling(daemon.bus) as caller:
+            return await work(caller)
+
+    return asyncio.run(both())
+
+
+def path_of(name: str) -> str:
+    """Give the path of a unit."""
+    return f"/org/opdbus/state/systemd/unit/{name}"
+
+
+def many(path: Path, count: int) -> Path:
+    """Write a state file of units with texts of their own."""
+    words = "network mail disk user time login backup service host rule".split()
+    text = [
+        f"{words[n % 10]} {words[n // 10 % 10]} {words[n // 100 % 10]} {n}" for n in range(count)
+    ]
+    return state_file(path, {f"u{n}": text[n] for n in range(count)})
+
+
+# a whole life
+
+
+def test_life(daemons: Make, tmp_path: Path) -> None:
+    """Load, be ready, follow the file, start again with nothing to compute, end with 0."""
+    file = state_file(tmp_path / "state.json", {"a": "network", "b": "mail"})
+    daemon = daemons(STATE_FILE=file)
+
+    async def first(caller: Caller) -> None:
+        await caller.vectorized()
+        state_file(file, {"a": "network", "b": "disk", "c": "time"})
+        changed = await caller.signal("Changed", lambda body: body[0] == 2)
+        assert sorted(changed[1]) == [[path_of("b"), "changed"], [path_of("c"), "added"]]
+        assert await caller.signal("Vectorized", lambda b: b[0] == 2) == [2, "medium", 2, 1]
+        state_file(file, {"b": "disk", "c": "time"})
+        changed = await caller.signal("Changed", lambda body: body[0] == 3)
+        assert changed[1] == [[path_of("a"), "removed"]]
+
+    async def second(caller: Caller) -> None:
+        await caller.vectorized()
+        assert await caller.signal("Vectorized") == [3, "medium", 0, 2]
+        states = [
+            body[1]["State"]
+            for _, name, body in caller.signals
+            if name == "PropertiesChanged" and "State" in body[1]
+        ]
+        assert states[-1:] == ["ready"]
+
+    with daemon:
+        ask(daemon, first)
+        assert daemon.stop() == 0
+        daemon.start()
+        ask(daemon, second)
+        daemon.wait_for_log("vectors=2")
+        assert daemon.stop() == 0
+    assert "stopped" in daemon.log
+    assert "Traceback" not in daemon.logs()
+
+
+def test_loading_comes_before_ready(daemons: Make) -> None:
+    """Serve at once as `loading`, answer lexical search, and let the rest wait for the model."""
+    daemon = daemons()
+    (daemon.state_dir / "graphs").rename(daemon.state_dir / "elsewhere")  # to be built, slowly
+
+    async def work(caller: Caller) -> None:
+        await caller._until_owned()
+        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "loading"
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
+        await caller.signal("Changed")
+        hybrid = asyncio.ensure_future(search(caller, "hybrid"))
+        assert await search(caller, "lexical")
+        assert not hybrid.done()
+        assert await hybrid
+        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "ready"
+
+    with daemon:
+        ask(daemon, work)
+
+
+async def search(caller: Caller, mode: str, question: str = "mail") -> list[Any]:
+    """Search over the bus."""
+    hits: list[Any] = (
+        await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 5, {"mode": mode})
+    )[0]
+    return hits
+
+
+# the state file
+
+
+def test_a_bad_edit_keeps_the_last_good_state(daemons: Make, tmp_path: Path) -> None:
+    """Keep serving, set LastError and say so, be degraded, and recover with the next good file."""
+    file = state_file(tmp_path / "state.json", {"a": "network"})
+
+    async def work(caller: Caller) -> None:
+        await caller.vectorized()
+        replace(file, BAD)
+        told = await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError"))
+        assert "line 1 column 3" in told[1]["LastError"]
+        await caller.ready("degraded")
+        assert await caller.get(STATE_PATH, STATE, "Count") == 1
+        with pytest.raises(RemoteError) as caught:
+            await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        assert caught.value.name == "org.opdbus.Error.StateFile"
+        state_file(file, {"a": "network", "b": "mail"})
+        await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError") == "")
+        await caller.ready("ready")
+        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+
+    with daemons(STATE_FILE=file) as daemon:
+        ask(daemon, work)
+        assert "state file refused" in daemon.log
+
+
+@pytest.mark.parametrize("wrong", ["bad", "missing"])
+def test_a_bad_file_at_start_serves_what_was_stored(
+    daemons: Make, tmp_path: Path, wrong: str
+) -> None:
+    """Serve the stored state, say why in LastError, and take in a good file when it comes."""
+    (tmp_path / "here").mkdir()
+    file = state_file(tmp_path / "here" / "state.json", {"a": "network"})
+    daemon = daemons(STATE_FILE=file)
+
+    async def work(caller: Caller) -> None:
+        assert await caller.ready("degraded") == "degraded"
+        assert await caller.get(STATE_PATH, STATE, "Count") == 1
+        error = await caller.get(STATE_PATH, STATE, "LastError")
+        assert str(file) in error
+        assert ("line 1" if wrong == "bad" else "No such file") in error
+        state_file(file, {"b": "mail", "c": "disk"})
+        await caller.signal("Changed")
+        await caller.ready("ready")
+        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+
+    with daemon:
+        ask(daemon, Caller.vectorized)
+        daemon.stop()
+        if wrong == "bad":
+            replace(file, BAD)
+        else:
+            file.unlink()
+        daemon.start()
+        ask(daemon, work)
+
+
+def test_sighup_and_reload_read_the_file_again(daemons: Make, tmp_path: Path) -> None:
+    """Read the file again on SIGHUP and on Reload, which returns when it is taken in."""
+    file = state_file(tmp_path / "state.json", {"a": "network"})
+
+    async def work(caller: Caller) -> None:
+        await caller.vectorized()
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for_log("reloading.*\n.*state file read.*changed=0")
+        state_file(file, {"a": "network", "b": "mail"})
+        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        assert await caller.get(STATE_PATH, STATE, "Count") == 2
+
+    with daemons(STATE_FILE=file) as daemon:
+        ask(daemon, work)
+
+
+# ending
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_told_to(daemons: Make, number: signal.Signals) -> None:
+    """End an idle daemon within 3 s, with exit code 0."""
+    with daemons() as daemon:
+        ask(daemon, Caller.vectorized)
+        daemon.send(number)
+        assert daemon.exit_code(3.0) == 0
+
+
+@pytest.mark.parametrize("phase", ["starting", "serving", "state file read", "model proven"])
+def test_sigterm_ends_it_in_every_phase(daemons: Make, tmp_path: Path, phase: str) -> None:
+    """End within 3 s with exit code 0, be it loading, building its graph or vectorizing."""
+    file = many(tmp_path / "state.json", 4000)
+    daemon = daemons(STATE_FILE=file, BATCH_TOKENS=32)
+    if phase != "model proven":  # have it build the graph meanwhile
+        (daemon.state_dir / "graphs").rename(daemon.state_dir / "elsewhere")
+    with daemon:
+        daemon.wait_for_log(phase)
+        assert daemon.stop() == 0, daemon.log
+    assert "Traceback" not in daemon.log
+    assert "never retrieved" not in daemon.log
+
+
+def test_sigterm_right_at_the_start_is_no_failure() -> None:
+    """End with exit code 0 also while the daemon is still importing."""
+    program = (
+        "import os, signal, sys, threading\n"
+        "from opdbus.cli import commands, main\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'opdbus.daemon':\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['daemon']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_callers_are_answered_when_it_ends(daemons: Make) -> None:
+    """Answer a call that still waits for the model with ShuttingDown."""
+    daemon = daemons()
+    (daemon.state_dir / "graphs").rename(daemon.state_dir / "elsewhere")
+
+    async def work(caller: Caller) -> None:
+        await caller._until_owned()
+        waiting = [asyncio.ensure_future(search(caller, "vector")) for _ in range(5)]
+        await search(caller, "lexical")
+        daemon.send(signal.SIGTERM)
+        for call in waiting:
+            with pytest.raises(RemoteError) as caught:
+                await call
+            assert caught.value.name == "org.opdbus.Error.ShuttingDown"
+
+    with daemon:
+        ask(daemon, work)
+        assert daemon.exit_code(3.0) == 0
+
+
+def test_a_lost_bus_ends_it_with_nothing_lost(daemons: Make, tmp_path: Path) -> None:
+    """Say so and exit 1 within 3 s when the bus dies; have everything at the next start."""
+    file = state_file(tmp_path / "state.json", {"a": "network", "b": "mail"})
+    bus = Bus()
+    daemon = daemons(bus=bus.address, STATE_FILE=file)
+
+    async def publish(caller: Caller) -> None:
+        await caller.vectorized()
+        await caller.call(
+            STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "test",
+            [("p", "k", "n", {"description": "disk"})], {},
+        )  # fmt: skip
+
+    async def after(caller: Caller) -> None:
+        await caller.vectorized()
+        assert await caller.get(STATE_PATH, STATE, "Count") == 3
+
+    with daemon:
+        ask(daemon, publish)
+        bus.kill()
+        assert daemon.exit_code(3.0) == 1
+        assert "the connection to the message bus was lost" in daemon.log
+        assert "Traceback" not in daemon.log
+        again = Bus()
+        daemon.bus = again.address
+        daemon.start()
+        ask(daemon, after)
+        daemon.stop()
+        again.kill()
+
+
+# what cannot be
+
+
+def test_a_second_daemon_is_refused(daemons: Make) -> None:
+    """Refuse a bus that is served and a folder that is in use, each with one sentence."""
+    with daemons("one") as first:
+        ask(first, Caller.ready)
+        with daemons("two", bus=first.bus) as second:
+            assert second.exit_code() == 4
+            assert "org.opdbus is owned already: another op-dbus serves this bus" in second.log
+            assert "Traceback" not in second.log
+        third = daemons("three")
+        third.state_dir = first.state_dir
+        with third:
+            assert third.exit_code() == 1
+            assert "another op-dbus uses the database" in third.log
+        ask(first, Caller.ready)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "sentences"),
+    [
+        ({"EXECUTION_PROVIDER": "cuda"}, 3, [r"cuda cannot run: .*;"]),
+        ({"MODEL": "/nonexistent"}, 3, ["/nonexistent"]),
+        ({"MODEL": "", "MODEL_DIR": "/nonexistent", "VECTOR_LEVEL": "high"}, 3,
+         ["the high model .* is not at /nonexistent"]),
+        ({"VECTOR_LEVEL": "huge", "BATCH_TOKENS": "-1"}, 2,
+         ["OP_DBUS_VECTOR_LEVEL='huge'", "OP_DBUS_BATCH_TOKENS='-1'"]),
+        ({"VECTOR_LEVLE": "low"}, 2, ["did you mean OP_DBUS_VECTOR_LEVEL"]),
+        ({"BUS": "unix:path=/nonexistent"}, 4, ["cannot reach the message bus unix:path=/nonex"]),
+        ({"STATE_DIR": "/proc/nowhere"}, 1, ["cannot open the database /proc/nowhere/memory.db"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_with_an_exit_code(
+    daemons: Make, settings: dict[str, str], code: int, sentences: list[str]
+) -> None:
+    """Exit with the code of design.md, and say all that is wrong without a traceback."""
+    if "cuda" in settings.values() and Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+    daemon = daemons(**settings)
+    daemon.bus = settings.get("BUS", daemon.bus)
+    with daemon:
+        assert daemon.exit_code() == code, daemon.log
+    for sentence in sentences:
+        assert re.search(sentence, daemon.log), daemon.log
+    assert "Traceback" not in daemon.log
+
+
+def test_a_chain_moves_on_and_says_why(daemons: Make) -> None:
+    """Serve on the next provider, with the reason in Fallbacks, status and log."""
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+
+    async def work(caller: Caller) -> None:
+        assert await caller.ready("degraded") == "degraded"
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:onnxruntime"
+        assert await caller.get(ROOT_PATH, VECTORIZER, "RequestedProvider") == "cuda,cpu"
+        ((provider, reason),) = await caller.get(ROOT_PATH, VECTORIZER, "Fallbacks")
+        assert (provider, reason[:15]) == ("cuda", "cuda cannot run")
+        assert len(await search(caller, "vector")) == 5
+
+    with daemons(EXECUTION_PROVIDER="cuda,cpu") as daemon:
+        ask(daemon, work)
+        assert "cuda: cuda cannot run" in daemon.cli("status").stdout
+        assert "provider refused" in daemon.log
+
+
+def test_level_none_searches_words(daemons: Make) -> None:
+    """Be ready without a model: lexical search answers, vector methods say NoModel at once."""
+
+    async def work(caller: Caller) -> None:
+        await caller.ready("ready")
+        assert await search(caller, "lexical")
+        assert await caller.get(STATE_PATH, STATE, "Pending") == 0
+        some = path_of("sshd_2eservice")
+        calls = [
+            (ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "x", {}),
+            (ROOT_PATH, f"{VECTORIZER}.VectorizeMany", "asa{sv}", ["x"], {}),
+            (ROOT_PATH, f"{VECTORIZER}.CountTokens", "asa{sv}", ["x"], {}),
+            (STATE_PATH, f"{STATE}.Search", "sua{sv}", "x", 1, {}),
+            (STATE_PATH, f"{STATE}.Similar", "oua{sv}", some, 1, {}),
+            (STATE_PATH, f"{STATE}.Vector", "oa{sv}", some, {}),
+            (some, "org.opdbus.Object1.GetVector", "a{sv}", {}),
+            (some, "org.opdbus.Object1.Similar", "ua{sv}", 1, {}),
+        ]
+        for call in calls:
+            with pytest.raises(RemoteError) as caught:
+                await caller.call(*call)
+            assert caught.value.name == "org.opdbus.Error.NoModel", call
+
+    with daemons(VECTOR_LEVEL="none") as daemon:
+        ask(daemon, work)
+        assert daemon.stop() == 0
+
+
+def test_the_files_are_the_daemons_alone(daemons: Make) -> None:
+    """Give nobody else a look into database, write-ahead log and lock."""
+    daemon = daemons()
+    before = os.umask(0)
+    try:
+        daemon.start()
+    finally:
+        os.umask(before)
+    with daemon:
+        ask(daemon, Caller.vectorized)
+        files = [file for file in daemon.state_dir.iterdir() if file.is_file()]
+        assert {"memory.db", "memory.db-wal"} <= {file.name for file in files}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+# callers who leave
+
+
+_PUBLISHER = """
+import asyncio, sys
+from opdbus.bus.connection import Connection
+
+async def main():
+    async with Connection(sys.argv[1]) as connection:
+        await connection.call("org.opdbus", "/org/opdbus/state", "org.opdbus.State1.Publish",
+            "sa(sssa{sv})a{sv}", "test", [("p", "k", "n", {"description": "disk"})],
+            {"lifetime": "connection"})
+        print("published", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_objects_vanish_with_their_publisher(daemons: Make, number: signal.Signals) -> None:
+    """Remove what lives as long as a connection when its process ends, also by kill -9."""
+
+    async def work(caller: Caller) -> None:
+        await caller.vectorized()
+        publisher = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _PUBLISHER, daemon.bus, stdout=asyncio.subprocess.PIPE
+        )
+        assert publisher.stdout
+        assert await publisher.stdout.readline() == b"published\n"
+        await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "added"]])
+        publisher.send_signal(number)
+        await publisher.wait()
+        await caller.signal("Changed", lambda b: b[1] == [[f"{STATE_PATH}/p/k/n", "removed"]])
+
+    with daemons() as daemon:
+        ask(daemon, work)
+
+
+# size
+
+
+def test_ten_thousand_objects_are_served(daemons: Make, tmp_path: Path) -> None:
+    """List, find and introspect among 10,000 objects, each by its path."""
+    file = many(tmp_path / "state.json", 10_000)
+
+    async def work(caller: Caller) -> None:
+        await caller.ready()
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 10_000)
+        introspect = "org.freedesktop.DBus.Introspectable.Introspect"
+        text = (await caller.call(f"{STATE_PATH}/systemd/unit", introspect))[0]
+        assert text.count("<node name=") == 500
+        got = (await caller.call(STATE_PATH, f"{STATE}.Get", "oa{sv}", path_of("u9999"), {}))[0]
+        assert json.loads(got)["name"] == "u9999"
+        total, page = await caller.call(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 9_990, 100)
+        assert (total, len(page)) == (10_000, 10)
+        changes = [body[1] for _, name, body in caller.signals if name == "Changed"]
+        assert max(map(len, changes), default=0) <= 500
+
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
+        ask(daemon, work)
+
+
+def test_very_long_names_do_not_end_the_connection(daemons: Make, tmp_path: Path) -> None:
+    """Tell of objects with names of 40 kB each, and serve on."""
+    file = state_file(tmp_path / "state.json", {"é" * 20_000 + str(n): "mail" for n in range(200)})
+
+    async def work(caller: Caller) -> None:
+        await caller.ready()
+        assert await caller.get(STATE_PATH, STATE, "Count") == 200
+
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
+        ask(daemon, work)
+        listed = daemon.cli("list", "--json")
+        assert json.loads(listed.stdout)["total"] == 200, listed.stderr

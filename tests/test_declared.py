@@ -1,0 +1,178 @@
+"""The state file in step with the memory: taken in, watched, and kept when it turns bad."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import replace, state_file
+
+from opdbus.errors import StateFileError, StoreError
+from opdbus.index.declared import Declared
+from opdbus.index.memory import Changed, Memory
+
+BAD = "{ not json"
+
+
+class Watched:
+    """A memory and its state file, and what was told of them."""
+
+    def __init__(self, memory: Memory, declared: Declared) -> None:
+        self.memory = memory
+        self.declared = declared
+        self.errors: list[str] = []
+        self._news = asyncio.Event()
+        declared.on_error_changed = self._take_error
+        memory.notify = lambda event: self._news.set() if isinstance(event, Changed) else None
+
+    def _take_error(self) -> None:
+        self.errors.append(self.declared.last_error)
+        self._news.set()
+
+    def names(self) -> set[str]:
+        """Give the names of all objects."""
+        return {entry.identity.name for entry in self.memory.catalogue}
+
+    async def until(self, true: Callable[[], object]) -> None:
+        """Wait until something holds, looking after each change."""
+        async with asyncio.timeout(30):
+            while not true():
+                self._news.clear()
+                await self._news.wait()
+
+
+def run(tmp_path: Path, work: Callable[[Watched], Awaitable[Any]], *, watch: bool = False) -> Any:
+    """Do work beside a memory whose state file is state.json."""
+
+    async def both() -> Any:
+        async with Memory(tmp_path / "state" / "memory.db") as memory:
+            declared = Declared(tmp_path / "state.json", memory)
+            watched = Watched(memory, declared)
+            watching = asyncio.create_task(declared.watch()) if watch else None
+            try:
+                return await work(watched)
+            finally:
+                if watching:
+                    watching.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await watching
+
+    return asyncio.run(both())
+
+
+def test_a_file_is_taken_in(tmp_path: Path) -> None:
+    """Hold exactly what the file declares after each load."""
+
+    async def work(house: Watched) -> None:
+        state_file(house.declared.path, {"a": "one", "b": "two"})
+        await house.declared.load()
+        assert house.names() == {"a", "b"}
+        state_file(house.declared.path, {"b": "three", "c": "four"})
+        await house.declared.load()
+        assert house.names() == {"b", "c"}
+        assert house.errors == []
+
+    run(tmp_path, work)
+
+
+def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
+    """Keep the last good state, say what is wrong, and take back the error with the next good."""
+
+    async def work(house: Watched) -> None:
+        path = state_file(house.declared.path, {"a": "one"})
+        await house.declared.load()
+        replace(path, BAD)
+        with pytest.raises(StateFileError, match="line 1"):
+            await house.declared.load()
+        await house.declared.try_load()
+        assert house.names() == {"a"}
+        assert len(house.errors) == 1
+        assert "line 1" in house.declared.last_error
+        state_file(path, {"a": "one"})
+        await house.declared.load()
+        assert (house.errors[1:], house.declared.last_error) == ([""], "")
+
+    run(tmp_path, work)
+
+
+def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
+    """Keep what an earlier run stored where the file is missing, and say so."""
+
+    async def first(house: Watched) -> None:
+        state_file(house.declared.path, {"a": "one"})
+        await house.declared.load()
+
+    async def second(house: Watched) -> None:
+        house.declared.path.unlink()
+        assert not house.declared.tried
+        await house.declared.try_load()
+        assert house.declared.tried
+        assert house.names() == {"a"}
+        assert "No such file" in house.declared.last_error
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+@pytest.mark.parametrize("start", ["good", "bad", "missing", "folder missing"])
+def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
+    """Take in every later state of the file, however it began."""
+
+    async def work(house: Watched) -> None:
+        path = house.declared.path
+        if start == "good":
+            state_file(path, {"old": "one"})
+        elif start == "bad":
+            replace(path, BAD)
+        await house.declared.try_load()
+        state_file(path, {"a": "one"})
+        await house.until(lambda: house.names() == {"a"} and not house.declared.last_error)
+        replace(path, BAD)
+        await house.until(lambda: house.declared.last_error)
+        assert house.names() == {"a"}
+        path.write_text(state_file(tmp_path / "other", {"b": "in place"}).read_text())
+        await house.until(lambda: house.names() == {"b"})
+        path.unlink()
+        await house.until(lambda: "No such file" in house.declared.last_error)
+        assert house.names() == {"b"}
+
+    run(tmp_path, work, watch=True)
+
+
+def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:
+    """Take in the same file at the next load where the database refused it before."""
+
+    async def work(house: Watched) -> None:
+        state_file(house.declared.path, {"a": "one"})
+        replace_ = house.memory.replace
+
+        async def fail(*_: Any) -> Any:
+            raise StoreError("the disk is full")
+
+        house.memory.replace = fail  # type: ignore[method-assign] -- a disk cannot be filled here
+        with pytest.raises(StoreError):
+            await house.declared.load()
+        assert house.declared.last_error == "the disk is full"
+        house.memory.replace = replace_  # type: ignore[method-assign]
+        await house.declared.load()
+        assert house.names() == {"a"}
+
+    run(tmp_path, work)
+
+
+def test_a_reader_who_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
+    """Finish a load whose caller is cancelled, at whatever moment."""
+
+    async def work(house: Watched) -> None:
+        for number in range(30):
+            state_file(house.declared.path, {f"a{number}": "one"})
+            task = asyncio.ensure_future(house.declared.load())
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await house.declared.load()
+            assert house.names() == {f"a{number}"}
+
+    run(tmp_path, work)
