@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from opdbus.state import document
 from opdbus.state.flatten import Reader
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Identity, Json, StateObject
 
-VERSION = 1
+VERSION: Final = 1
+MAX_SHOWN: Final = 40
 
 
 class StateFile:
@@ -34,25 +36,27 @@ class StateFile:
         self._reader.forget()
 
     def _plugins(self) -> dict[str, dict[str, Json]]:
-        content = document.read(self.path)
+        text = document.text_of(self.path)
+        content = document.parse(text, self.path)
         problem = _problem(content)
         if problem:
             keys, sentence = problem
-            raise document.locate(document.text_of(self.path), self.path, keys, sentence)
+            raise document.locate(text, self.path, keys, sentence)
         plugins: dict[str, dict[str, Json]] = content["plugins"]
         return plugins
 
 
 def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
     """Find what in the content is not a state file: its JSON path and a sentence."""
-    version = content.get("version")
-    if version is None:
+    if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
+    version = content["version"]
     if version != VERSION or isinstance(version, bool):
-        return ("version",), f"version {version!r} is unknown: this op-dbus reads {VERSION}"
-    plugins = content.get("plugins")
-    if plugins is None:
+        shown = json.dumps(version)[:MAX_SHOWN]
+        return ("version",), f"version {shown} is unknown: this op-dbus reads {VERSION}"
+    if "plugins" not in content:
         return (), 'there is no "plugins": add "plugins": {}'
+    plugins = content["plugins"]
     if not isinstance(plugins, dict):
         return ("plugins",), '"plugins" must be an object of plugins'
     for name, plugin in plugins.items():
