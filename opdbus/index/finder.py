@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opdbus.index.store import Entry, Store
 
 _LEXICAL_CANDIDATES = 1000
+# An identifier that more entries than this have, such as a common port, names none of them.
+_FEW = 5
 # Words are looked for in this much of a question: the rest of a longer one would stop the loop.
 _QUESTION_CHARACTERS = 10_000
 
@@ -125,9 +127,18 @@ class Finder:
 
 def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, float]:
     highest = ceiling([store.count_matches(term) for term in terms], objects)
-    return {
-        entry: min(1.0, score / highest) for entry, score in store.match(terms, _LEXICAL_CANDIDATES)
-    }
+    found = store.match(terms, _LEXICAL_CANDIDATES)
+    shares = {entry: min(1.0, score / highest) for entry, score in found}
+    return shares | dict.fromkeys(_named(store, terms), 1.0)
+
+
+def _named(store: Store, terms: Sequence[str]) -> list[int]:
+    """Find the few entries that have every identifier of a question: they are meant literally."""
+    identifiers = [term for term in terms if lexical.is_identifier(term)]
+    if not identifiers:
+        return []
+    having = store.match(identifiers, _FEW + 1, every=True)
+    return [entry for entry, _ in having] if len(having) <= _FEW else []
 
 
 def _cosines(engine: Engine, query: NDArray[np.float32], view: View) -> NDArray[np.float32]:

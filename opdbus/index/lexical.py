@@ -14,12 +14,26 @@ STOP_WORDS: Final = frozenset(
     "thing things this those to up us was we were what when where whether which who whom "
     "whose why will with would you your list find please belong belongs happens happen".split()
 )
-_TERM = re.compile(r"[^\W_]+")
-# A query of more terms than this is a document; its rarest words are not worth the scan.
+_TERM = re.compile(r"[^\W_]+(?:[-._:/@+]+[^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
+# A question of more terms than this is a document; its rarest words are not worth the scan.
 MAX_TERMS: Final = 64
 
 
 def terms(question: str) -> list[str]:
-    """Give the words of a question that may tell objects apart, each once."""
-    words = dict.fromkeys(word.lower() for word in _TERM.findall(question))
-    return [word for word in words if word not in STOP_WORDS][:MAX_TERMS]
+    """Give the words of a question that may tell objects apart, each once.
+
+    What has digits or slashes inside, such as an address, a version or a path, is one term: it
+    is meant whole, and matches as a phrase. Other compounds count as their words.
+    """
+    found: dict[str, None] = {}
+    for compound in _TERM.findall(question.lower()):
+        parts = _PART.findall(compound)
+        exact = len(parts) > 1 and is_identifier(compound)
+        found |= dict.fromkeys([compound] if exact else parts)
+    return [term for term in found if term not in STOP_WORDS][:MAX_TERMS]
+
+
+def is_identifier(term: str) -> bool:
+    """Tell an address, port, path or numbered name from a mere word."""
+    return "/" in term or any(c.isdigit() for c in term)

@@ -221,12 +221,18 @@ class Store:
 
     # lexical search
 
-    def match(self, terms: Sequence[str], limit: int) -> list[tuple[int, float]]:
-        """Give (id, BM25 score, larger is better) of the objects that best match any term."""
+    def match(
+        self, terms: Sequence[str], limit: int, *, every: bool = False
+    ) -> list[tuple[int, float]]:
+        """Give (id, BM25 score, larger is better) of the objects that best match any term.
+
+        With `every`, only of those that match all terms.
+        """
+        joined = (" AND " if every else " OR ").join(map(_quoted, terms))
         rows = self._database.execute(
             "SELECT rowid, -bm25(lexicon, 4.0, 2.0, 1.0) AS score FROM lexicon"
             " WHERE lexicon MATCH ? ORDER BY score DESC LIMIT ?",
-            (" OR ".join(map(_quoted, terms)), limit),
+            (joined, limit),
         )
         return [(row[0], row[1]) for row in rows]
 
