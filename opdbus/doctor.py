@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
+import tempfile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.bus.connection import Connection, RemoteError
 from opdbus.engine.providers import candidates
-from opdbus.errors import BusError, OpDbusError
+from opdbus.errors import BusError, ModelError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
@@ -98,26 +98,48 @@ def _model(config: Config) -> Verdict:
     level = config.vector_level
     if level == "none":
         return Verdict("model", "warning", "level none: lexical search only")
+    how = folder.how_to_get(LEVELS[level])
     try:
         model = folder.load(LEVELS[level], config)
+        _open(model)
+    except ImportError as error:
+        return Verdict(f"model {level}", "wrong", f"cannot be read without {error.name}", how)
     except OpDbusError as error:
-        finding, _, advice = str(error).partition(": ")
-        return Verdict(f"model {level}", "wrong", finding, advice)
+        advice = "" if how in str(error) else f"get its files again: {how}"
+        return Verdict(f"model {level}", "wrong", str(error), advice)
     return Verdict(f"model {level}", "ok", f"{model.name} in {model.folder}, checksums right")
+
+
+def _open(model: folder.Model) -> None:
+    """Open the files that only the daemon reads; raises ModelError, ImportError."""
+    from safetensors import SafetensorError, safe_open
+
+    from opdbus.engine.tokenizer import Tokenizer
+
+    Tokenizer(model.tokenizer, model.shape.max_tokens)
+    try:
+        with safe_open(model.weights, framework="numpy"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the weights {model.weights}: {error}") from None
 
 
 def _folder(subject: str, path: Path) -> Verdict:
     existing = next(p for p in (path, *path.parents) if p.exists())
     if not existing.is_dir():
         return Verdict(subject, "wrong", f"{existing} is not a folder", "move that file away")
-    if os.access(existing, os.W_OK | os.X_OK):
-        return Verdict(subject, "ok", f"{path} can be written")
-    return Verdict(
-        subject,
-        "wrong",
-        f"this user cannot write {existing}",
-        f"run as its owner, or set OP_DBUS_STATE_DIR to a folder of yours (now {path})",
-    )
+    try:
+        # tried, not looked up: permissions say nothing of a read-only mount
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return Verdict(
+            subject,
+            "wrong",
+            f"this user cannot write {existing}: {error.strerror}",
+            f"run as its owner, or set OP_DBUS_STATE_DIR to a folder of yours (now {path})",
+        )
+    return Verdict(subject, "ok", f"{path} can be written")
 
 
 def _state_file(config: Config) -> Verdict:

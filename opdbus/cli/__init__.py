@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 
 from opdbus.errors import OpDbusError
 
@@ -16,6 +17,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from opdbus.cli.commands import Unread, root
 
+    if sys.stdout is None:  # closed by who started us
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end
     # whatever a name holds, it is printed as well as this terminal can
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

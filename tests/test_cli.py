@@ -1,0 +1,363 @@
+"""The command line: what each command prints, with which exit code, on what it prints to."""
+
+import asyncio
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import EXAMPLE
+from running import Bus, Caller, Running, calling, environment, state_file
+
+ESCAPE = "\x1b"
+SSHD = "systemd/unit/sshd.service"
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
+) -> Iterator[Running]:
+    """Serve the example to all tests of this file, which change nothing that others see."""
+    folder, bus = tmp_path_factory.mktemp("served"), Bus()
+    shutil.copytree(tiny_graphs, folder / "state" / "graphs")
+    with Running(folder, bus.address, MODEL=tiny_model, STATE_FILE=EXAMPLE) as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await Caller.vectorized(caller)
+
+        asyncio.run(wait())
+        yield daemon
+    bus.kill()
+
+
+def ok(daemon: Running, *arguments: str, stdin: str = "") -> str:
+    """Run a command that succeeds quietly, and give what it prints."""
+    done = daemon.cli(*arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ESCAPE not in done.stdout
+    return str(done.stdout)
+
+
+def as_json(daemon: Running, *arguments: str) -> Any:
+    """Run a command with --json, and give what it prints as values."""
+    return json.loads(ok(daemon, *arguments, "--json"))
+
+
+def fails(daemon: Running, code: int, *arguments: str, **more: str) -> str:
+    """Run a command that fails with one sentence, and give the sentence."""
+    done = daemon.cli(*arguments, **more)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.startswith("op-dbus: ")
+    assert "Traceback" not in done.stderr
+    return str(done.stderr)
+
+
+# what is printed
+
+
+def test_status(served: Running) -> None:
+    """Show what the daemon does, and the proof of what it does it on."""
+    values = as_json(served, "status")
+    assert (values["State"], values["Provider"], values["Pending"]) == (
+        "ready",
+        "cpu:onnxruntime",
+        0,
+    )
+    assert values["Count"] == values["Vectorized"] > 60
+    shown = ok(served, "status")
+    assert re.search(r"Proof +\d+ nodes on CPUExecutionProvider; vectors within", shown)
+    assert re.search(r"Fallbacks +none", shown)
+
+
+def test_levels(served: Running) -> None:
+    """List the levels, and say how to get those that are missing."""
+    rows = {row["level"]: row for row in as_json(served, "levels")}
+    assert rows.keys() == {"none", "low", "medium", "high"}
+    assert (rows["medium"]["status"], rows["none"]["dimension"]) == ("loaded", 0)
+    assert "medium" in ok(served, "levels")
+
+
+def test_search(served: Running) -> None:
+    """Print hits with score, name and text; all of it as JSON."""
+    hits = as_json(served, "search", "sshd", "-n", "3", "--mode", "lexical")
+    assert hits[0]["name"] == "sshd.service"
+    assert hits[0].keys() >= {"path", "score", "plugin", "kind", "source", "snippet", "vector"}
+    lines = ok(served, "search", "who am i", "-n", "4").splitlines()
+    assert lines[0].split() == ["score", "object", "text"]
+    assert len(lines) == 5
+    only = as_json(served, "search", "x", "--plugin", "systemd", "--kind", "unit", "-n", "100")
+    assert {(hit["plugin"], hit["kind"]) for hit in only} == {("systemd", "unit")}
+    rest = as_json(served, "search", "who am i", "-n", "2", "--offset", "2")
+    assert rest == as_json(served, "search", "who am i", "-n", "4")[2:]
+
+
+def test_similar_and_show(served: Running) -> None:
+    """Name an object as PLUGIN/KIND/NAME or by its path, and print all about it."""
+    shown = as_json(served, "show", SSHD)
+    assert (shown["Name"], shown["Source"], shown["Observed"]) == ("sshd.service", "file", None)
+    assert shown["Declared"]["description"]
+    assert as_json(served, "show", shown["Path"]) == shown
+    assert shown["Distance"] is None
+    assert "sshd.service" in ok(served, "show", SSHD)
+    assert len(as_json(served, "similar", SSHD, "-n", "3")) == 3
+    assert SSHD not in ok(served, "similar", SSHD)
+
+
+def test_list(served: Running) -> None:
+    """List all objects, some of them, or a page of them."""
+    everything = as_json(served, "list")
+    assert everything["total"] == len(everything["objects"]) > 60
+    page = as_json(served, "list", "-n", "5", "--offset", "3")
+    assert page["objects"] == everything["objects"][3:8]
+    units = as_json(served, "list", "--plugin", "systemd", "--name", "sshd.service")
+    assert [o["name"] for o in units["objects"]] == ["sshd.service"]
+    assert as_json(served, "list", "-n", "0")["objects"] == []
+    assert as_json(served, "list", "--source", "publish:none") == {"total": 0, "objects": []}
+    done = served.cli("list", "-n", "5")
+    assert (len(done.stdout.splitlines()), done.stderr) == (
+        6,
+        f"5 of {everything['total']} objects\n",
+    )
+
+
+def test_vectorize(served: Running) -> None:
+    """Print the vectors of arguments or of lines, however many, and say what was cut."""
+    (row,) = as_json(served, "vectorize", "network mail")
+    assert (len(row["vector"]), row["truncated"]) == (32, False)
+    assert len(ok(served, "vectorize", "one", "two").splitlines()) == 2
+    lines = "".join(f"line {number}\n" for number in range(300))
+    assert len(ok(served, "vectorize", stdin=lines).splitlines()) == 300
+    cut = served.cli("vectorize", "mail " * 100)
+    assert (cut.returncode, cut.stderr) == (0, "op-dbus: 1 of 1 texts were cut at 48 tokens\n")
+
+
+def test_publish_drift_and_withdraw(served: Running) -> None:
+    """Publish from JSON, see the drift, and withdraw it all again."""
+    items = [
+        {"plugin": "systemd", "kind": "unit", "name": "sshd.service",
+         "properties": {"description": "other", "nothing": None}},
+        {"plugin": "test", "kind": "thing", "name": "x y\u202e\x1b[2Jz"},
+    ]  # fmt: skip
+    before = as_json(served, "status")["Count"]
+    paths = ok(served, "publish", "cli", stdin=json.dumps(items)).splitlines()
+    assert paths[0] == "/org/opdbus/state/systemd/unit/sshd_2eservice"
+    (drift,) = as_json(served, "drift")
+    assert (drift["path"], drift["fields"]) == (paths[0], ["description"])
+    assert "description" in ok(served, "drift")
+    assert as_json(served, "status")["Count"] == before + 1
+    # a name cannot command the terminal, nor what reads the pipe
+    assert r"x y\u202e\x1b[2Jz" in ok(served, "list", "--plugin", "test")
+    assert r"\x1b[2J" in ok(served, "show", paths[1])
+    assert ok(served, "withdraw", *paths) == "2 withdrawn\n"
+    assert as_json(served, "status")["Count"] == before
+
+
+def test_reload_config_and_models(served: Running) -> None:
+    """Reload in silence, and show settings and models without the daemon."""
+    assert ok(served, "reload") == ""
+    settings = as_json(served, "config")
+    assert settings["OP_DBUS_STATE_FILE"] == {"value": str(EXAMPLE), "source": "environment"}
+    assert settings["OP_DBUS_VECTOR_LEVEL"]["source"] == "default"
+    assert "OP_DBUS_BUS" in ok(served, "config")
+    rows = {row["level"]: row for row in as_json(served, "models", "list")}
+    assert rows["medium"]["status"] == "present"
+    assert ok(served, "models", "path", "medium").strip() == rows["medium"]["where"]
+
+
+def test_help_and_version(served: Running) -> None:
+    """Explain every command."""
+    listed = ok(served, "--help").partition("Commands:")[2]
+    commands = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+    assert {"status", "search", "doctor", "daemon", "run"} <= set(commands)
+    for command in commands:
+        assert "Usage" in ok(served, command, "--help")
+    assert ok(served, "--version").startswith("op-dbus")
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "sentence"),
+    [
+        (2, ["nonsense"], "No such command"),
+        (2, ["search"], "Missing argument"),
+        (2, ["search", "x", "--mode", "psychic"], "psychic"),
+        (2, ["search", "x", "-n", "-1"], "-1"),
+        (2, ["search", "x", "-n", "99999999999"], "99999999999"),
+        (2, ["search", "x", "-n", "0"], "limit must be from 1"),
+        (2, ["search", "x", "--offset", "-1"], "-1"),
+        (2, ["search", "half a pair: \udc80"], "cannot be sent"),
+        (2, ["list", "-n", "x"], "x"),
+        (2, ["show", "sshd"], "PLUGIN/KIND/NAME"),
+        (2, ["show", "a//b"], "PLUGIN/KIND/NAME"),
+        (2, ["show", "/org/opdbus/state/not a/path/x"], "cannot be sent"),
+        (2, ["withdraw", "/org/opdbus/state/a/b/c/"], "cannot be sent"),
+        (1, ["show", "a/b/c"], "there is no object"),
+        (1, ["show", "/org/opdbus/state/a/b"], "no object"),
+        (1, ["similar", "a/b/c"], "there is no object a/b/c"),
+        (5, ["withdraw", SSHD], "the state file declares it"),
+        (2, ["vectorize", "x", "--level", "huge"], "there is no level 'huge'"),
+        (3, ["vectorize", "x", "--level", "high"], "OP_DBUS_VECTOR_LEVEL=high"),
+        (2, ["publish", "bad name!", "/dev/null"], "not JSON"),
+        (2, ["publish", "x", "/nonexistent"], "/nonexistent"),
+        (2, ["models", "path", "huge"], "there is no level 'huge'"),
+        (3, ["models", "verify", "low"], "paraphrase-MiniLM-L3-v2"),
+        (2, ["--bus", "nowhere", "status"], "OP_DBUS_BUS='nowhere'"),
+        (4, ["--bus", "unix:path=/nonexistent", "status"], "cannot reach the message bus"),
+    ],
+)
+def test_what_is_refused(served: Running, code: int, arguments: list[str], sentence: str) -> None:
+    """Fail with design.md's exit code and one sentence on stderr, and nothing on stdout."""
+    assert sentence in fails(served, code, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "not JSON"),
+        ("3", "must have the strings"),
+        ('{"plugin": "a", "kind": "b"}', "must have the strings"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "more": 1}', "nothing else"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "properties": []}', "nothing else"),
+        ('{"plugin": "a", "kind": "b", "name": ""}', "must have 1 to"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "properties": {"n": NaN}}', "cannot be sent"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "properties": {"n": 1e999}}', "cannot be"),
+        ('{"plugin": "a", "kind": "b", "name": "c\\u0000"}', "NUL"),
+        ('{"plugin": "a", "kind": "b", "name": "c\\ud800"}', "cannot be sent"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "properties": {"n": 99999999999999999999}}',
+         "64 bits"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_published(served: Running, text: str, sentence: str) -> None:
+    """Exit 2 with one sentence for what is not an object to publish."""
+    assert sentence in fails(served, 2, "publish", "test", stdin=text)
+
+
+def test_no_daemon(daemons: Callable[..., Running]) -> None:
+    """Exit 4 and say how to start the daemon where nobody serves the bus."""
+    nobody = daemons()
+    for command in (["status"], ["search", "x"], ["list"], ["show", SSHD], ["reload"]):
+        assert "op-dbus is not running" in fails(nobody, 4, *command)
+
+
+def test_bad_settings(served: Running) -> None:
+    """Exit 2 with all that is wrong with the settings."""
+    done = served.cli("status", OP_DBUS_THREADS="x", OP_DBUS_GPU_DEVICE="-1")
+    assert done.returncode == 2
+    assert "OP_DBUS_THREADS='x'" in done.stderr
+    assert "OP_DBUS_GPU_DEVICE='-1'" in done.stderr
+
+
+# what is imported, and what is printed to
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["search", "x"], ["list"]])
+def test_clients_import_no_engine(served: Running, arguments: list[str]) -> None:
+    """Start without numpy, onnxruntime or pydantic, which alone take longer than 150 ms."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "opdbus", *arguments],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in imported
+    heavy = {"numpy", "onnxruntime", "onnx", "tokenizers", "pydantic", "rich", "structlog"}
+    assert not heavy & imported
+
+
+def test_a_reader_who_stops_reading_is_no_error(served: Running) -> None:
+    """End in silence when the reader of the output has seen enough."""
+    command = f"'{sys.executable}' -m opdbus list | head -1; echo ${{PIPESTATUS[0]}} >&2"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["plugin", "kind", "name"]
+    assert done.stderr == "0\n"
+    closed = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m opdbus list >&-"],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in closed.stderr
+
+
+def test_a_terminal_gets_a_table(served: Running) -> None:
+    """Draw tables with colours on a terminal only."""
+    ours, theirs = pty.openpty()
+    environ = environment(served.bus, served.state_dir, served.settings)
+    environ |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    environ.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [sys.executable, "-m", "opdbus", "list", "-n", "3"], env=environ, stdout=theirs
+    ) as process:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # how Linux tells that the other side is closed
+                break
+            if not more:
+                break
+            text += more
+        assert process.wait(60) == 0
+    os.close(ours)
+    assert b"\x1b[1m" in text
+    assert b"plugin" in text
+    assert len(text.splitlines()) == 4
+
+
+def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Print names that the terminal's encoding lacks, instead of failing on them."""
+    file = state_file(tmp_path / "state.json", {"caf\u00e9 \U0001f600 \u4e2d": "mail"})
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready()
+
+        asyncio.run(wait())
+        done = daemon.cli("list", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\U0001f600" in done.stdout
+
+
+def test_many_objects_are_listed_over_pages(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """List 2,500 objects, each once, though no reply holds them all."""
+    names = {f"unit {number:04} {'x' * 150}": "mail" for number in range(2500)}
+    file = state_file(tmp_path / "state.json", names)
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready()
+
+        asyncio.run(wait())
+        listed = as_json(daemon, "list")
+        assert [o["name"] for o in listed["objects"]] == sorted(names)
+        assert len(ok(daemon, "list").splitlines()) == 2501
+        tail = as_json(daemon, "list", "--offset", "1200", "-n", "1100")["objects"]
+        assert tail == listed["objects"][1200:2300]

@@ -1,0 +1,161 @@
+"""Each verdict of doctor flips when its cause is broken."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Bus, Caller, Running, calling, state_file
+from safetensors.numpy import save_file
+
+from opdbus.config import Config, ProviderRequest
+from opdbus.doctor import Verdict, examine
+
+
+@pytest.fixture
+def healthy(settings: Config, bus_address: str) -> Config:
+    """Give settings that nothing is wrong with."""
+    return replace(settings, bus=bus_address)
+
+
+def look(settings: Config, subject: str, **more: Any) -> Verdict:
+    """Give the one verdict on a subject."""
+    verdicts = asyncio.run(examine(settings, **more))
+    (found,) = [verdict for verdict in verdicts if verdict.subject == subject]
+    return found
+
+
+def test_all_is_well(healthy: Config) -> None:
+    """Find nothing wrong where nothing is, and say what to do about no daemon."""
+    verdicts = asyncio.run(examine(healthy))
+    assert {v.subject: v.status for v in verdicts if v.status != "ok"} == {"daemon": "warning"}
+    assert look(healthy, "daemon").advice
+
+
+@pytest.mark.parametrize("module", ["numpy", "onnxruntime", "tokenizers", "dbus_fast"])
+def test_a_missing_library(healthy: Config, module: str) -> None:
+    """Name the library that is missing, and the command that installs it."""
+    verdict = look(healthy, f"library {module}", is_installed=lambda name: name != module)
+    assert verdict.status == "wrong"
+    assert verdict.advice.startswith("pip install ")
+    assert look(healthy, f"library {module}").status == "ok"
+
+
+def test_a_provider_that_is_not_there(healthy: Config) -> None:
+    """Call a strict provider that is missing wrong, and one of a chain a warning."""
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+    strict = replace(healthy, execution_provider=ProviderRequest(("cuda",), strict=True))
+    verdict = look(strict, "provider cuda")
+    assert (verdict.status, "cuda cannot run" in verdict.finding) == ("wrong", True)
+    assert verdict.advice
+    chain = replace(healthy, execution_provider=ProviderRequest(("cuda", "cpu"), strict=False))
+    assert look(chain, "provider cuda").status == "warning"
+    assert look(chain, "provider cpu:onnxruntime").status == "ok"
+
+
+@pytest.mark.parametrize(
+    "file", ["config.json", "tokenizer.json", "modules.json", "model.safetensors"]
+)
+@pytest.mark.parametrize("damage", ["missing", "garbled"])
+def test_a_damaged_model(healthy: Config, tmp_path: Path, file: str, damage: str) -> None:
+    """Name the model's file that is missing or cannot be read, and how to get it."""
+    assert healthy.model
+    copy = tmp_path / "copy"
+    shutil.copytree(healthy.model, copy)
+    broken = replace(healthy, model=copy)
+    assert look(broken, "model medium").status == "ok"
+    if damage == "missing":
+        (copy / file).unlink()
+    else:
+        (copy / file).write_text("{ garbled")
+    verdict = look(broken, "model medium")
+    assert verdict.status == "wrong"
+    assert file in verdict.finding
+    assert "pip install" in verdict.finding + verdict.advice
+
+
+def test_a_model_that_is_another(healthy: Config, tmp_path: Path) -> None:
+    """Refuse files in the model folder that are not the official ones."""
+    assert healthy.model
+    home = tmp_path / "models" / "all-MiniLM-L6-v2"
+    shutil.copytree(healthy.model, home)
+    verdict = look(replace(healthy, model=None, model_dir=tmp_path / "models"), "model medium")
+    assert (verdict.status, "not the official file" in verdict.finding) == ("wrong", True)
+
+
+def test_no_model_folder_and_no_model_wanted(healthy: Config) -> None:
+    """Call a model that is nowhere wrong, and a level without one a warning."""
+    nowhere = replace(healthy, model=None, vector_level="high", model_dir=Path("/nonexistent"))
+    assert look(nowhere, "model high").status == "wrong"
+    assert look(replace(healthy, vector_level="none"), "model").status == "warning"
+
+
+def test_weights_of_another_kind(healthy: Config, tmp_path: Path) -> None:
+    """Leave a file that can be opened to the daemon, which proves what is in it."""
+    assert healthy.model
+    copy = tmp_path / "copy"
+    shutil.copytree(healthy.model, copy)
+    save_file({}, copy / "model.safetensors")
+    assert look(replace(healthy, model=copy), "model medium").status == "ok"
+
+
+@pytest.mark.parametrize("folder", ["/proc/nowhere", "/dev/null/state"])
+def test_a_state_folder_that_cannot_be_written(healthy: Config, folder: str) -> None:
+    """Say that the state folder cannot be written, or is none, and what to set."""
+    assert look(healthy, "state folder").status == "ok"
+    verdict = look(replace(healthy, state_dir=Path(folder)), "state folder")
+    assert verdict.status == "wrong"
+    assert verdict.advice
+
+
+def test_the_state_file(healthy: Config, tmp_path: Path) -> None:
+    """Call a bad state file wrong, with its place, and a missing one a warning."""
+    file = state_file(tmp_path / "state.json", {"a": "network"})
+    settings = replace(healthy, state_file=file)
+    assert look(settings, "state file").finding == f"1 objects in {file}"
+    file.write_text("{ bad")
+    verdict = look(settings, "state file")
+    assert (verdict.status, "line 1 column 3" in verdict.finding) == ("wrong", True)
+    file.unlink()
+    assert look(settings, "state file").status == "warning"
+
+
+def test_a_bus_that_is_not_there(healthy: Config) -> None:
+    """Say that the bus cannot be reached, and ask whether it runs."""
+    verdict = look(replace(healthy, bus="unix:path=/nonexistent"), "message bus")
+    assert verdict.status == "wrong"
+    assert verdict.advice == "is it running, and may this user connect to it?"
+    assert look(healthy, "message bus").status == "ok"
+
+
+def test_a_name_that_may_not_be_owned(healthy: Config) -> None:
+    """Say that the bus's policy does not let this user own the name."""
+    strict = Bus('<allow send_destination="*"/><allow receive_sender="*"/><allow user="*"/>')
+    try:
+        verdict = look(replace(healthy, bus=strict.address), "daemon")
+    finally:
+        strict.kill()
+    assert verdict.status == "wrong"
+    assert "does not let this user own org.opdbus" in verdict.finding
+
+
+def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) -> None:
+    """See a running daemon, leave it its name, and exit 1 only where something is wrong."""
+
+    async def ready() -> None:
+        async with calling(daemon.bus) as caller:
+            await Caller.ready(caller)
+
+    with daemons() as daemon:
+        asyncio.run(ready())
+        assert look(replace(healthy, bus=daemon.bus), "daemon").status == "ok"
+        good = daemon.cli("doctor")
+        assert (good.returncode, "daemon: org.opdbus is served" in good.stdout) == (0, True)
+        bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
+        assert (bad.returncode, "wrong    state folder" in bad.stdout) == (1, True)
+        assert '"status": "wrong"' in daemon.cli("doctor", "--json", OP_DBUS_MODEL="/no").stdout
+        asyncio.run(ready())
