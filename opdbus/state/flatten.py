@@ -105,7 +105,9 @@ class Reader:
         seen: dict[Identity, bytes] = {}
         changed = []
         for raw_identity, properties in flatten(plugins):
-            identity = _unique(redact_identity(raw_identity), seen)
+            # What was an identity before holds no secret: redacting it changes nothing.
+            known = raw_identity in self._seen
+            identity = _unique(raw_identity if known else redact_identity(raw_identity), seen)
             # Newer formats of marshal depend on who else refers to a value.
             hashed = digest(marshal.dumps(properties, 2), self._key)
             if self._seen.get(identity) != hashed:
