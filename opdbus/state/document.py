@@ -194,7 +194,8 @@ def _is_too_large(number: str) -> bool:
 def _walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
     """Yield (JSON path, offset, first token) of each value in syntactically valid JSON.
 
-    The key of a member comes before its value, with ":" for a token.
+    The key of a member comes before its value, with ":" for a token. Raises ValueError,
+    IndexError or TypeError somewhere in broken JSON.
     """
     keys: list[str | int] = []
     expect_key = False
@@ -211,6 +212,8 @@ def _walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
         elif token == ":":
             expect_key = False
         elif expect_key:
+            if token[0] != '"':
+                raise ValueError(token)
             keys[-1] = json.loads(token)
             yield tuple(keys), match.start(), ":"
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from asyncinotify import Inotify, Mask
@@ -28,15 +30,18 @@ _EVENTS = (
 async def changes(path: Path) -> AsyncGenerator[None]:
     """Yield once whenever the file at `path` is not what it was when last yielded.
 
-    Editors replace files, so folders are watched: the file's, that of what it links to, and
-    where a folder is missing, the nearest one above it.
+    Editors replace files, so folders are watched: the file's, that of each link on the way to
+    it, and where a folder is missing, the nearest one above it.
     """
     known = _signature(path)
     while True:
         with Inotify() as inotify:
             folders = _folders(path)
             for folder in folders:
-                inotify.add_watch(folder, _EVENTS)
+                # A folder that vanished just now changes `folders`; one that may not be read
+                # cannot be watched, and neither can a file in it be read.
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    inotify.add_watch(folder, _EVENTS)
             # A change between the last look and the new watches would otherwise go unseen.
             while _folders(path) == folders:
                 if (now := _signature(path)) != known:
@@ -57,12 +62,32 @@ async def _drain(inotify: Inotify) -> None:
             return
 
 
-def _folders(path: Path) -> set[Path]:
-    return {_nearest(path.parent), _nearest(path.resolve().parent)}
+def _folders(path: Path) -> frozenset[Path]:
+    """Give the folders where something may happen that makes `path` another file."""
+    found: set[Path] = set()
+    seen: set[Path] = set()
+    while path not in seen:  # links may lead in a circle
+        seen.add(path)
+        link = _first_link(path)
+        found.add(_nearest((link or path).parent))
+        if link:
+            with suppress(OSError):  # gone since
+                path = _target(link) / path.relative_to(link)
+    return frozenset(found)
+
+
+def _target(link: Path) -> Path:
+    # What comes before the first link is no link, so `..` means what it says.
+    return type(link)(os.path.normpath(link.parent / link.readlink()))
+
+
+def _first_link(path: Path) -> Path | None:
+    parts = (*reversed(path.parents), path)
+    return next((part for part in parts if os.path.islink(part)), None)  # noqa: PTH114 -- see below
 
 
 def _nearest(folder: Path) -> Path:
-    while not folder.is_dir():
+    while not os.path.isdir(folder):  # noqa: PTH112 -- Path.is_dir() raises where it may not look
         folder = folder.parent
     return folder
 

@@ -1,0 +1,253 @@
+"""The state file is noticed however it is changed, once a change."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from opdbus.state.watch import SETTLE_SECONDS, changes
+
+# Far longer than any of it takes; only a failure waits so long.
+PATIENCE = 10.0
+# Long enough for an event that must not count to have come.
+QUIET = 10 * SETTLE_SECONDS
+
+
+async def times_told(path: Path, *actions: Callable[[], object]) -> list[int]:
+    """Count how often each action makes `changes` yield."""
+    told = 0
+    changed = asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal told
+        async with aclosing(changes(path)) as stream:
+            async for _ in stream:
+                told += 1
+                changed.set()
+
+    task = asyncio.create_task(watch())
+    await asyncio.sleep(QUIET)
+    counts = []
+    for action in actions:
+        before = told
+        changed.clear()
+        action()
+        try:
+            async with asyncio.timeout(PATIENCE if action.__name__ != "quietly" else QUIET):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        await asyncio.sleep(QUIET)
+        counts.append(told - before)
+    assert not task.done(), task.exception()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return counts
+
+
+def quiet(action: Callable[[], object]) -> Callable[[], object]:
+    """Mark an action that must go unnoticed, so that nobody waits for it."""
+
+    def quietly() -> None:
+        action()
+
+    return quietly
+
+
+def replaced(path: Path, text: str) -> Callable[[], object]:
+    """Replace a file as editors do: write another one and rename it."""
+
+    def act() -> None:
+        other = path.with_name(f".{path.name}.swp")
+        other.write_text(text)
+        other.rename(path)
+
+    return act
+
+
+def test_replaced_file_is_noticed(tmp_path: Path) -> None:
+    """Tell each time when an editor replaces the file."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    assert asyncio.run(times_told(path, replaced(path, "b"), replaced(path, "c"))) == [1, 1]
+
+
+def test_edited_file_is_noticed(tmp_path: Path) -> None:
+    """Tell when the file is written in place, also to the same size."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    told = asyncio.run(
+        times_told(path, lambda: path.write_text("bb"), lambda: path.write_text("cc"))
+    )
+    assert told == [1, 1]
+
+
+def test_deleted_and_recreated_file_is_noticed(tmp_path: Path) -> None:
+    """Tell when the file goes away and when it comes back."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    assert asyncio.run(times_told(path, path.unlink, lambda: path.write_text("a"))) == [1, 1]
+
+
+def test_readable_again_is_noticed(tmp_path: Path) -> None:
+    """Tell when the permissions of the file change, as they decide whether it can be read."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    assert asyncio.run(times_told(path, lambda: path.chmod(0), lambda: path.chmod(0o644))) == [1, 1]
+
+
+def test_retargeted_link_is_noticed(tmp_path: Path) -> None:
+    """Tell when the folder behind a link is exchanged, as Kubernetes does it, twice over."""
+    for number in (1, 2, 3):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "state.json").write_text(str(number))
+    (tmp_path / "..data").symlink_to("..1")
+    path = tmp_path / "state.json"
+    path.symlink_to("..data/state.json")
+
+    def point_to(folder: str) -> Callable[[], object]:
+        def act() -> None:
+            (tmp_path / "..new").symlink_to(folder)
+            (tmp_path / "..new").rename(tmp_path / "..data")
+
+        return act
+
+    def edit() -> None:
+        (tmp_path / "..3" / "state.json").write_text("edited")
+
+    assert asyncio.run(times_told(path, point_to("..2"), point_to("..3"), edit)) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_link_elsewhere_is_noticed(tmp_path: Path, depth: int) -> None:
+    """Tell when a link on the way is exchanged in a folder that is not the file's own."""
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    (tmp_path / "c" / "old").write_text("old")
+    (tmp_path / "c" / "newer").write_text("newer")
+    (tmp_path / "b" / "link").symlink_to(tmp_path / "c" / "old")
+    path = tmp_path / "a" / "state.json"
+    path.symlink_to("../b/link")
+    if depth == 2:
+        (tmp_path / "d" / "conf").symlink_to("../a")
+        path = tmp_path / "d" / "conf" / "state.json"
+
+    def exchange() -> None:
+        (tmp_path / "b" / "x").symlink_to(tmp_path / "c" / "newer")
+        (tmp_path / "b" / "x").rename(tmp_path / "b" / "link")
+
+    assert asyncio.run(times_told(path, exchange)) == [1]
+
+
+def test_exchanged_folder_is_noticed(tmp_path: Path) -> None:
+    """Tell when the file's folder is a link that comes to lead elsewhere."""
+    for name in ("one", "two"):
+        (tmp_path / "target" / name).mkdir(parents=True)
+        (tmp_path / "target" / name / "state.json").write_text(name)
+    (tmp_path / "conf").symlink_to("target/one")
+
+    def exchange() -> None:
+        (tmp_path / "conf").unlink()
+        (tmp_path / "conf").symlink_to("target/two")
+
+    assert asyncio.run(times_told(tmp_path / "conf" / "state.json", exchange)) == [1]
+
+
+def test_circle_of_links_is_survived(tmp_path: Path) -> None:
+    """Go on watching while links lead in a circle, and tell when they no longer do."""
+    path = tmp_path / "state.json"
+    path.symlink_to("other")
+    (tmp_path / "other").symlink_to("state.json")
+
+    def repair() -> None:
+        (tmp_path / "other").unlink()
+        (tmp_path / "other").write_text("x")
+
+    assert asyncio.run(times_told(path, repair)) == [1]
+
+
+def test_missing_folder_is_awaited(tmp_path: Path) -> None:
+    """Tell when a file comes to be in a folder that was not there, and when that is removed."""
+    path = tmp_path / "etc" / "op-dbus" / "state.json"
+
+    def create() -> None:
+        path.parent.mkdir(parents=True)
+        path.write_text("a")
+
+    def remove() -> None:
+        path.unlink()
+        path.parent.rmdir()
+
+    assert asyncio.run(times_told(path, create, remove, create)) == [1, 1, 1]
+
+
+def test_file_behind_a_file_is_awaited(tmp_path: Path) -> None:
+    """Wait for a file although something that is no folder stands in its way."""
+    (tmp_path / "etc").write_text("")
+
+    def make_way() -> None:
+        (tmp_path / "etc").unlink()
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc" / "state.json").write_text("a")
+
+    assert asyncio.run(times_told(tmp_path / "etc" / "state.json", make_way)) == [1]
+
+
+def test_burst_counts_once(tmp_path: Path) -> None:
+    """Tell once about many writes in a row."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+
+    def burst() -> None:
+        for number in range(200):
+            path.write_text(str(number) * 5)
+            replaced(path, str(number))()
+
+    assert asyncio.run(times_told(path, burst)) == [1]
+
+
+def test_nothing_is_told_of_other_files(tmp_path: Path) -> None:
+    """Stay silent when the file is read, or other files of its folder change."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+
+    def others() -> None:
+        path.read_text()
+        (tmp_path / "other").write_text("b")
+        (tmp_path / "other").rename(tmp_path / "third")
+        (tmp_path / "folder").mkdir()
+
+    told = asyncio.run(times_told(path, quiet(others), lambda: path.write_text("bb")))
+    assert told == [0, 1]
+
+
+def test_change_before_watching_is_no_change(tmp_path: Path) -> None:
+    """Stay silent about what was so from the start, also when the file is missing."""
+
+    def nothing() -> None:
+        pass
+
+    assert asyncio.run(times_told(tmp_path / "none" / "x", quiet(nothing))) == [0]
+
+
+def test_change_while_busy_is_noticed(tmp_path: Path) -> None:
+    """Tell of a change that came while the last one was still being dealt with."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+
+    async def deal() -> int:
+        told = 0
+        async with aclosing(changes(path)) as stream, asyncio.timeout(PATIENCE):
+            loop = asyncio.get_running_loop()
+            loop.call_later(QUIET, replaced(path, "bb"))
+            async for _ in stream:
+                told += 1
+                if told == 2:
+                    break
+                replaced(path, "ccc")()
+                await asyncio.sleep(QUIET)
+        return told
+
+    assert asyncio.run(deal()) == 2
