@@ -1,7 +1,7 @@
 """Search quality: mean reciprocal rank of questions in other words, by mode and lexical weight.
 
-Runs the real store, index and ranking over the check set (state.example.json), and, with
---units, over the systemd units of this host and questions about them. Writes JSON to stdout.
+Runs the real store, index and ranking over the check set (state.example.json) or over another
+state file and questions about it. Writes JSON to stdout.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import structlog
 
 from opdbus import config
 from opdbus.engine.embedder import open_embedder
@@ -22,23 +26,64 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory, Vectorized
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
+from opdbus.state.drift import leaves
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE
+from opdbus.text import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opdbus.state.object import StateObject
 
 ROOT = Path(__file__).parent.parent
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0)
 
 
-async def measure(state_file: Path, questions: list[dict[str, object]]) -> dict[str, object]:
+async def measure(state_file: Path, questions: list[dict[str, Any]]) -> dict[str, Any]:
     """Give the mean reciprocal ranks over one state file and its questions."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = config.load({**os.environ, "OP_DBUS_STATE_DIR": scratch})
         model = folder.load(LEVELS["medium"], settings)
-        async with open_embedder(model, settings) as embedder, Memory(Path(scratch) / "db") as memory:
+        async with (
+            open_embedder(model, settings) as embedder,
+            Memory(Path(scratch) / "db") as memory,
+        ):
             await memory.attach(embedder)
             await memory.replace(FILE, *StateFile(state_file).read())
             await _vectorize(memory)
             return await _figures(Finder(memory), questions)
+
+
+async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> dict[str, float]:
+    """Give the mean reciprocal rank, by vector alone, of different texts of the same objects."""
+    _, items = StateFile(state_file).read()
+    names = ["/".join(item.identity[1:]) for item in items]
+    settings = config.load(os.environ)
+    async with open_embedder(folder.load(LEVELS["medium"], settings), settings) as embedder:
+        asked = (await embedder.embed([q["question"] for q in questions])).vectors
+        figures = {}
+        for name, text in TEXTS.items():
+            vectors = (await embedder.embed([text(item) for item in items])).vectors
+            order = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")
+            ranks = [
+                row.tolist().index(names.index(q["object"])) + 1
+                for row, q in zip(order, questions, strict=True)
+            ]
+            figures[name] = round(sum(1 / rank for rank in ranks) / len(ranks), 4)
+        return figures
+
+
+def _described(item: StateObject) -> str:
+    found = dict(leaves(item.properties)).get("description", "")
+    return f"{item.plugin} {item.kind} {item.name}: {found}"
+
+
+TEXTS: dict[str, Callable[[StateObject], str]] = {
+    "whole object as JSON": lambda item: f"{_described(item)} {item.json()}",
+    "kind, name, description": _described,
+    "with glosses and telling values (embedded)": lambda item: render(item).text,
+}
 
 
 async def _vectorize(memory: Memory) -> None:
@@ -49,8 +94,8 @@ async def _vectorize(memory: Memory) -> None:
     working.cancel()
 
 
-async def _figures(finder: Finder, questions: list[dict[str, object]]) -> dict[str, object]:
-    figures: dict[str, object] = {"questions": len(questions)}
+async def _figures(finder: Finder, questions: list[dict[str, Any]]) -> dict[str, Any]:
+    figures: dict[str, Any] = {"questions": len(questions)}
     for mode in ("lexical", "vector"):
         figures[mode] = round(await _mrr(finder, questions, mode), 4)
     chosen, by_weight = search.LEXICAL_WEIGHT, {}
@@ -65,7 +110,7 @@ async def _figures(finder: Finder, questions: list[dict[str, object]]) -> dict[s
     return {**figures, "lexical weight": chosen, "hybrid by weight": by_weight}
 
 
-async def _mrr(finder: Finder, questions: list[dict[str, object]], mode: str) -> float:
+async def _mrr(finder: Finder, questions: list[dict[str, Any]], mode: str) -> float:
     total = 0.0
     for question in questions:
         hits = await finder.search(str(question["question"]), Page(50), mode)
@@ -81,8 +126,11 @@ def main() -> None:
     parser.add_argument("--state", type=Path, default=ROOT / "state.example.json")
     parser.add_argument("--questions", type=Path, default=ROOT / "tests/data/questions.json")
     given = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     questions = json.loads(given.questions.read_text(encoding="utf-8"))
-    json.dump(asyncio.run(measure(given.state, questions)), sys.stdout, indent=1)
+    figures = asyncio.run(measure(given.state, questions))
+    figures["vector by text"] = asyncio.run(compare_texts(given.state, questions))
+    json.dump(figures, sys.stdout, indent=1)
     print()
 
 

@@ -79,7 +79,7 @@ def weights(words: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def _tokenizer(vocabulary: list[str]) -> Tokenizer:
     ids = {word: number for number, word in enumerate(vocabulary)}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))  # noqa: S106
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
