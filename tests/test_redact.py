@@ -646,7 +646,7 @@ def test_redacting_text_twice_changes_nothing(text: str) -> None:
     assert redact_text(once) == once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_redacting_properties_twice_changes_nothing(properties: dict[str, Any]) -> None:
     """Redact to a fixed point, whatever the properties."""
@@ -654,7 +654,7 @@ def test_redacting_properties_twice_changes_nothing(properties: dict[str, Any]) 
     assert redact(once) == once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXTS, st.sampled_from(["password", "api_key", "clientSecret"]))
 def test_any_string_under_a_secret_name_is_hidden(value: str, name: str) -> None:
     """Hide any string under a secret name that is not known to be harmless."""

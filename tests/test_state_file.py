@@ -317,7 +317,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(STRINGS, JSON, max_size=4), st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_json_round_trips(
     value: dict[str, Any],
@@ -340,7 +340,7 @@ def naive(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[str | int,
     return [keys, *(path for key, child in members for path in naive(child, (*keys, key)))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(JSON, st.booleans(), st.sampled_from([None, 2]))
 def test_walk_finds_every_value(value: Any, ascii_only: bool, indent: int | None) -> None:  # noqa: FBT001
     """Give each value's path in order, at the offset where its text begins."""
@@ -355,7 +355,7 @@ def test_walk_finds_every_value(value: Any, ascii_only: bool, indent: int | None
         assert decode(text, at)[0] == part
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.binary(max_size=60)
     | st.lists(

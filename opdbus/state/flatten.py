@@ -25,6 +25,9 @@ _IRREGULAR: Final = {
     "indices": "index",
     "matrices": "matrix",
     "vertices": "vertex",
+    "caches": "cache",
+    "causes": "cause",
+    "clauses": "clause",
     "series": "series",
     "status": "status",
     "dns": "dns",
@@ -38,7 +41,7 @@ def singular(word: str) -> str:
         return _IRREGULAR[lower]
     if lower.endswith("ies") and len(word) > len("ties"):
         return word[:-3] + "y"
-    if lower.endswith(("sses", "xes", "ches", "shes", "zes", "uses")):
+    if lower.endswith(("sses", "xes", "ches", "shes", "zzes", "uses")):
         return word[:-2]
     if lower.endswith("s") and not lower.endswith(("ss", "us", "is")) and len(word) > 1:
         return word[:-1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import Identity
-from opdbus.state.redact import redact_object
+from opdbus.state.redact import redact_object, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "publish:"
 MAX_NAME: Final = 1024
+MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -35,18 +36,15 @@ def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
     """Make the state object of what a program published; raises InvalidArgs."""
+    # What names the object in a refusal, which is logged and sent: short, and without secrets.
+    where = "/".join(redact_text(part)[:MAX_SHOWN] for part in (plugin, kind, name))
     for what, value in (("plugin", plugin), ("kind", kind), ("name", name)):
         if not value or len(value) > MAX_NAME:
-            raise InvalidArgs(
-                f"the {what} of {plugin}/{kind}/{name[:64]} must have 1 to {MAX_NAME} characters"
-            )
-    values = _json(dict(properties), f"{plugin}/{kind}/{name}")
-    item = redact_object(Identity(publisher, plugin, kind, name), values)
+            raise InvalidArgs(f"the {what} of {where} must have 1 to {MAX_NAME} characters")
+    item = redact_object(Identity(publisher, plugin, kind, name), _json(dict(properties), where))
     size = len(item.json().encode())
     if size > MAX_BYTES:
-        raise InvalidArgs(
-            f"{plugin}/{kind}/{name} has {size} bytes of properties: {MAX_BYTES} at most"
-        )
+        raise InvalidArgs(f"{where} has {size} bytes of properties: {MAX_BYTES} at most")
     return item
 
 

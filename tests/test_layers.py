@@ -1,0 +1,223 @@
+"""The rooms of the house: imports go one way, and some libraries have one door."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "opdbus"
+# A room may import itself and the rooms before it.
+ROOMS = (
+    "errors config log state glossary text models engine index bus http bench daemon doctor"
+    " client cli"
+).split()
+# These two are outside: they talk to the daemon, and know little of the house.
+MAY_IMPORT = {
+    "client": {"opdbus.errors", "opdbus.config", "opdbus.bus.connection", "opdbus.bus.paths"},
+    "cli": {
+        "opdbus.cli",
+        "opdbus.client",
+        "opdbus.errors",
+        "opdbus.config",
+        "opdbus.models.catalogue",
+        "opdbus.models.folder",
+        "opdbus.bus.paths",
+        "opdbus.state.object",
+    },
+}
+# ... but for what one command needs, imported when that command runs.
+IN_FUNCTIONS = {"cli": {"opdbus.daemon", "opdbus.doctor", "opdbus.bench"}}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+class Imports(ast.NodeVisitor):
+    """Collects (module, inside a function, for type checking only) of all imports of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.found: list[tuple[str, bool, bool]] = []
+        self._function = self._types = False
+        self.visit(ast.parse(path.read_text(encoding="utf-8")))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """Collect `import a.b`."""
+        self._add(*(alias.name for alias in node.names))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Collect `from a import b`, where b may be a module."""
+        assert not node.level, "relative imports hide which room is meant"
+        module = node.module or ""
+        for alias in node.names:
+            inner = f"{module}.{alias.name}"
+            self._add(inner if is_module(inner) else module)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Remember that what follows is imported when the function runs."""
+        before, self._function = self._function, True
+        self.generic_visit(node)
+        self._function = before
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 -- ast's name
+
+    def visit_If(self, node: ast.If) -> None:
+        """Remember that what follows is not imported at run time."""
+        before = self._types
+        self._types = before or ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for child in node.body:
+            self.visit(child)
+        self._types = before
+        for child in node.orelse:
+            self.visit(child)
+
+    def _add(self, *modules: str) -> None:
+        self.found += [(module, self._function, self._types) for module in modules]
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a dotted name is a module or package of ours."""
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def room_of(module: str) -> str:
+    """Give the room of a module of ours."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def name_of(path: Path) -> str:
+    """Give the dotted name of a file."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def violations(path: Path) -> Iterator[str]:
+    """Yield what a file imports and may not."""
+    room = room_of(name_of(path))
+    for module, in_function, _ in Imports(path).found:
+        other = room_of(module)
+        if not module.startswith("opdbus.") or other == room:
+            continue
+        if room in MAY_IMPORT:
+            allowed = MAY_IMPORT[room] | (IN_FUNCTIONS.get(room, set()) if in_function else set())
+            wrong = not any(module == a or module.startswith(a + ".") for a in allowed)
+        else:
+            wrong = ROOMS.index(other) > ROOMS.index(room)
+        if wrong:
+            yield f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    """Import only the own room and those before it, also for type checking."""
+    if path.name != "__main__.py" and path != PACKAGE / "__init__.py":
+        assert room_of(name_of(path)) in ROOMS
+        assert list(violations(path)) == []
+
+
+def test_wrong_import_is_found(tmp_path: Path) -> None:
+    """Find an import of any spelling, so that the rule above is one."""
+    path = tmp_path / "x.py"
+    path.write_text(
+        "import opdbus.daemon\nfrom opdbus import client\nfrom opdbus.bus import paths\n"
+        "def f():\n    from opdbus.cli import main\n"
+        "if TYPE_CHECKING:\n    from opdbus.http import x\nelse:\n    import dbus_fast.aio\n"
+    )
+    assert Imports(path).found == [
+        ("opdbus.daemon", False, False),
+        ("opdbus.client", False, False),
+        ("opdbus.bus.paths", False, False),
+        ("opdbus.cli", True, False),
+        ("opdbus.http", False, True),
+        ("dbus_fast.aio", False, False),
+    ]
+
+
+def importers(library: str, *, at_run_time: bool) -> set[str]:
+    """List the modules of ours that import a library."""
+    return {
+        name_of(path)
+        for path in FILES
+        for module, _, types in Imports(path).found
+        if module.split(".")[0] == library and not (at_run_time and types)
+    }
+
+
+def test_dbus_fast_has_one_door() -> None:
+    """Import dbus-fast in one module; its types may be named in the bus room and the daemon."""
+    assert importers("dbus_fast", at_run_time=True) == {"opdbus.bus.connection"}
+    named = {room_of(name) for name in importers("dbus_fast", at_run_time=False)}
+    assert named <= {"bus", "daemon"}
+
+
+def test_onnxruntime_has_one_room() -> None:
+    """Import ONNX Runtime where models run, and where that is measured."""
+    found = importers("onnxruntime", at_run_time=False)
+    assert found
+    assert {room_of(name) for name in found} <= {"engine", "bench"}
+
+
+def test_environment_is_read_at_the_entry_only() -> None:
+    """Name os.environ in the command line only: all else is given what it needs."""
+    # ONNX Runtime can be told only so, also where it was not the command line that began.
+    telling = 'os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")'
+    users = set()
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            named = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "putenv"}
+            imported = isinstance(node, ast.ImportFrom) and node.module == "os"
+            if (named or imported) and lines[node.lineno - 1].strip() != telling:
+                users.add(room_of(name_of(path)))
+    assert users == {"cli"}
+
+
+def test_imports_make_no_circle() -> None:
+    """Import no module of ours that, one way or another, imports it again at run time."""
+    graph = {
+        name_of(path): {
+            m for m, in_function, types in Imports(path).found if not in_function and not types
+        }
+        for path in FILES
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " imports ".join([*trail, name])
+        if name in graph and name not in done:
+            for other in graph[name]:
+                if other != "opdbus":
+                    visit(other, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+BLOCKED = """
+import importlib, pkgutil, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"dbus_fast", "dbus_next", "asyncinotify", "systemd"}:
+            raise ModuleNotFoundError(f"there is no {name} on this system")
+
+sys.meta_path.insert(0, Blocker())
+for room in ("opdbus.models", "opdbus.engine", "opdbus.bench"):
+    package = importlib.import_module(room)
+    for module in pkgutil.iter_modules(package.__path__, room + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+            print(module.name)
+"""
+
+
+def test_engine_needs_no_bus() -> None:
+    """Import models, engine and bench where there is no D-Bus library, inotify or systemd."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert {"opdbus.engine.embedder", "opdbus.models.build"} <= set(ran.stdout.split())

@@ -1,0 +1,105 @@
+"""What programs publish is checked, redacted and made into objects."""
+
+import math
+from typing import Any
+
+import pytest
+
+from opdbus.errors import InvalidArgs
+from opdbus.state.object import Identity
+from opdbus.state.publish import MAX_BYTES, MAX_NAME, observed, source
+from opdbus.state.redact import REDACTED
+
+WHO = "publish:probe"
+
+
+@pytest.mark.parametrize("name", ["probe", "a", "0", "My-probe_2.x", "x" * 64])
+def test_good_source_is_accepted(name: str) -> None:
+    """Accept letters, digits, dots, dashes and underscores."""
+    assert source(name) == f"publish:{name}"
+
+
+@pytest.mark.parametrize("name", ["", ".a", "-a", "a b", "a:b", "a/b", "x" * 65, "é", "a\n", "a\0"])
+def test_bad_source_is_refused(name: str) -> None:
+    """Refuse any other name, and say which are good."""
+    with pytest.raises(InvalidArgs, match="1 to 64 letters"):
+        source(name)
+
+
+def test_object_is_made() -> None:
+    """Make the object under the publisher's source."""
+    item = observed(WHO, "net", "interface", "eth0", {"mtu": 1500, "up": True})
+    assert item.identity == Identity(WHO, "net", "interface", "eth0")
+    assert item.properties == {"mtu": 1500, "up": True}
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("bad", ["", "x" * (MAX_NAME + 1)])
+def test_bad_name_is_refused(place: int, bad: str) -> None:
+    """Refuse plugins, kinds and names that are empty or too long, in a short sentence."""
+    names = ["plugin", "kind", "name"]
+    what = names[place]
+    names[place] = bad
+    with pytest.raises(InvalidArgs, match=f"the {what} of .* 1 to {MAX_NAME}") as caught:
+        observed(WHO, *names, {})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_longest_name_is_accepted(place: int) -> None:
+    """Accept names up to the limit."""
+    names = ["plugin", "kind", "name"]
+    names[place] = "é" * MAX_NAME
+    assert observed(WHO, *names, {}).identity[place + 1] == names[place]
+
+
+def test_bytes_become_hexadecimal() -> None:
+    """Turn what D-Bus can carry and JSON cannot: bytes, tuples, keys that are numbers."""
+    values: dict[str, Any] = {
+        "mac": b"\x52\x54\x00",
+        "list": ("a", [b""]),
+        "map": {7: {True: b"\xff"}},
+    }
+    item = observed(WHO, "net", "link", "a", values)
+    assert item.properties == {"mac": "525400", "list": ["a", [""]], "map": {"7": {"True": "ff"}}}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("nested", [False, True])
+def test_infinite_number_is_refused(number: float, nested: bool) -> None:  # noqa: FBT001
+    """Refuse numbers that JSON does not have, however deep."""
+    with pytest.raises(InvalidArgs, match="net/link/a has a number that is not finite"):
+        observed(WHO, "net", "link", "a", {"x": [{"y": number}] if nested else number})
+
+
+def test_too_many_bytes_are_refused() -> None:
+    """Refuse properties past the limit, counted in bytes of JSON, and accept the limit itself."""
+    room = MAX_BYTES - len('{"x":""}')
+    assert observed(WHO, "p", "k", "n", {"x": "a" * room})
+    with pytest.raises(
+        InvalidArgs, match=f"p/k/n has {MAX_BYTES + 1} bytes .* {MAX_BYTES} at most"
+    ):
+        observed(WHO, "p", "k", "n", {"x": "a" * (room + 1)})
+    with pytest.raises(InvalidArgs, match="bytes of properties"):
+        observed(WHO, "p", "k", "n", {"x": "é" * (room // 2 + 1)})
+
+
+def test_secrets_are_hidden() -> None:
+    """Let no secret in: not in properties, not in names, not by the kind."""
+    item = observed(
+        WHO, "db", "link", "ftp://u:SEC@h/", {"password": "SEC", "l": ["--token", "SEC"]}
+    )
+    assert "SEC" not in repr(item)
+    assert item.properties == {"password": REDACTED, "l": ["--token", REDACTED]}
+    assert observed(WHO, "k8s", "secret", "a", {"value": "SEC"}).properties == {"value": REDACTED}
+
+
+def test_secret_in_a_refusal_is_hidden() -> None:
+    """Name the refused object without its secrets, for refusals are logged and sent."""
+    for name, properties in (
+        ("ftp://u:SEC@h/", {"x": math.nan}),
+        ("ftp://u:SEC@h/", {"x": "y" * MAX_BYTES}),
+    ):
+        with pytest.raises(InvalidArgs) as caught:
+            observed(WHO, "p", "k", name, properties)
+        assert "SEC" not in str(caught.value)
