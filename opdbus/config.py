@@ -191,7 +191,7 @@ SETTINGS: Final = (
         "`console`, `json`, `journal`, or `auto`",
     ),
 )
-# Names of the file itself, and of the switch that keeps colours off, are not settings.
+# The variable that names the TOML file; it is no setting itself.
 CONFIG_FILE_VARIABLE: Final = PREFIX + "CONFIG"
 BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
 
@@ -228,9 +228,12 @@ class Config:
         return AUTO if BY_KEY[key].default == AUTO else ""
 
 
-def load(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Config:
+def load(
+    environ: Mapping[str, str], flags: Mapping[str, str] | None = None, euid: int | None = None
+) -> Config:
     """Read the settings: flags win over variables, variables over the file, over the defaults.
 
+    Where data lies by default depends on whom the program runs as (`euid`; None: ask the system).
     Raises ConfigError with every bad value in one message.
     """
     problems: list[str] = []
@@ -241,8 +244,10 @@ def load(environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> 
     values = {key: _parsed(BY_KEY[key], *given, problems=problems) for key, given in texts.items()}
     if problems:
         raise ConfigError("\n".join(problems))
-    values["model_dir"] = values["model_dir"] or _data_home(environ, "XDG_DATA_HOME") / "models"
-    values["state_dir"] = values["state_dir"] or _data_home(environ, "XDG_STATE_HOME")
+    root = _is_root() if euid is None else euid == 0
+    data = _data_home(environ, "XDG_DATA_HOME", root=root)
+    values["model_dir"] = values["model_dir"] or data / "models"
+    values["state_dir"] = values["state_dir"] or _data_home(environ, "XDG_STATE_HOME", root=root)
     return Config(**values, sources={key: source for key, (_, source) in texts.items()})
 
 
@@ -291,15 +296,28 @@ def _parsed(setting: Setting, text: str, source: str, *, problems: list[str]) ->
 
 
 def _unknown(name: str, accepted: Iterable[str], where: str) -> str:
-    close = difflib.get_close_matches(name, list(accepted), n=1, cutoff=0.6)
-    hint = f": did you mean {close[0]}?" if close else "; `op-dbus config` lists them all"
+    # Compared without the prefix and in one case: those say nothing about what was meant.
+    plain = {_plain(known): known for known in accepted}
+    close = difflib.get_close_matches(_plain(name), plain, n=2, cutoff=0.55)
+    hint = " or ".join(plain[match] for match in close)
+    hint = f": did you mean {hint}?" if hint else "; `op-dbus config` lists them all"
     return f"{name} in {where} is not a setting{hint}"
 
 
-def _data_home(environ: Mapping[str, str], variable: str) -> Path:
+def _plain(name: str) -> str:
+    return name.upper().replace("-", "_").removeprefix(PREFIX)
+
+
+def _data_home(environ: Mapping[str, str], variable: str, *, root: bool) -> Path:
     """Where data lies: the system's folder for root, the user's own (XDG) for everyone else."""
-    if os.geteuid() == 0 if hasattr(os, "geteuid") else False:
+    if root:
         return Path("/var/lib/op-dbus")
     fallback = {"XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state"}[variable]
-    home = environ.get(variable) or str(Path(environ.get("HOME", "~")).expanduser() / fallback)
+    home = environ.get(variable, "")
+    if not Path(home).is_absolute():  # the XDG specification: then it is to be ignored
+        home = str(Path(environ.get("HOME") or "~").expanduser() / fallback)
     return Path(home) / "op-dbus"
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0

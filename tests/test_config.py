@@ -1,0 +1,282 @@
+"""Settings: where each comes from, and all that is wrong said at once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.config import AUTO_CHAIN, SETTINGS, Config, ProviderRequest, load
+from opdbus.errors import ConfigError
+
+HOME = {"HOME": "/home/bob"}
+
+
+def refusal(environ: dict[str, str], flags: dict[str, str] | None = None) -> list[str]:
+    """Give the problems with which settings are refused, one a line."""
+    with pytest.raises(ConfigError) as caught:
+        load(HOME | environ, flags)
+    assert caught.value.exit_code == 2
+    return str(caught.value).splitlines()
+
+
+def toml(folder: Path, text: str) -> dict[str, str]:
+    """Write a settings file and name it in an environment."""
+    path = folder / "op-dbus.toml"
+    path.write_text(text, encoding="utf-8")
+    return HOME | {"OP_DBUS_CONFIG": str(path)}
+
+
+def test_defaults_are_as_documented() -> None:
+    """Use the documented values where nothing is set."""
+    config = load(HOME, euid=1000)
+    assert config.execution_provider == ProviderRequest(("cpu",), strict=True)
+    assert (config.vector_level, config.precision, config.bus) == ("medium", "auto", "system")
+    assert config.state_file == Path("/etc/op-dbus/state.json")
+    assert config.drift_threshold == 0.15
+    assert (config.model, config.batch_tokens, config.queue_limit, config.threads) == (None,) * 4
+    assert set(config.sources.values()) == {"default"}
+
+
+def test_every_setting_has_a_field_and_words() -> None:
+    """Give each row of the table a field of Config, and words for the tables made from it."""
+    fields = set(Config.__dataclass_fields__) - {"sources"}
+    assert fields == {setting.key for setting in SETTINGS}
+    assert all(
+        setting.doc and setting.variable == f"OP_DBUS_{setting.name}" for setting in SETTINGS
+    )
+
+
+def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
+    """Take each setting from the strongest place that has it, and remember which that was."""
+    environ = toml(tmp_path, 'threads = 1\nlog_level = "error"\nqueue_limit = 5\n')
+    environ |= {"OP_DBUS_THREADS": "2", "OP_DBUS_LOG_LEVEL": "debug"}
+    config = load(environ, {"threads": "3"})
+    assert (config.threads, config.log_level, config.queue_limit) == (3, "debug", 5)
+    assert config.sources["threads"] == "flag"
+    assert config.sources["log_level"] == "environment"
+    assert config.sources["queue_limit"] == environ["OP_DBUS_CONFIG"]
+    assert config.sources["bus"] == "default"
+
+
+def test_bad_value_that_is_overruled_is_no_problem() -> None:
+    """Judge only the values that count."""
+    assert load(HOME | {"OP_DBUS_THREADS": "many"}, {"threads": "3"}).threads == 3
+
+
+def test_empty_variable_is_unset(tmp_path: Path) -> None:
+    """Take an empty variable as not set, and an empty OP_DBUS_CONFIG as no file."""
+    environ = toml(tmp_path, "threads = 1\n") | {"OP_DBUS_THREADS": "", "OP_DBUS_BUS": ""}
+    config = load(environ)
+    assert (config.threads, config.bus) == (1, "system")
+    assert load(HOME | {"OP_DBUS_CONFIG": ""}).sources["threads"] == "default"
+
+
+def test_other_variables_are_not_ours() -> None:
+    """Leave variables alone that do not begin with the prefix."""
+    assert load(HOME | {"OP_DB": "x", "op_dbus_threads": "x", "OPDBUS_BUS": "x"}).threads is None
+
+
+GOOD = [
+    ("EXECUTION_PROVIDER", "CPU", ProviderRequest(("cpu",), strict=True)),
+    ("EXECUTION_PROVIDER", "cpu:onnxruntime", ProviderRequest(("cpu:onnxruntime",), strict=True)),
+    ("EXECUTION_PROVIDER", "gpu", ProviderRequest(("cuda",), strict=True)),
+    ("EXECUTION_PROVIDER", "cuda,gpu", ProviderRequest(("cuda",), strict=True)),
+    ("EXECUTION_PROVIDER", " cuda , cpu ", ProviderRequest(("cuda", "cpu"), strict=False)),
+    ("EXECUTION_PROVIDER", "Auto", ProviderRequest(AUTO_CHAIN, strict=False)),
+    ("GPU_DEVICE", "3", 3),
+    ("VECTOR_LEVEL", "med", "medium"),
+    ("VECTOR_LEVEL", "HIGH", "high"),
+    ("VECTOR_LEVEL", "none", "none"),
+    ("MODEL", "/models/x", Path("/models/x")),
+    ("PRECISION", "fp32", "fp32"),
+    ("STATE_FILE", "relative.json", Path.cwd() / "relative.json"),
+    ("BUS", "session", "session"),
+    ("BUS", "unix:path=/run/my.sock", "unix:path=/run/my.sock"),
+    ("BATCH_TOKENS", "16", 16),
+    ("BATCH_TOKENS", "AUTO", None),
+    ("THREADS", " 4 ", 4),
+    ("DRIFT_THRESHOLD", "0", 0.0),
+    ("DRIFT_THRESHOLD", "2", 2.0),
+    ("LOG_LEVEL", "Debug", "debug"),
+    ("LOG_FORMAT", "journal", "journal"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), GOOD)
+def test_good_value_is_read(name: str, text: str, value: Any) -> None:
+    """Read every accepted spelling of a value."""
+    assert getattr(load(HOME | {f"OP_DBUS_{name}": text}), name.lower()) == value
+
+
+BAD = [
+    ("EXECUTION_PROVIDER", "quantum", "one of auto, cpu"),
+    ("EXECUTION_PROVIDER", "cuda,", "several in order of preference"),
+    ("EXECUTION_PROVIDER", "auto,cpu", "one of auto"),
+    ("EXECUTION_PROVIDER", ",", "one of auto"),
+    ("GPU_DEVICE", "-1", "0 or more"),
+    ("GPU_DEVICE", "one", "0 or more"),
+    ("GPU_DEVICE", "²", "0 or more"),
+    ("VECTOR_LEVEL", "huge", "none, low, medium, high, med"),
+    ("MODEL", "a\0b", "a path"),
+    ("PRECISION", "int3", "one of auto"),
+    ("BUS", "tcp", "system, session, or an address"),
+    ("BATCH_TOKENS", "15", "from 16 to"),
+    ("BATCH_TOKENS", "1e3", "auto or a whole number"),
+    ("QUEUE_LIMIT", "0", "from 1 to"),
+    ("THREADS", "-1", "from 1 to 4096"),
+    ("THREADS", "4097", "from 1 to 4096"),
+    ("THREADS", "9" * 5000, "from 1 to 4096"),
+    ("DRIFT_THRESHOLD", "2.1", "from 0 to 2"),
+    ("DRIFT_THRESHOLD", "nan", "from 0 to 2"),
+    ("DRIFT_THRESHOLD", "-inf", "from 0 to 2"),
+    ("DRIFT_THRESHOLD", "15%", "from 0 to 2"),
+    ("LOG_LEVEL", "loud", "debug, info, warning, error"),
+    ("LOG_FORMAT", "xml", "console, json, journal"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "accepted"), BAD)
+def test_bad_value_is_refused(name: str, text: str, accepted: str) -> None:
+    """Name the variable and what is accepted, in one line."""
+    [problem] = refusal({f"OP_DBUS_{name}": text})
+    assert problem.startswith(f"OP_DBUS_{name}=")
+    assert "is not accepted: give " in problem
+    assert accepted in problem
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """Report bad values of all sources, and unknown names, together."""
+    environ = toml(tmp_path, 'log_level = "loud"\nspeed = 3\nqueue_limit = 0\n')
+    problems = refusal(
+        environ | {"OP_DBUS_THREADS": "x", "OP_DBUS_TREADS": "4", "OP_DBUS_GPU_DEVICE": "-1"},
+        {"bus": "tram"},
+    )
+    expected = (
+        "LOG_LEVEL",
+        "speed",
+        "QUEUE_LIMIT",
+        "THREADS=",
+        "TREADS in",
+        "GPU_DEVICE",
+        "OP_DBUS_BUS=",
+    )
+    assert len(problems) == len(expected)
+    for words in expected:
+        assert sum(words in problem for problem in problems) == 1, words
+    assert all(environ["OP_DBUS_CONFIG"] in p for p in problems if "LOG_LEVEL" in p or "speed" in p)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("OP_DBUS_EXECUTION_PROVIDR", "OP_DBUS_EXECUTION_PROVIDER"),
+        ("OP_DBUS_PROVIDER", "OP_DBUS_EXECUTION_PROVIDER"),
+        ("OP_DBUS_LEVEL", "OP_DBUS_VECTOR_LEVEL"),
+        ("OP_DBUS_VECTORLEVEL", "OP_DBUS_VECTOR_LEVEL"),
+        ("OP_DBUS_STATEFILE", "OP_DBUS_STATE_FILE"),
+        ("OP_DBUS_threads", "OP_DBUS_THREADS"),
+        ("OP_DBUS_LOGLEVEL", "OP_DBUS_LOG_LEVEL"),
+        ("OP_DBUS_CONFG", "OP_DBUS_CONFIG"),
+        ("OP_DBUS_MODELDIR", "OP_DBUS_MODEL_DIR"),
+    ],
+)
+def test_misspelt_variable_gets_a_suggestion(name: str, meant: str) -> None:
+    """Suggest what was meant by a name that is no setting."""
+    [problem] = refusal({name: "1"})
+    assert problem.startswith(f"{name} in the environment is not a setting: did you mean ")
+    assert meant in problem
+
+
+def test_strange_variable_gets_no_suggestion() -> None:
+    """Suggest nothing for a name that resembles none, though all share the prefix."""
+    [problem] = refusal({"OP_DBUS_XYZZY": "1"})
+    assert problem.endswith("is not a setting; `op-dbus config` lists them all")
+
+
+@pytest.mark.parametrize("key", ["treads", "THREADS", "op_dbus_threads", "log-level"])
+def test_misspelt_key_gets_a_suggestion(tmp_path: Path, key: str) -> None:
+    """Suggest the key for a name in the file that is none."""
+    [problem] = refusal(toml(tmp_path, f"{key} = 1\n"))
+    assert problem.startswith(f"{key} in {tmp_path}/op-dbus.toml is not a setting: did you mean ")
+    assert {"threads", "log_level"} & set(problem.removesuffix("?").split())
+
+
+def test_file_may_use_its_own_types(tmp_path: Path) -> None:
+    """Read numbers, and a list as a chain."""
+    config = load(
+        toml(tmp_path, 'execution_provider = ["cuda", "cpu"]\ndrift_threshold = 0.5\nthreads = 2\n')
+    )
+    assert config.execution_provider == ProviderRequest(("cuda", "cpu"), strict=False)
+    assert (config.drift_threshold, config.threads) == (0.5, 2)
+
+
+@pytest.mark.parametrize("value", ["true", "{ a = 1 }", "[]", '""', "2024-01-01"])
+def test_wrong_type_in_the_file_is_refused(tmp_path: Path, value: str) -> None:
+    """Refuse a value of a type that the setting cannot have."""
+    [problem] = refusal(toml(tmp_path, f"threads = {value}\n"))
+    assert problem.startswith("OP_DBUS_THREADS=")
+    assert f"(in {tmp_path}/op-dbus.toml)" in problem
+
+
+def test_unreadable_file_is_a_problem_among_others(tmp_path: Path) -> None:
+    """Report a missing file, broken TOML or wrong encoding together with what else is wrong."""
+    broken = tmp_path / "broken.toml"
+    broken.write_text("threads = \n")
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'bus = "\xe9"\n')
+    for path, words in (
+        (tmp_path / "none.toml", "No such file"),
+        (broken, "line 1"),
+        (latin, "utf-8"),
+        (tmp_path, "Is a directory"),
+        (Path("a\0b"), "null byte"),
+    ):
+        problems = refusal({"OP_DBUS_CONFIG": str(path), "OP_DBUS_BUS": "tram"})
+        assert len(problems) == 2
+        assert problems[0].startswith(f"OP_DBUS_CONFIG: cannot read {path}: ")
+        assert words in problems[0]
+
+
+def test_root_keeps_data_in_the_system() -> None:
+    """Keep root's data in /var/lib, whatever the home."""
+    config = load(HOME | {"XDG_DATA_HOME": "/x", "XDG_STATE_HOME": "/y"}, euid=0)
+    assert config.model_dir == Path("/var/lib/op-dbus/models")
+    assert config.state_dir == Path("/var/lib/op-dbus")
+
+
+def test_users_keep_data_in_their_home() -> None:
+    """Keep a user's data where XDG says, or in its defaults; a relative XDG path is ignored."""
+    config = load(HOME | {"XDG_DATA_HOME": "/x", "XDG_STATE_HOME": "/y"}, euid=1000)
+    assert (config.model_dir, config.state_dir) == (Path("/x/op-dbus/models"), Path("/y/op-dbus"))
+    for environ in (HOME, HOME | {"XDG_DATA_HOME": "", "XDG_STATE_HOME": "relative"}):
+        config = load(environ, euid=1000)
+        assert config.model_dir == Path("/home/bob/.local/share/op-dbus/models")
+        assert config.state_dir == Path("/home/bob/.local/state/op-dbus")
+
+
+def test_set_folders_win() -> None:
+    """Use the folders that are set, for root and users alike."""
+    environ = HOME | {"OP_DBUS_MODEL_DIR": "/m", "OP_DBUS_STATE_DIR": "/s"}
+    for euid in (0, 1000):
+        config = load(environ, euid=euid)
+        assert (config.model_dir, config.state_dir) == (Path("/m"), Path("/s"))
+
+
+def test_rows_show_what_is_in_effect() -> None:
+    """List every setting in the table's order with its effective value and source."""
+    environ = HOME | {"OP_DBUS_EXECUTION_PROVIDER": "gpu,cpu", "OP_DBUS_THREADS": "2"}
+    rows = load(environ, {"vector_level": "med"}, euid=1000).rows()
+    assert [variable for variable, _, _ in rows] == [setting.variable for setting in SETTINGS]
+    shown = {variable.removeprefix("OP_DBUS_"): (value, source) for variable, value, source in rows}
+    assert shown["EXECUTION_PROVIDER"] == ("cuda,cpu", "environment")
+    assert shown["VECTOR_LEVEL"] == ("medium", "flag")
+    assert shown["THREADS"] == ("2", "environment")
+    assert shown["QUEUE_LIMIT"] == ("auto", "default")
+    assert shown["MODEL"] == ("", "default")
+    assert shown["STATE_DIR"] == ("/home/bob/.local/state/op-dbus", "default")
+
+
+def test_settings_are_frozen() -> None:
+    """Let nobody change a setting after it was read."""
+    with pytest.raises(AttributeError):
+        load(HOME).threads = 2  # type: ignore[misc]

@@ -1,0 +1,119 @@
+"""Log lines are facts: an event and its fields, in the format that the reader takes."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from opdbus import config, log
+
+
+@pytest.fixture(autouse=True)
+def _configuration_of_others() -> Iterator[None]:
+    """Give logging back as it was found."""
+    before, handlers = structlog.get_config(), logging.getLogger().handlers[:]
+    yield
+    structlog.configure(**before)
+    logging.getLogger().handlers[:] = handlers
+
+
+def lines(format_: str, level: str = "info") -> list[str]:
+    """Log some events and give the lines that were written."""
+    stream = io.StringIO()
+    settings = config.load({"OP_DBUS_LOG_FORMAT": format_, "OP_DBUS_LOG_LEVEL": level})
+    log.configure(settings, {}, stream)
+    logger = structlog.get_logger()
+    logger.debug("graph cached", path="/x")
+    logger.info("state file read", objects=3, path="/a b", text='say "é"')
+    logger.warning("provider skipped", reason="two\nlines")
+    try:
+        int("disk on fire")
+    except ValueError:
+        logger.exception("store failed")
+    return stream.getvalue().splitlines()
+
+
+def test_json_is_one_object_a_line() -> None:
+    """Write each event as one JSON object with level and time, exceptions included."""
+    found = [json.loads(line) for line in lines("json")]
+    assert [(row["event"], row["level"]) for row in found] == [
+        ("state file read", "info"),
+        ("provider skipped", "warning"),
+        ("store failed", "error"),
+    ]
+    assert (found[0]["objects"], found[0]["text"]) == (3, 'say "é"')
+    assert found[1]["reason"] == "two\nlines"
+    assert "disk on fire" in found[2]["exception"]
+    assert all(row["timestamp"].endswith("Z") for row in found)
+
+
+def test_journal_lines_carry_their_priority() -> None:
+    """Write one line an event, beginning with its syslog priority, event first, without a time."""
+    found = lines("journal", "debug")
+    assert [line[:3] for line in found] == ["<7>", "<6>", "<4>", "<3>"]
+    assert found[0] == '<7>event="graph cached" path=/x'
+    assert "two\\nlines" in found[2]
+    assert "disk on fire" in found[3]
+    assert "timestamp" not in "".join(found)
+
+
+def test_console_is_for_people() -> None:
+    """Write time, event and fields, without colours where there is no terminal."""
+    text = "\n".join(lines("console"))
+    assert "state file read" in text
+    assert "objects=3" in text
+    assert "disk on fire" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("level", "count"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
+)
+def test_less_important_lines_are_left_out(level: str, count: int) -> None:
+    """Write what is at least as important as asked."""
+    assert len(lines("json", level)) == count
+
+
+def test_bound_fields_are_written() -> None:
+    """Write the fields that a task has bound to all its events."""
+    stream = io.StringIO()
+    log.configure(config.load({"OP_DBUS_LOG_FORMAT": "json"}), {}, stream)
+    with structlog.contextvars.bound_contextvars(call=7):
+        structlog.get_logger().info("answered")
+    assert json.loads(stream.getvalue())["call"] == 7
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_auto_knows_the_journal(tmp_path: Path, mine: bool) -> None:  # noqa: FBT001
+    """Write for the journal only if the stream is the one that systemd connected to it."""
+    with (tmp_path / "stream").open("w+") as stream:
+        stat = os.fstat(stream.fileno())
+        environ = {"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino + (not mine)}"}
+        log.configure(config.load({}), environ, stream)
+        structlog.get_logger().warning("event")
+        stream.seek(0)
+        assert (stream.read() == "<4>event=event\n") is mine
+
+
+def test_auto_survives_a_stream_without_a_file() -> None:
+    """Write to the console where the stream has no file descriptor."""
+    stream = io.StringIO()
+    log.configure(config.load({}), {"JOURNAL_STREAM": "1:2"}, stream)
+    structlog.get_logger().warning("event")
+    assert "event" in stream.getvalue()
+    assert not stream.getvalue().startswith("<")
+
+
+def test_libraries_are_heard_from_warnings_on() -> None:
+    """Pass on the warnings of libraries that use logging, and no less."""
+    stream = io.StringIO()
+    logging.getLogger().handlers.clear()
+    log.configure(config.load({}), {}, stream)
+    logging.getLogger("dbus_fast").info("chatter")
+    logging.getLogger("dbus_fast").warning("odd message")
+    assert stream.getvalue() == "dbus_fast: odd message\n"
