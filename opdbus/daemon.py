@@ -43,11 +43,15 @@ _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwner
 
 
 def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
-    """Run the daemon until it is told to stop, and give its exit code."""
+    """Run the daemon until it is told to stop, and give its exit code.
+
+    Threads may still run then, which parse or compute for nobody: end the process at once.
+    """
     try:
         settings = config.load(environ, flags)
         log.configure(settings, environ)
-        asyncio.run(Daemon(settings).run())
+        # never closed: that would wait for those threads
+        asyncio.Runner().run(Daemon(settings).run())
     except OpDbusError as error:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
         return error.exit_code

@@ -107,7 +107,7 @@ def _options(**given: Any) -> dict[str, Any]:  # noqa: ANN401
     return {key: value for key, value in given.items() if value}
 
 
-def _daemon_options(command: Callable[..., int]) -> Callable[..., int]:
+def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(config.SETTINGS):
         flag = "--" + setting.name.lower().replace("_", "-")
         text = setting.doc[0].upper() + setting.doc[1:].replace("`", "") + "."
@@ -120,14 +120,18 @@ def _daemon_options(command: Callable[..., int]) -> Callable[..., int]:
 @root.command()
 @_daemon_options
 @click.pass_context
-def daemon(context: click.Context, /, **flags: str | None) -> int:
+def daemon(context: click.Context, /, **flags: str | None) -> None:
     """Serve on the bus until SIGTERM. Every setting can be given as a flag."""
     # until the daemon takes care of it: the imports below take half a second
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from opdbus.daemon import main
 
     given = {key: value for key, value in flags.items() if value is not None}
-    return main(os.environ, context.obj | given)
+    code = main(os.environ, context.obj | given)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # everything is committed and answered; a thread that still reads a large file is not waited for
+    os._exit(code)
 
 
 root.add_command(daemon, "run")

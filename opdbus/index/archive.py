@@ -29,6 +29,7 @@ class Archive:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self._open = ExitStack()
+        self._unfinished: set[asyncio.Task[Any]] = set()
         self._writer: Store
         self._reader: Store
 
@@ -50,12 +51,23 @@ class Archive:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Finish what was begun and close."""
+        """Give up what is unfinished, keep what is committed, and close."""
+        for task in self._unfinished:
+            task.cancel()
+        self._writer.stopping = True
+        await asyncio.gather(*self._unfinished, return_exceptions=True)
         self._close()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work that must not stop halfway: only closing stops it, no caller who leaves."""
+        task = asyncio.ensure_future(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return await _shielded(task)
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Run work that changes the database. It is finished even if the caller is cancelled."""
-        return await asyncio.shield(self._run(self._writing, work, self._writer))
+        return await _shielded(self._run(self._writing, work, self._writer))
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads."""
@@ -82,6 +94,12 @@ class Archive:
         self._open.close()
 
 
+async def _shielded(future: asyncio.Future[T]) -> T:
+    """Wait for what goes on if the caller is cancelled; its failure is then nobody's news."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(future)
+
+
 def _lock(database: Path) -> int:
     """Take the lock that a database has one daemon at a time by; raises StoreError."""
     path = database.with_suffix(".lock")
@@ -99,8 +117,3 @@ def _lock(database: Path) -> int:
             " another folder"
         ) from None
     return lock
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run work that must not stop halfway: it goes on even if the caller is cancelled."""
-    return await asyncio.shield(asyncio.ensure_future(work))

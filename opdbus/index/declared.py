@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from opdbus.errors import OpDbusError, StateFileError
-from opdbus.index.archive import to_the_end
 from opdbus.state import watch
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE
@@ -38,7 +37,7 @@ class Declared:
 
     async def load(self) -> None:
         """Take the file in; raises StateFileError, and StoreError if it cannot be kept."""
-        await to_the_end(self._load())
+        await self._memory.archive.finish(self._load())
 
     async def _load(self) -> None:
         async with self._one_reader:

@@ -13,7 +13,7 @@ import structlog
 
 from opdbus import text
 from opdbus.errors import AccessDenied, NoModel, NoVector
-from opdbus.index.archive import Archive, to_the_end
+from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
 from opdbus.index.store import Record
 from opdbus.index.vectors import Vectors
@@ -213,7 +213,7 @@ class Memory:
                 gone = [entry for entry in entries if entry.identity not in present]
                 return await self._write(changed, gone, owner=ROOT)
 
-        return await to_the_end(work())
+        return await self.archive.finish(work())
 
     async def publish(
         self, objects: Sequence[StateObject], owner: int, *, holder: str = ""
@@ -230,7 +230,7 @@ class Memory:
                 self._hold(objects, holder)
                 await self._write(objects, [], owner=owner, passing=bool(holder))
 
-        await to_the_end(work())
+        await self.archive.finish(work())
 
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
         """Remove what an owner published about things, and count the entries.
@@ -244,7 +244,7 @@ class Memory:
                 await self._write([], list(gone.values()), owner=owner)
                 return len(gone)
 
-        return await to_the_end(work())
+        return await self.archive.finish(work())
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder."""
@@ -257,7 +257,7 @@ class Memory:
                 for identity in held:
                     del self._holders[identity]
 
-        await to_the_end(work())
+        await self.archive.finish(work())
 
     async def _write(
         self,

@@ -116,6 +116,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # set from another thread to have a long transaction end at once, undone
+        self.stopping = False
         try:
             self._database = _open(path)
         except OSError as error:
@@ -268,6 +270,8 @@ class Store:
         )
 
     def _put(self, record: Record) -> Entry:
+        if self.stopping:
+            raise StoreError("op-dbus is stopping: nothing of this was kept")
         values = (
             *record.identity,
             record.owner,
