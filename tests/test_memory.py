@@ -570,3 +570,20 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
             await made.event(Vectorized)
 
     live(work, settings={"queue_limit": 1})
+
+
+def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
+    """Undo a long write that is under way when the memory is closed, and start well again."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("before", "one"))
+        task = asyncio.ensure_future(made.declare(*units(20_000)))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)  # so that it has begun
+
+    async def after(made: House) -> None:
+        names = {entry.identity.name for entry in made.memory.catalogue}
+        assert names in ({"before"}, {"before"} | {unit.name for unit in units(20_000)})
+
+    live(work, engine=False)
+    live(after, engine=False)
