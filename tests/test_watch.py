@@ -12,7 +12,7 @@ from opdbus.state.watch import SETTLE_SECONDS, changes
 # Far longer than any of it takes; only a failure waits so long.
 PATIENCE = 10.0
 # Long enough for an event that must not count to have come.
-QUIET = 10 * SETTLE_SECONDS
+QUIET = 6 * SETTLE_SECONDS
 
 
 async def times_told(path: Path, *actions: Callable[[], object]) -> list[int]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.state.object import SETTINGS, Identity, StateObject
 from opdbus.state.secret_names import is_naming, is_plural, is_secret_name
-from opdbus.state.secret_text import REDACTED, flags_of, hide_in_text, is_secret_value
+from opdbus.state.secret_text import (
+    REDACTED,
+    flags_of,
+    hide_in_text,
+    is_key_material,
+    is_secret_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +70,8 @@ def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
             clean[key] = _hide(key, value, naming=False)
         elif is_secret_name(key):
             clean[key] = _hide(key, value, naming=not is_plural(key))
+        elif isinstance(value, str) and is_key_material(key, value):
+            clean[key] = REDACTED
         else:
             clean[key] = _redact_value(value)
     return clean

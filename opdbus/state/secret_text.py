@@ -31,6 +31,10 @@ _HARMLESS_UNDER: Final = {
     "pwd": re.compile(r"/.*"),
     "oldpwd": re.compile(r"/.*"),
 }
+# What is a secret under a name that mostly stands before harmless values.
+_BASIC_AUTH = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?")
+_RANDOM = re.compile(r"(?!AAAA)(?=.*[A-Z])(?=.*[a-z])(?=.*\d)[A-Za-z0-9+/_-]{32,}={0,2}")
+_MATERIAL: Final = {"auth": _BASIC_AUTH, "_auth": _BASIC_AUTH, "key": _RANDOM, "Key": _RANDOM}
 # Programs, and the flags of theirs whose value is a secret although their name does not say so.
 _FLAGS: Final = {
     "sshpass mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin mongo"
@@ -77,6 +81,11 @@ _SCHEMELESS = (
     r"""((?<![\w:/@.%+-])(?!(?i:sips?|mailto|ssh|git|xmpp|https?):)[\w.%+-]++:)(?!//)"""
     r"""[^\s:@"'/]++(@)(?=(?:tcp|udp|unix)\(|(?!sha\d)[\w.-]++:\d{2,5}(?!\w)|localhost\b)"""
 )
+# lines of configuration files where only a space divides name and value
+_SPACED_LINE = (
+    r"(?m)(^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk|wpa_passphrase"
+    r"|rocommunity|rwcommunity|api[_-]?key)[^\S\n]++)\S++"
+)
 # <password>x</password>
 _ELEMENT = (
     r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
@@ -97,6 +106,7 @@ _PATTERNS: Final = tuple(
         r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+""",
         r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++""",
         r"""(?i)(\blogin\s+\S+\s+password\s+)\S++""",
+        _SPACED_LINE,
         # ipsec.secrets
         r"""(:\s+(?:PSK|EAP|XAUTH)\s+)"[^"]*+"?""",
         r"""(\becho\s+["']?[\w.-]++:)[^\s"'|]++(["']?\s*\|\s*(?:sudo\s+)?chpasswd)""",
@@ -128,9 +138,10 @@ _SHAPES = re.compile(
 _SHORT: Final = 16
 # Most strings hold none of these marks, and then none of the patterns above can match.
 _SUSPICIOUS = re.compile(
-    r"[=:$]|\s-|^-|</|\}|(?i:bearer|-BEGIN|password\s|password:)|_user\s|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-"
-    r"|xox|xapp|npm_|hf_|pypi-|k_live|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1"
-    r"|AKIA|ASIA|AIza|ya29|AGE-|SCRAM|hooks\.|webhooks|wifi-sec|wireless-sec"
+    r"[=:$}]|\s-|^-|</|_user\s|(?:word|WORD|pass|auth|pw|psk|passphrase|community|key)\s"
+    r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
+    r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
+    r"|hooks\.|webhooks|wifi-sec|wireless-sec"
 )
 
 
@@ -156,6 +167,12 @@ def is_secret_value(name: str, value: str) -> bool:
         return False  # tokens: 512
     word = name.lower().rpartition(".")[2].lstrip("-")
     return not (word in _HARMLESS_UNDER and _HARMLESS_UNDER[word].fullmatch(value))
+
+
+def is_key_material(name: str, value: str) -> bool:
+    """Tell a credential by name and looks together: {"auth": "dXNlcjpwYXNz"}."""
+    pattern = _MATERIAL.get(name)
+    return pattern is not None and bool(pattern.fullmatch(value))
 
 
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
