@@ -205,7 +205,7 @@ class Blocker:
             raise ModuleNotFoundError(f"there is no {name} on this system")
 
 sys.meta_path.insert(0, Blocker())
-for room in ("opdbus.models", "opdbus.engine", "opdbus.bench"):
+for room in ("opdbus.models", "opdbus.engine"):
     package = importlib.import_module(room)
     for module in pkgutil.iter_modules(package.__path__, room + "."):
         if not module.name.endswith("__main__"):
@@ -215,7 +215,7 @@ for room in ("opdbus.models", "opdbus.engine", "opdbus.bench"):
 
 
 def test_engine_needs_no_bus() -> None:
-    """Import models, engine and bench where there is no D-Bus library, inotify or systemd."""
+    """Import models and engine where there is no D-Bus library, inotify or systemd."""
     ran = subprocess.run(
         [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=False, cwd=ROOT
     )
