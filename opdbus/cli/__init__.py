@@ -15,7 +15,9 @@ def main() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from opdbus.cli.commands import Unread, root
+    # each adds its commands to the root
+    from opdbus.cli import commands, local  # noqa: F401
+    from opdbus.cli.root import Unread, root
 
     if sys.stdout is None:  # closed by who started us
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 -- to the end

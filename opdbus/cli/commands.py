@@ -1,20 +1,17 @@
-"""The commands: each asks one thing and prints the answer."""
+"""The commands that ask the daemon: each asks one thing and prints the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from opdbus import __version__, config
 from opdbus.cli import output
-from opdbus.errors import ConfigError, InvalidArgs, LimitsExceeded, OpDbusError
+from opdbus.cli.root import as_json, root, settings
+from opdbus.errors import InvalidArgs, LimitsExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 # What D-Bus carries as `u`.
 NUMBER = click.IntRange(0, (1 << 32) - 1)
 limit = click.option(
@@ -34,55 +30,12 @@ plugin = click.option("--plugin", help="Only objects of this plugin.")
 kind = click.option("--kind", help="Only objects of this kind.")
 
 
-class Root(click.Group):
-    """Reports click's own usage errors as op-dbus reports everything."""
-
-    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 -- click's signature
-        """Run, and turn click's errors into sentences and exit codes."""
-        try:
-            return super().main(*args, **extra)
-        except click.exceptions.Abort:
-            raise KeyboardInterrupt from None
-        except click.ClickException as error:
-            raise InvalidArgs(_usage(error)) from None
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- click's signature
-        """Run a command; click itself would call a closed pipe a failure."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise Unread from None
-
-
-class Unread(Exception):
-    """Nobody reads any more what is printed: `op-dbus list | head`."""
-
-
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    where = f"; see `{context.command_path} --help`" if context else ""
-    return error.format_message().rstrip(".") + where
-
-
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="op-dbus")
-@click.option("--bus", metavar="BUS", help="system, session, or an address (OP_DBUS_BUS).")
-@click.pass_context
-def root(context: click.Context, bus: str | None) -> None:
-    """Search a host's state by meaning: the semantic memory on D-Bus."""
-    context.obj = {"bus": bus} if bus else {}
-
-
-def _settings(flags: dict[str, str]) -> config.Config:
-    return config.load(os.environ, flags)
-
-
 def _ask(ask: Callable[[Client], Awaitable[T]]) -> T:
     """Ask the daemon on the chosen bus."""
     # asyncio and the D-Bus library are a third of the start-up time: only what asks pays it
     from opdbus.client import Client
 
-    bus = _settings(click.get_current_context().obj).bus
+    bus = settings(click.get_current_context().obj).bus
 
     async def asking() -> T:
         async with Client(bus) as client:
@@ -105,36 +58,6 @@ def _path(name: str) -> str:
 
 def _options(**given: Any) -> dict[str, Any]:  # noqa: ANN401
     return {key: value for key, value in given.items() if value}
-
-
-def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
-    for setting in reversed(config.SETTINGS):
-        flag = "--" + setting.name.lower().replace("_", "-")
-        text = setting.doc[0].upper() + setting.doc[1:].replace("`", "") + "."
-        default = setting.default or "by user"
-        option = click.option(flag, setting.key, metavar="VALUE", help=f"{text} [{default}]")
-        command = option(command)
-    return command
-
-
-@root.command()
-@_daemon_options
-@click.pass_context
-def daemon(context: click.Context, /, **flags: str | None) -> None:
-    """Serve on the bus until SIGTERM. Every setting can be given as a flag."""
-    # until the daemon takes care of it: the imports below take half a second
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from opdbus.daemon import main
-
-    given = {key: value for key, value in flags.items() if value is not None}
-    code = main(os.environ, context.obj | given)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # everything is committed and answered; a thread that still reads a large file is not waited for
-    os._exit(code)
-
-
-root.add_command(daemon, "run")
 
 
 @root.command()
@@ -349,106 +272,3 @@ def withdraw(objects: tuple[str, ...]) -> None:
 def reload() -> None:
     """Have the daemon read its state file again; says what is wrong with a bad one."""
     _ask(lambda client: client.reload())
-
-
-@root.command(name="config")
-@as_json
-@click.pass_context
-def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """Show every setting, its effective value, and where it came from."""
-    rows = _settings(context.obj).rows()
-    if json_:
-        output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
-    else:
-        output.table(("setting", "value", "from"), rows)
-
-
-@root.group()
-def models() -> None:
-    """Tell which model files there are, where, and whether they are the right ones."""
-
-
-@models.command(name="list")
-@as_json
-@click.pass_context
-def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """List the levels' models and where their files lie."""
-    from opdbus.models.catalogue import LEVELS
-
-    settings = _settings(context.obj)
-    rows = [
-        (level.name, level.repository, *_found(level.name, settings)) for level in LEVELS.values()
-    ]
-    columns = ("level", "model", "status", "where")
-    if json_:
-        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        output.table(columns, rows)
-
-
-def _found(level: str, settings: config.Config) -> tuple[str, str]:
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    try:
-        return "present", str(folder.find(LEVELS[level], settings))
-    except OpDbusError as error:
-        return "missing", str(error)
-
-
-def _level(name: str) -> str:
-    from opdbus.models.catalogue import LEVELS
-
-    chosen = {"med": "medium"}.get(name, name)
-    if chosen not in LEVELS:
-        raise ConfigError(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
-    return chosen
-
-
-@models.command()
-@click.argument("level", default="medium")
-@click.pass_context
-def path(context: click.Context, level: str) -> None:
-    """Print the folder of LEVEL's model."""
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    print(folder.find(LEVELS[_level(level)], _settings(context.obj)))
-
-
-@models.command()
-@click.argument("level", default="medium")
-@click.pass_context
-def verify(context: click.Context, level: str) -> None:
-    """Check the files of LEVEL's model against their recorded checksums."""
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    row = LEVELS[_level(level)]
-    model = folder.read(folder.find(row, _settings(context.obj)), row)
-    folder.verify(model, row)
-    for file, sha256, recorded in (
-        (model.weights, model.weights_sha256, row.weights_sha256),
-        (model.tokenizer, model.tokenizer_sha256, row.tokenizer_sha256),
-    ):
-        print(f"{sha256}  {'verified  ' if recorded else 'unrecorded'}  {Path(file)}")
-
-
-@root.command()
-@as_json
-@click.pass_context
-def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
-    """Check libraries, providers, model files, bus and permissions, and say what to do."""
-    from opdbus.doctor import examine
-
-    verdicts = asyncio.run(examine(_settings(context.obj)))
-    if json_:
-        output.as_json([verdict._asdict() for verdict in verdicts])
-    else:
-        for verdict in verdicts:
-            mark = {"ok": "green", "warning": "yellow", "wrong": "red"}[verdict.status]
-            status = output.style(verdict.status.ljust(8), mark)
-            print(f"{status} {verdict.subject}: {output.visible(verdict.finding)}")
-            if verdict.advice:
-                print(f"         {verdict.advice}")
-    return 1 if any(verdict.status == "wrong" for verdict in verdicts) else 0

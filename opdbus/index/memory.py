@@ -391,7 +391,7 @@ def _recall(store: Store) -> list[Entry]:
         records = []
         for identity, owner, properties, updated_at, passing in store.stored():
             content: dict[str, Json] = json.loads(properties)
-            item = StateObject(identity, redact.redact(content))
+            item = redact.redact_object(identity, content)
             records.append(record_of(item, owner, updated_at, passing=passing))
         with store.transaction():
             store.put(records)

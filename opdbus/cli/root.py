@@ -1,0 +1,57 @@
+"""The command itself: its group, what every command takes, and how click's errors are told."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from opdbus import __version__, config
+from opdbus.errors import InvalidArgs
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+
+
+class Root(click.Group):
+    """Reports click's own usage errors as op-dbus reports everything."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 -- click's signature
+        """Run, and turn click's errors into sentences and exit codes."""
+        try:
+            return super().main(*args, **extra)
+        except click.exceptions.Abort:
+            raise KeyboardInterrupt from None
+        except click.ClickException as error:
+            raise InvalidArgs(_usage(error)) from None
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- click's signature
+        """Run a command; click itself would call a closed pipe a failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise Unread from None
+
+
+class Unread(Exception):
+    """Nobody reads any more what is printed: `op-dbus list | head`."""
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    where = f"; see `{context.command_path} --help`" if context else ""
+    return error.format_message().rstrip(".") + where
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="op-dbus")
+@click.option("--bus", metavar="BUS", help="system, session, or an address (OP_DBUS_BUS).")
+@click.pass_context
+def root(context: click.Context, bus: str | None) -> None:
+    """Search a host's state by meaning: the semantic memory on D-Bus."""
+    context.obj = {"bus": bus} if bus else {}
+
+
+def settings(flags: dict[str, str]) -> config.Config:
+    """Read the settings that a command is given."""
+    return config.load(os.environ, flags)
