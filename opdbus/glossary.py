@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib import resources
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from importlib.resources.abc import Traversable
 
 _UNIT = re.compile(
     r"\.(?:service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$"
@@ -23,6 +25,16 @@ _WHOLE_ONLY = "(whole names only)"
 
 
 @cache
+def version() -> str:
+    """Give a hash of the glossary: texts are written anew when it changes."""
+    return hashlib.blake2b(_file().read_bytes(), digest_size=4).hexdigest()
+
+
+def _file() -> Traversable:
+    return resources.files("opdbus") / "glossary.tsv"
+
+
+@cache
 def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Read the glossary: all names with their glosses, and those that count as parts of names.
 
@@ -31,7 +43,7 @@ def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
     names: dict[str, str] = {}
     parts: dict[str, str] = {}
     whole_only = False
-    for line in (resources.files("opdbus") / "glossary.tsv").read_text("utf-8").splitlines():
+    for line in _file().read_text("utf-8").splitlines():
         if line.startswith("#"):
             whole_only = line.endswith(_WHOLE_ONLY)
         elif line:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from opdbus import glossary
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
 from opdbus.state.flatten import SETTINGS
@@ -17,8 +18,8 @@ from opdbus.state.redact import REDACTED
 if TYPE_CHECKING:
     from opdbus.state.object import Json, StateObject
 
-# Part of every vector's key: raise it with any change to what `render` gives for any object.
-VERSION: Final = 1
+# Part of every vector's key: raise the number with any change to what `render` gives.
+VERSION: Final = f"1.{glossary.version()}"
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8

@@ -394,6 +394,8 @@ def _recall(store: Store) -> list[Entry]:
             item = redact.redact_object(identity, content)
             records.append(record_of(item, owner, updated_at, passing=passing))
         with store.transaction():
+            # names are redacted too, so a row may come back under another identity
+            store.remove_all()
             store.put(records)
             store.remember("written by", _WRITTEN_BY)
         store.scrub()

@@ -169,6 +169,10 @@ class Store:
         """Insert or replace objects and give their entries; call inside a transaction."""
         return [self._put(record) for record in records]
 
+    def remove_all(self) -> None:
+        """Delete every object; call inside a transaction."""
+        self._database.execute("DELETE FROM objects")
+
     def remove_passing(self) -> int:
         """Delete the objects that were to live only as long as a connection, and count them."""
         with self.transaction():
