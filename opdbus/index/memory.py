@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import structlog
 
-from opdbus import text
+from opdbus import glossary, text
 from opdbus.errors import AccessDenied, NoModel, NoVector
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 ROOT: Final = 0
-_WRITTEN_BY: Final = f"redaction {redact.VERSION}, text {text.VERSION}"
+_WRITTEN_BY: Final = (
+    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()}"
+)
 
 
 @dataclass(frozen=True, slots=True)
