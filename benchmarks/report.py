@@ -27,7 +27,8 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "amx_bf16", "amx_int8")
 def machine() -> dict[str, Any]:
     """Describe what the figures depend on."""
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    fields = dict(line.split("\t: ", 1) for line in info if "\t: " in line)
+    pairs = (line.partition(":") for line in info)
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
     return {
         "processor": fields.get("model name", platform.processor()),

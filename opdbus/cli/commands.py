@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,9 @@ kind = click.option("--kind", help="Only objects of this kind.")
 
 def _ask(ask: Callable[[Client], Awaitable[T]]) -> T:
     """Ask the daemon on the chosen bus."""
-    # asyncio and the D-Bus library are a third of the start-up time: only what asks pays it
+    # asyncio and the D-Bus library are half of the start-up time: only what asks pays it
+    import asyncio
+
     from opdbus.client import Client
 
     bus = settings(click.get_current_context().obj).bus

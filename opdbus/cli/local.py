@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -136,6 +135,8 @@ def verify(context: click.Context, level: str) -> None:
 @click.pass_context
 def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
     """Check libraries, providers, model files, bus and permissions, and say what to do."""
+    import asyncio
+
     from opdbus.doctor import examine
 
     verdicts = asyncio.run(examine(settings(context.obj)))
