@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.state.drift import leaves
-from opdbus.state.flatten import NAMING_KEYS, SETTINGS, Reader, flatten, singular
+from opdbus.state.flatten import NAMING_KEYS, SETTINGS, Reader, _unique, flatten, singular
 from opdbus.state.object import FILE, Identity
 
 
@@ -126,6 +126,26 @@ def test_things_of_one_name_stay_apart() -> None:
     identities, objects = Reader().read(plugins)
     assert [o.name for o in objects] == ["a", "a#2", "a#2#2", "a#3", "a#4"]
     assert identities == {o.identity for o in objects}
+
+
+class Looked(set[Identity]):
+    """A set that counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, identity: object) -> bool:
+        """Count, and answer."""
+        self.asked += 1
+        return super().__contains__(identity)
+
+
+def test_many_things_of_one_name_take_no_longer_each() -> None:
+    """Find the ordinal of the last of many things of one name as fast as that of the second."""
+    identity, taken, ordinals = Identity(FILE, "p", "thing", "a"), Looked(), dict[Identity, int]()
+    for _ in range(1000):
+        taken.add(_unique(identity, taken, ordinals))
+    assert {i.name for i in taken} == {"a"} | {f"a#{n}" for n in range(2, 1001)}
+    assert taken.asked < 2 * 1000
 
 
 def test_things_of_one_redacted_name_stay_apart() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import marshal
 import secrets
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,7 @@ from opdbus.state.object import FILE, SETTINGS, Identity, digest
 from opdbus.state.redact import redact_identity, redact_object
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping, MutableMapping
 
     from opdbus.state.object import Json, StateObject
 
@@ -106,11 +105,13 @@ class Reader:
     ) -> tuple[set[Identity], list[StateObject]]:
         """Give the identities of all objects, and those objects that are new or changed."""
         seen: dict[Identity, bytes] = {}
+        ordinals: dict[Identity, int] = {}
         changed = []
         for raw_identity, properties in flatten(plugins):
             # What was an identity before holds no secret: redacting it changes nothing.
             known = raw_identity in self._seen
-            identity = _unique(raw_identity if known else redact_identity(raw_identity), seen)
+            named = raw_identity if known else redact_identity(raw_identity)
+            identity = _unique(named, seen, ordinals)
             # Newer formats of marshal depend on who else refers to a value.
             hashed = digest(marshal.dumps(properties, 2), self._key)
             if self._seen.get(identity) != hashed:
@@ -124,10 +125,16 @@ class Reader:
         self._seen = {}
 
 
-def _unique(identity: Identity, taken: Container[Identity]) -> Identity:
-    """Tell two things of one name apart: the second gets its ordinal."""
-    numbers = itertools.count(2)
+def _unique(
+    identity: Identity, taken: Container[Identity], ordinals: MutableMapping[Identity, int]
+) -> Identity:
+    """Tell two things of one name apart: the second gets its ordinal.
+
+    `ordinals` holds the next one of each name: all before it are taken and need no look again.
+    """
     unique = identity
     while unique in taken:
-        unique = identity._replace(name=f"{identity.name}#{next(numbers)}")
+        ordinal = ordinals.get(identity, 2)
+        ordinals[identity] = ordinal + 1
+        unique = identity._replace(name=f"{identity.name}#{ordinal}")
     return unique
