@@ -137,6 +137,48 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage: str) -> None:
             store.close()
 
 
+def refused(store: Store, code: int) -> str:
+    """Have SQLite fail with a code, and give the sentence."""
+    database, other = store._database, sqlite3.connect(store.path)
+    try:
+        if code == sqlite3.SQLITE_FULL:
+            database.execute("PRAGMA max_page_count = 1")
+        elif code == sqlite3.SQLITE_BUSY:
+            database.execute("PRAGMA busy_timeout = 0")
+            other.execute("BEGIN IMMEDIATE")
+        elif code == sqlite3.SQLITE_READONLY:
+            database.execute("PRAGMA query_only = ON")
+        with pytest.raises(StoreError) as caught:
+            put(store, record("a", "a text" * 20_000))
+    finally:
+        other.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (sqlite3.SQLITE_FULL, "make room"),
+        (sqlite3.SQLITE_BUSY, "another program uses it"),
+        (sqlite3.SQLITE_READONLY, "let the user"),
+    ],
+)
+def test_advice_fits_the_error(store: Store, code: int, advice: str) -> None:
+    """Say what helps against this error, and never to move a sound database away."""
+    sentence = refused(store, code)
+    assert advice in sentence
+    assert "move it away" not in sentence
+
+
+def test_advice_knows_extended_codes(store: Store) -> None:
+    """Say what helps against a kind of error whichever of its details SQLite gives."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    with pytest.raises(StoreError, match="disk I/O error; look in the kernel's log"):
+        with store.guarded():
+            raise error
+
+
 def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
     """Refuse what a newer op-dbus wrote, and change nothing in it."""
     path = tmp_path / "memory.db"

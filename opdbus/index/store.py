@@ -70,6 +70,21 @@ RETURNING id
 _COLUMNS: Final = (
     "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing"
 )
+# What to do about an error, by SQLite's primary result code.
+_RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
+_TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
+_DAMAGED: Final = "it is damaged: move it away and op-dbus builds a new one"
+_ADVICE: Final = {
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_FULL: "make room on its file system",
+    sqlite3.SQLITE_BUSY: _TAKEN,
+    sqlite3.SQLITE_LOCKED: _TAKEN,
+    sqlite3.SQLITE_READONLY: _RIGHTS,
+    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
+    sqlite3.SQLITE_PERM: _RIGHTS,
+    sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +156,7 @@ class Store:
             yield
         except sqlite3.DatabaseError as error:
             raise StoreError(
-                f"cannot use the database {self.path}: {error}; if it is damaged, move it away and"
-                " op-dbus builds a new one"
+                f"cannot use the database {self.path}: {error}{_advice(error)}"
             ) from None
 
     @contextmanager
@@ -263,6 +277,7 @@ class Store:
     def _migrate(self) -> None:
         version = self._database.execute("PRAGMA user_version").fetchone()[0]
         if version == _SCHEMA_VERSION:
+            self._require_ours()
             return
         if version > _SCHEMA_VERSION:
             raise StoreError(
@@ -272,6 +287,14 @@ class Store:
         self._database.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
         )
+
+    def _require_ours(self) -> None:
+        """Refuse what another program made and happened to give our version."""
+        if not self._database.execute("PRAGMA table_info(objects)").fetchone():
+            raise StoreError(
+                f"the database {self.path} is none of op-dbus: move it away and op-dbus builds a"
+                " new one"
+            )
 
     def _put(self, record: Record) -> Entry:
         if self.stopping:
@@ -310,6 +333,12 @@ def _open(path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     except sqlite3.Error as error:
         raise StoreError(f"cannot open the database {path}: {error}") from None
+
+
+def _advice(error: sqlite3.DatabaseError) -> str:
+    # the low byte of an extended code is the primary one; some errors are the driver's own
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    return f"; {_ADVICE[code]}" if code in _ADVICE else ""
 
 
 def _tune(database: sqlite3.Connection) -> None:
