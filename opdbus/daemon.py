@@ -134,13 +134,12 @@ class Daemon:
             )
             self._announcer.provider_changed(proven.provider.name, "proven at start")
             await self._refresh()
-            await Indexer(self._memory, self._config.drift_threshold).run()
+            threshold = self._config.drift_threshold
+            await Indexer(self._memory, threshold, on_fault=self._remember_fault).run()
 
     async def _declare(self) -> None:
         """Keep the state file taken in."""
-        self._declared.on_error_changed = self._refresh_soon
-        await self._declared.try_load()
-        await self._refresh()
+        self._declared.on_change = self._refresh_soon
         await self._declared.watch()
 
     async def _heed_hang_ups(self) -> None:
@@ -162,6 +161,11 @@ class Daemon:
 
     def _refresh_soon(self) -> None:
         self._background(self._refresh())
+
+    def _remember_fault(self, sentence: str) -> None:
+        if self._memory.last_fault != sentence:
+            self._memory.last_fault = sentence
+            self._refresh_soon()
 
     def _take_signal(self, message: Message) -> None:
         """Stop working for a caller that left, and forget what was to live as long as it."""

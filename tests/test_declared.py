@@ -1,7 +1,8 @@
 """The state file in step with the memory: taken in, watched, and kept when it turns bad."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import errno
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ class Watched:
         self.declared = declared
         self.errors: list[str] = []
         self._news = asyncio.Event()
-        declared.on_error_changed = self._take_error
+        declared.on_change = self._take_news
         memory.notify = lambda event: self._news.set() if isinstance(event, Changed) else None
 
-    def _take_error(self) -> None:
-        self.errors.append(self.declared.last_error)
+    def _take_news(self) -> None:
+        if self.declared.last_error != ["", *self.errors][-1]:
+            self.errors.append(self.declared.last_error)
         self._news.set()
 
     def names(self) -> set[str]:
@@ -90,6 +92,7 @@ def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
         assert house.names() == {"a"}
         assert len(house.errors) == 1
         assert "line 1" in house.declared.last_error
+        assert house.declared.last_error.endswith("are served until it is corrected")
         state_file(path, {"a": "one"})
         await house.declared.load()
         assert (house.errors[1:], house.declared.last_error) == ([""], "")
@@ -110,7 +113,10 @@ def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
         await house.declared.try_load()
         assert house.declared.tried
         assert house.names() == {"a"}
-        assert "No such file" in house.declared.last_error
+        assert house.declared.last_error.endswith(
+            "state.json: No such file or directory; write it or set OP_DBUS_STATE_FILE;"
+            " the stored objects are served until then"
+        )
 
     run(tmp_path, first)
     run(tmp_path, second)
@@ -126,7 +132,7 @@ def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
             state_file(path, {"old": "one"})
         elif start == "bad":
             replace(path, BAD)
-        await house.declared.try_load()
+        await house.until(lambda: house.declared.tried)
         state_file(path, {"a": "one"})
         await house.until(lambda: house.names() == {"a"} and not house.declared.last_error)
         replace(path, BAD)
@@ -139,6 +145,47 @@ def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
         assert house.names() == {"b"}
 
     run(tmp_path, work, watch=True)
+
+
+def test_an_edit_during_the_first_load_is_taken_in(tmp_path: Path) -> None:
+    """Take in what the file became after it was read for the first time and before it was kept."""
+
+    async def work(house: Watched) -> None:
+        replace_ = house.memory.replace
+
+        async def edited_meanwhile(*given: Any) -> Any:
+            house.memory.replace = replace_  # type: ignore[method-assign]
+            state_file(house.declared.path, {"b": "two"})
+            return await replace_(*given)
+
+        house.memory.replace = edited_meanwhile  # type: ignore[method-assign] -- the only moment
+        state_file(house.declared.path, {"a": "one"})
+        await house.until(lambda: house.names() == {"b"})
+
+    run(tmp_path, work, watch=True)
+
+
+def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
+    """Take the file in at start also where the kernel refuses to watch it."""
+
+    async def refuse(_path: Path) -> AsyncGenerator[None]:
+        raise OSError(errno.EMFILE, "too many inotify instances")
+        yield
+
+    async def work() -> set[str]:
+        async with Memory(tmp_path / "state" / "memory.db") as memory:
+            declared = Declared(state_file(tmp_path / "state.json", {"a": "one"}), memory, refuse)
+            tried = asyncio.Event()
+            declared.on_change = tried.set
+            watching = asyncio.create_task(declared.watch())
+            async with asyncio.timeout(30):
+                await tried.wait()
+            assert declared.tried
+            assert not watching.done()
+            watching.cancel()
+            return {entry.identity.name for entry in memory.catalogue}
+
+    assert asyncio.run(work()) == {"a"}
 
 
 def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:

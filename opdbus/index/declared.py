@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -14,23 +15,33 @@ from opdbus.state.file import StateFile
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
     from opdbus.index.memory import Memory
+    from opdbus.state.object import Identity, StateObject
 
 log = structlog.get_logger()
 
 
 class Declared:
-    """What a state file declares; a bad file changes nothing but `last_error`."""
+    """What a state file declares; a bad file changes nothing but `last_error`.
 
-    def __init__(self, path: Path, memory: Memory) -> None:
+    `on_change` is called on the event loop when `last_error` or `tried` is another.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        memory: Memory,
+        changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
+    ) -> None:
         self.path = path
         self.last_error = ""
         # whether the file has been looked at once, with whatever outcome
         self.tried = False
-        self.on_error_changed: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
+        self._changes = changes
         self._file = StateFile(path)
         self._memory = memory
         self._one_reader = asyncio.Lock()
@@ -42,7 +53,7 @@ class Declared:
     async def _load(self) -> None:
         async with self._one_reader:
             try:
-                present, changed = await asyncio.to_thread(self._file.read)
+                present, changed = await asyncio.to_thread(self._read)
                 changes = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
                 # What was read but not kept must be read again.
@@ -53,27 +64,46 @@ class Declared:
             self._set_error("")
         log.info("state file read", path=str(self.path), objects=len(present), changed=len(changes))
 
+    def _read(self) -> tuple[set[Identity], list[StateObject]]:
+        try:
+            return self._file.read()
+        except StateFileError as error:
+            raise StateFileError(f"{error}; {_meanwhile(self.path)}") from None
+
     async def try_load(self) -> None:
         """Take the file in, or say in the log and in `last_error` why not."""
         try:
             await self.load()
         except OpDbusError as error:
-            log.warning("state file refused", reason=str(error), kept="the last good state")
+            log.warning("state file refused", reason=str(error))
         finally:
-            self.tried = True
+            if not self.tried:
+                self.tried = True
+                self.on_change()
 
     async def watch(self) -> None:
-        """Take the file in whenever it changes, until cancelled."""
+        """Take the file in at once and whenever it changes, until cancelled."""
         try:
-            async with aclosing(watch.changes(self.path)) as changes:
+            async with aclosing(self._changes(self.path)) as changes:
                 async for _ in changes:
                     await self.try_load()
         except OSError as error:
             # such as too many inotify instances of this user: SIGHUP and Reload still work
             log.warning("state file not watched", path=str(self.path), reason=str(error))
+            await self.try_load()
             await asyncio.Event().wait()
 
     def _set_error(self, error: str) -> None:
         if error != self.last_error:
             self.last_error = error
-            self.on_error_changed()
+            self.on_change()
+
+
+def _meanwhile(path: Path) -> str:
+    """Say what to do about a file that cannot be used, and what is served until then."""
+    served = "the stored objects are served until"
+    if not os.path.exists(path):  # noqa: PTH110 -- Path.exists() raises where it may not look
+        return f"write it or set OP_DBUS_STATE_FILE; {served} then"
+    if not os.access(path, os.R_OK):
+        return f"let the user that op-dbus runs as read it; {served} then"
+    return f"{served} it is corrected"

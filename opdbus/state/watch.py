@@ -28,12 +28,13 @@ _EVENTS = (
 
 
 async def changes(path: Path) -> AsyncGenerator[None]:
-    """Yield once whenever the file at `path` is not what it was when last yielded.
+    """Yield at once, and then whenever the file at `path` is not what it was when last yielded.
 
+    The watch is on before the first yield: who reads the file after each misses no change.
     Editors replace files, so folders are watched: the file's, that of each link on the way to
     it, and where a folder is missing, the nearest one above it.
     """
-    known = _signature(path)
+    known: tuple[int, ...] | None = ()  # as no file is, so that the first look finds a change
     while True:
         with Inotify() as inotify:
             folders = _folders(path)
