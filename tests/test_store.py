@@ -174,9 +174,9 @@ def test_advice_knows_extended_codes(store: Store) -> None:
     """Say what helps against a kind of error whichever of its details SQLite gives."""
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-    with pytest.raises(StoreError, match="disk I/O error; look in the kernel's log"):
-        with store.guarded():
-            raise error
+    advice = "disk I/O error; look in the kernel's log"
+    with pytest.raises(StoreError, match=advice), store.guarded():
+        raise error
 
 
 def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
