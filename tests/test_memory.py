@@ -67,7 +67,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(settings: Config, *, engine: bool = True) -> AsyncIterator[House]:
+async def house(settings: Config, *, engine: bool = True, **indexer: Any) -> AsyncIterator[House]:
     """Open the memory in the settings' folder, and vectorize it."""
     async with Memory(settings.state_dir / "memory.db") as memory:
         if not engine:
@@ -76,7 +76,7 @@ async def house(settings: Config, *, engine: bool = True) -> AsyncIterator[House
         model = folder.load(LEVELS["medium"], settings)
         async with open_embedder(model, settings) as embedder:
             made = House(memory, embedder, await memory.attach(embedder))
-            indexing = asyncio.create_task(Indexer(memory, 0.0).run())
+            indexing = asyncio.create_task(Indexer(memory, 0.0, **indexer).run())
             try:
                 yield made
             finally:
@@ -421,7 +421,7 @@ def test_the_last_of_a_name_in_one_call_counts(live: Callable[..., Any]) -> None
     async def work(made: House) -> None:
         await made.publish(observed("a", "one"), observed("a", "two"))
         (entry,) = made.memory.catalogue
-        assert "two" in await made.memory.properties(entry)
+        assert "two" in (await made.memory.content([entry]))[entry.id].properties
 
     live(work, engine=False)
 
@@ -587,3 +587,68 @@ def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
 
     live(work, engine=False)
     live(after, engine=False)
+
+
+def test_withdrawals_during_the_drift_check_harm_nothing(live: Callable[..., Any]) -> None:
+    """Go on vectorizing while things that drifted come and go."""
+
+    async def work(made: House) -> None:
+        names = [f"n{number}" for number in range(30)]
+        await made.declare(*[unit(name, "network mail") for name in names])
+        await made.event(Vectorized)
+        things = [Thing("systemd", "unit", name) for name in names]
+        for turn in range(20):
+            await made.publish(*[observed(name, f"disk {turn}") for name in names])
+            drifts = asyncio.gather(*map(made.memory.drift, things))
+            await made.memory.withdraw(things, OWNER)
+            assert all(found is None or found.thing in things for found in await drifts)
+        made.events.clear()
+        await made.publish(observed("n1", "backup user"))
+        while (await made.event(Drifted)).thing.name != "n1":
+            pass
+
+    live(work)
+
+
+def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], settings: Config) -> None:
+    """Leave a kept object kept when publishing it for a connection's life fails."""
+
+    async def work(made: House) -> None:
+        await made.publish(observed("a", "one"))
+        with sqlite3.connect(settings.state_dir / "memory.db") as broken:
+            broken.execute(
+                "CREATE TRIGGER no BEFORE UPDATE ON objects BEGIN SELECT RAISE(FAIL, 'no'); END"
+            )
+        with pytest.raises(StoreError):
+            await made.publish(observed("a", "two"), holder=":1.7")
+        with sqlite3.connect(settings.state_dir / "memory.db") as mended:
+            mended.execute("DROP TRIGGER no")
+        await made.memory.release(":1.7")
+        assert len(made.memory.catalogue) == 1
+
+    live(work, engine=False)
+
+
+def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
+    """Tell of a failed batch, serve on, and finish once the model works again."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def work(made: House) -> None:
+        assert made.embedder
+        scheduler = made.embedder.scheduler
+        real = scheduler._run
+
+        def fail(_ids: np.ndarray) -> np.ndarray:
+            raise MemoryError("no room")
+
+        scheduler._run = fail
+        await made.declare(unit("a", "network"))
+        async with asyncio.timeout(30):
+            while "no room" not in await told.get():
+                pass
+            scheduler._run = real
+            while await told.get():
+                pass
+        assert not made.memory.pending()
+
+    live(work, on_fault=told.put_nowait, retry_seconds=(0.01,))

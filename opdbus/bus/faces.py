@@ -99,7 +99,8 @@ class VectorizerFace:
         if not self._declared.tried or (engine is None and self._config.vector_level != "none"):
             return "loading"
         fell = engine is not None and bool(engine.embedder.proven.fallbacks)
-        return "degraded" if fell or self._declared.last_error else "ready"
+        faulty = fell or self._declared.last_error or self._memory.last_fault
+        return "degraded" if faulty else "ready"
 
     def _level_status(self, name: str) -> tuple[str, str]:
         if name == self._config.vector_level:
@@ -235,7 +236,7 @@ class StateFace:
             "Vectorized": count - waiting if self._memory.ready else 0,
             "Pending": waiting,
             "StateFile": str(self._declared.path),
-            "LastError": self._declared.last_error,
+            "LastError": self._declared.last_error or self._memory.last_fault,
         }
 
 

@@ -102,6 +102,13 @@ class Catalogue:
                 f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
             ) from None
 
+    def pair(self, thing: Thing) -> tuple[Entry, Entry] | None:
+        """Give what is declared of a thing and what was last observed; None unless both are."""
+        entries = self._by_thing.get(thing, ())
+        if len(entries) > 1 and entries[0].identity.source == FILE:
+            return entries[0], entries[1]
+        return None
+
     def has(self, thing: Thing) -> bool:
         """Tell whether a thing is known."""
         return thing in self._by_thing

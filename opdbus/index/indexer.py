@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from opdbus.engine.batching import plan
-from opdbus.errors import OpDbusError
+from opdbus.errors import OpDbusError, ShuttingDown
 from opdbus.index.catalogue import thing_of
 from opdbus.index.memory import Drifted, Vectorized
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opdbus.engine.tokenizer import Tokens
     from opdbus.index.catalogue import Thing
@@ -25,27 +27,57 @@ log = structlog.get_logger()
 # Texts tokenized at a time: enough to find rows of equal length, few enough to hold in memory.
 _WINDOW = 8192
 
+# How long what failed is left alone, the first time, the second, and so on.
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+
 
 class Indexer:
     """Computes what is pending, commits batch by batch, and tells of drift."""
 
-    def __init__(self, memory: Memory, drift_threshold: float) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        drift_threshold: float,
+        on_fault: Callable[[str], None] = lambda _sentence: None,
+        retry_seconds: Sequence[float] = _RETRY_SECONDS,
+    ) -> None:
         self._memory = memory
         self._threshold = drift_threshold
+        self._on_fault = on_fault
+        self._retry_seconds = retry_seconds
         self._told: dict[Thing, tuple[str, str]] = {}
 
     async def run(self) -> None:
-        """Work whenever the memory is stale, until cancelled."""
+        """Work whenever the memory is stale, until cancelled; what fails is tried again.
+
+        `on_fault` is told what failed, and "" when it no longer does.
+        """
         engine = await self._memory.engine()
+        failures = 0
         while True:
             await self._memory.stale.wait()
             self._memory.stale.clear()
-            await self._catch_up(engine)
+            try:
+                await self._catch_up(engine)
+            except ShuttingDown:
+                raise
+            except OpDbusError as error:
+                delay = self._retry_seconds[min(failures, len(self._retry_seconds) - 1)]
+                failures += 1
+                log.error("not vectorized", reason=str(error), again_in_s=delay)  # noqa: TRY400 -- a sentence, no traceback
+                self._on_fault(f"objects wait for their vectors: {error}")
+                asyncio.get_running_loop().call_later(delay, self._memory.stale.set)
+            else:
+                failures = 0
+                self._on_fault("")
 
     async def _catch_up(self, engine: Engine) -> None:
         computed = 0
         while pending := self._memory.pending()[:_WINDOW]:
-            computed += await self._embed(engine, pending)
+            done = await self._embed(engine, pending)
+            computed += done
+            if not done:
+                return  # all of it is being changed right now, which makes the memory stale again
         objects = sum(1 for _ in self._memory.catalogue)
         reused = max(0, objects - computed)
         level = engine.embedder.model.level
@@ -59,7 +91,12 @@ class Indexer:
     async def _embed(self, engine: Engine, pending: Sequence[Entry]) -> int:
         """Embed texts in batches of equal length, each committed before the next is begun."""
         contents = await self._memory.content(pending)
-        there = [entry for entry in pending if entry.id in contents]
+        # a text that was changed meanwhile must not be kept under the digest of the old one
+        there = [
+            entry
+            for entry in pending
+            if entry.id in contents and contents[entry.id].text_digest == entry.text_digest
+        ]
         rows = await engine.embedder.tokenize([contents[entry.id].text for entry in there])
         for chunk in plan([len(row) for row in rows], engine.embedder.scheduler.budget):
             await self._embed_chunk(engine, [there[i] for i in chunk], [rows[i] for i in chunk])
@@ -76,23 +113,23 @@ class Indexer:
 
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""
+        catalogue = self._memory.catalogue
+        observed = {thing_of(e): None for e in catalogue if e.identity.source != FILE}
         told = {}
-        for entry in list(self._memory.catalogue):
-            if entry.identity.source == FILE:
+        for thing in observed:
+            pair = catalogue.pair(thing)
+            if pair is None:
                 continue
-            thing = thing_of(entry)
-            declared, *observed = self._memory.catalogue.about(thing)
-            if declared.identity.source != FILE:
-                continue
-            told[thing] = (declared.fingerprint, observed[0].fingerprint)
-            if self._told.get(thing) != told[thing]:
-                await self._compare(thing)
+            seen = (pair[0].fingerprint, pair[1].fingerprint)
+            if self._told.get(thing) == seen or await self._compare(thing):
+                told[thing] = seen
         self._told = told
 
-    async def _compare(self, thing: Thing) -> None:
-        try:
-            drift = await self._memory.drift(thing)
-        except OpDbusError:
-            return  # withdrawn meanwhile
-        if drift and drift.distance > self._threshold:
+    async def _compare(self, thing: Thing) -> bool:
+        """Tell of drift where there is any; false if it cannot be known yet."""
+        drift = await self._memory.drift(thing)
+        if drift is None or math.isnan(drift.distance):
+            return False
+        if drift.distance > self._threshold:
             self._memory.notify(Drifted(thing, drift.distance, drift.fields))
+        return True

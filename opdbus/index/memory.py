@@ -118,6 +118,8 @@ class Memory:
         self.catalogue = Catalogue()
         self.notify = notify
         self.generation = 0
+        # why objects wait for their vectors longer than they should; empty while they do not
+        self.last_fault = ""
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
@@ -229,8 +231,8 @@ class Memory:
             async with self._one_writer:
                 for item in objects:
                     self._require_owner(self.catalogue.get(item.identity), owner)
-                self._hold(objects, holder)
                 await self._write(objects, [], owner=owner, passing=bool(holder))
+                self._hold(objects, holder)
 
         await self.archive.finish(work())
 
@@ -249,7 +251,9 @@ class Memory:
         return await self.archive.finish(work())
 
     async def release(self, holder: str) -> None:
-        """Remove what was published to live only as long as its holder."""
+        """Remove what was published to live only as long as its holder; raises StoreError."""
+        if holder not in self._holders.values():
+            return
 
         async def work() -> None:
             async with self._one_writer:
@@ -333,10 +337,6 @@ class Memory:
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids))
 
-    async def properties(self, entry: Entry) -> str:
-        """Give an entry's properties as canonical JSON."""
-        return (await self.content([entry]))[entry.id].properties
-
     async def vector(self, thing: Thing) -> NDArray[np.float32]:
         """Give a thing's vector (dimension,); raises UnknownObject, NoVector, NoModel."""
         entry = self.catalogue.about(thing)[0]
@@ -349,11 +349,11 @@ class Memory:
 
     async def drift(self, thing: Thing) -> Drift | None:
         """Compare what is declared and what was last observed; None unless both are known."""
-        entries = self.catalogue.about(thing)
-        if len(entries) < 2 or entries[0].identity.source != FILE:
-            return None
-        declared, observed = entries[:2]
-        contents = await self.content([declared, observed])
+        pair = self.catalogue.pair(thing)
+        contents = await self.content(pair or ())
+        if pair is None or any(entry.id not in contents for entry in pair):
+            return None  # one of them was withdrawn just now, perhaps
+        declared, observed = pair
         fields = drifted_fields(
             json.loads(contents[declared.id].properties),
             json.loads(contents[observed.id].properties),

@@ -124,6 +124,7 @@ class Content:
 
     properties: str
     text: str
+    text_digest: bytes
 
 
 class Store:
@@ -207,9 +208,10 @@ class Store:
     def content(self, ids: Sequence[int]) -> dict[int, Content]:
         """Give what objects say, by id."""
         return {
-            row[0]: Content(row[1], row[2])
+            row[0]: Content(*row[1:])
             for row in self._database.execute(
-                f"SELECT id, properties, text FROM objects WHERE id IN ({_marks(ids)})",  # noqa: S608
+                "SELECT id, properties, text, text_digest FROM objects"  # noqa: S608 -- only `?`
+                f" WHERE id IN ({_marks(ids)})",
                 ids,
             )
         }
