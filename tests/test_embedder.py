@@ -6,14 +6,21 @@ import asyncio
 import ctypes
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
 from opdbus.config import ProviderRequest
-from opdbus.engine.embedder import choose, open_embedder, open_onnx
-from opdbus.errors import LimitsExceeded, ModelError, ProofFailed, ProviderError, ShuttingDown
+from opdbus.engine.embedder import Embedder, choose, open_embedder, open_onnx
+from opdbus.errors import (
+    LimitsExceeded,
+    ModelError,
+    ProofFailed,
+    ProviderError,
+    ShuttingDown,
+    Truncated,
+)
 from opdbus.models import build, folder, reference, weights
 from opdbus.models.catalogue import LEVELS
 
@@ -198,6 +205,66 @@ def test_limits_come_from_the_settings(model: Model, settings: Config) -> None:
             await embedder.embed(["a", "b"])
             with pytest.raises(LimitsExceeded, match="at most 2 texts"):
                 await embedder.embed(["a", "b", "c"])
+
+    asyncio.run(main())
+
+
+def test_cutting_can_be_refused(model: Model, settings: Config) -> None:
+    """Say which text is too long where the caller does not allow it to be cut."""
+
+    async def main() -> None:
+        async with open_embedder(model, settings) as embedder:
+            assert (await embedder.embed(["mail"], truncate=False)).truncated == 0
+            with pytest.raises(Truncated, match=r"1 of 2 texts .* 48 tokens .* number 1, counted"):
+                await embedder.embed(["mail", "disk " * 60], truncate=False)
+
+    asyncio.run(main())
+
+
+def test_what_cannot_run_builds_nothing(model: Model, settings: Config) -> None:
+    """Refuse before the graph is built where no provider of the request can run here."""
+
+    async def main() -> None:
+        asked = replace(settings, execution_provider=ProviderRequest(("cuda",), strict=True))
+        with pytest.raises(ProviderError, match="cuda cannot run"):
+            async with open_embedder(model, replace(asked, gpu_device=999)):
+                raise AssertionError("opened")
+        assert not (settings.state_dir / "graphs").exists()
+
+    asyncio.run(main())
+
+
+class Slow:
+    """A tokenizer that counts at a gate."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Count, when the gate is open."""
+        self.entered.release()
+        assert self.gate.wait(10.0)
+        return [len(text) for text in texts]
+
+
+def test_tokenizing_keeps_to_its_own_threads() -> None:
+    """Leave asyncio's threads free, drop what waits on closing, and refuse after that."""
+
+    async def main() -> None:
+        slow, unused = Slow(), cast("Any", None)
+        embedder = Embedder(unused, unused, cast("Any", slow), unused)
+        calls = [asyncio.ensure_future(embedder.count_tokens(["abc"])) for _ in range(40)]
+        for _ in range(2):
+            assert await asyncio.to_thread(slow.entered.acquire, timeout=10.0)
+        assert not slow.entered.acquire(blocking=False)
+        embedder.close()
+        with pytest.raises(ShuttingDown):
+            await embedder.count_tokens(["abc"])
+        slow.gate.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert answers[:2] == [[3], [3]]
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[2:])
 
     asyncio.run(main())
 

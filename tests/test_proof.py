@@ -73,6 +73,7 @@ class Liar:
 def test_an_honest_session_passes(built: build.Built, probe: Probe) -> None:
     """Prove a real session, with what was seen."""
     proof = prove(opened(built), CPU, probe)
+    assert proof.precision == "fp32"
     assert set(proof.nodes) == {CPU}
     assert proof.nodes[CPU] > 20
     assert 0 < proof.max_deviation < FP32_TOLERANCE

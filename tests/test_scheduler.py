@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -290,6 +291,22 @@ def test_shutdown_is_quick_when_idle() -> None:
     async def main() -> None:
         async with scheduler(Model().run, patience=10 * SOON):
             pass
+
+    complete(main())
+
+
+def test_shutdown_needs_no_thread() -> None:
+    """Stop at once though every thread of asyncio's pool is busy."""
+
+    async def main() -> None:
+        gate = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        busy = asyncio.ensure_future(asyncio.to_thread(gate.wait, SOON))
+        async with scheduler(Model().run, patience=SOON) as tested:
+            await tested.embed([row(1)])
+        assert not busy.done()
+        gate.set()
+        await busy
 
     complete(main())
 

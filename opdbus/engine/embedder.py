@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -15,12 +16,13 @@ from opdbus.engine.providers import candidates
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.session import OnnxSession
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.errors import ProviderError
+from opdbus.errors import ProviderError, ShuttingDown, Truncated
 from opdbus.models import build
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
+    from typing import TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
     Open = Callable[[Path, Provider, int, int], Session]
+    T = TypeVar("T")
 
 log = structlog.get_logger()
 QUEUE_LIMIT = 65536
+# One may be busy with a very long text while the other serves.
+_TOKENIZER_THREADS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,22 @@ class Embedding:
 def open_onnx(graph: Path, provider: Provider, threads: int, device: int) -> Session:
     """Open the real thing; the default of `choose`, where tests pass doubles."""
     return OnnxSession(graph, provider, threads=threads, device=device)
+
+
+def require_any(request: ProviderRequest, device: int) -> None:
+    """Look whether any provider of the request could run here, before work is done for it.
+
+    Raises ProviderError with every reason.
+    """
+    reasons = []
+    for provider in candidates(request.names):
+        try:
+            provider.require(device)
+        except ProviderError as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise ProviderError("; ".join(reasons))
 
 
 def choose(
@@ -104,6 +125,14 @@ class Embedder:
         self.proven = proven
         self.scheduler = scheduler
         self._tokenizer = tokenizer
+        # not asyncio's own threads, which everything else needs: the database, the shutdown
+        self._threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._closed = False
+
+    def close(self) -> None:
+        """Drop the texts that wait to be tokenized, without waiting for those that are."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def dimension(self) -> int:
@@ -116,21 +145,33 @@ class Embedder:
         return self.model.numerics("float")
 
     async def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize on a thread, off the event loop."""
-        return await asyncio.to_thread(self._tokenizer.encode, texts)
+        """Tokenize on a thread, off the event loop; raises ShuttingDown."""
+        return await self._on_thread(self._tokenizer.encode, texts)
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of whole texts, on a thread."""
-        return await asyncio.to_thread(self._tokenizer.count, texts)
+        """Count the tokens of whole texts, on a thread; raises ShuttingDown."""
+        return await self._on_thread(self._tokenizer.count, texts)
 
-    async def embed(self, texts: Sequence[str]) -> Embedding:
+    async def embed(self, texts: Sequence[str], *, truncate: bool = True) -> Embedding:
         """Give the vectors of texts, ahead of any bulk work.
 
-        Raises LimitsExceeded if the queue has no room, ShuttingDown.
+        Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
+        the queue has no room, ShuttingDown.
         """
         rows = await self.tokenize(texts)
-        vectors = await self.scheduler.embed(rows)
-        return Embedding(vectors, sum(row.truncated for row in rows))
+        cut = [number for number, row in enumerate(rows) if row.truncated]
+        if cut and not truncate:
+            raise Truncated(
+                f"{len(cut)} of {len(rows)} texts are longer than the"
+                f" {self.model.shape.max_tokens} tokens that the model reads; the first is number"
+                f" {cut[0]}, counted from 0: shorten it, or allow `truncate`"
+            )
+        return Embedding(await self.scheduler.embed(rows), len(cut))
+
+    async def _on_thread(self, work: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
+        if self._closed:
+            raise ShuttingDown("op-dbus is stopping; ask again when it is back")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, texts)
 
 
 @asynccontextmanager
@@ -141,6 +182,7 @@ async def open_embedder(
 
     Raises ModelError and ProviderError.
     """
+    await asyncio.to_thread(require_any, config.execution_provider, config.gpu_device)
     built = await build.ensure(model, config.state_dir / "graphs")
     proven = await asyncio.to_thread(choose, config.execution_provider, built, config, opener)
     tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
@@ -151,4 +193,8 @@ async def open_embedder(
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:
-        yield Embedder(model, proven, tokenizer, scheduler)
+        embedder = Embedder(model, proven, tokenizer, scheduler)
+        try:
+            yield embedder
+        finally:
+            embedder.close()

@@ -31,6 +31,7 @@ class Proof:
     max_deviation: float
     tolerance: float
     checked_at: float
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def prove(session: Session, provider: str, probe: Probe) -> Proof:
             f"{provider} gives vectors that differ from the model's by {deviation:.1e}"
             f" (at most {FP32_TOLERANCE:.0e} is rounding): its results cannot be trusted"
         )
-    return Proof(nodes, deviation, FP32_TOLERANCE, time.time())
+    return Proof(nodes, deviation, FP32_TOLERANCE, time.time(), precision="fp32")
 
 
 def _require_nodes(nodes: Mapping[str, int], provider: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # A running batch takes milliseconds; one that takes this long is stuck and is not waited for.
-_PATIENCE_SECONDS: Final = 2.0
+_PATIENCE_SECONDS: Final = 1.0
 
 
 class _Job:
@@ -70,11 +70,12 @@ class Scheduler:
         self._wake = threading.Condition()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="model", daemon=True)
 
     async def __aenter__(self) -> Self:
         """Start the model thread."""
         self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread.start()
         return self
 
@@ -89,7 +90,11 @@ class Scheduler:
             self._stopping = True
             self._wake.notify()
         try:
-            await asyncio.to_thread(self._thread.join, self._patience)
+            # no thread waits for this one: there may be none to be had
+            await asyncio.wait([self._ended], timeout=self._patience)
+            if self._ended.done():
+                # it has only to return: what follows may count on its end
+                self._thread.join()
         finally:
             for job in list(self._jobs.values()):
                 job.settle(ShuttingDown("op-dbus is stopping; ask again when it is back"))
@@ -133,8 +138,18 @@ class Scheduler:
             with self._wake:
                 self._backlog.drop(job.request)
 
+    def _live(self) -> None:
+        """Work, and tell the loop when that is over; the body of the model thread."""
+        assert self._loop is not None  # noqa: S101 -- set before the thread starts
+        try:
+            self._work()
+        finally:
+            # a batch that outlived our patience may outlive the loop
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+
     def _work(self) -> None:
-        """Run batches until told to stop; the body of the model thread."""
+        """Run batches until told to stop."""
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping or len(self._backlog))
