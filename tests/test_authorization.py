@@ -4,9 +4,12 @@ import asyncio
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from running import (
     OBJECT,
     ROOT_PATH,
@@ -18,7 +21,7 @@ from running import (
     calling,
 )
 
-from opdbus.bus import contract
+from opdbus.bus import authorization, contract
 from opdbus.bus.authorization import ACTIONS, Authorizer
 from opdbus.bus.connection import RemoteError, split
 from opdbus.errors import AccessDenied
@@ -113,6 +116,26 @@ def test_the_bus_is_asked_once_for_each_connection() -> None:
 
     asyncio.run(ask())
     assert bus.asked == 3
+
+
+def test_groups_are_looked_up_once_and_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resolve the group once for each connection, on a thread."""
+    threads = []
+
+    def look_up(_name: str) -> Any:
+        threads.append(threading.current_thread())
+        return SimpleNamespace(gr_gid=77)
+
+    monkeypatch.setattr(authorization, "getgrnam", look_up)
+    authorizer = Authorizer(Bus(UnixUserID=65534, UnixGroupIDs=[77]))  # type: ignore[arg-type] -- all of it that is used
+
+    async def ask() -> None:
+        for _ in range(3):
+            await authorizer.require(":1.1", "read")
+
+    asyncio.run(ask())
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 def _calls() -> list[tuple[str, list[Any]]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
-from contextlib import suppress
 from dataclasses import dataclass
 from grp import getgrnam
 from typing import TYPE_CHECKING, Final
@@ -22,10 +22,10 @@ _ROOT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who is at the other end of a connection, as the bus daemon vouches for."""
+    """Who is at the other end of a connection, and whether that user is in our group."""
 
     uid: int
-    groups: frozenset[int]
+    is_member: bool
 
 
 class Authorizer:
@@ -56,19 +56,32 @@ class Authorizer:
                 uid = int(answer["UnixUserID"])
             except (RemoteError, KeyError):
                 raise AccessDenied("the bus does not say who you are") from None
-            groups = answer.get("UnixGroupIDs") or _groups_of(uid)
-            self._known[sender] = Credentials(uid, frozenset(groups))
+            # on a thread: the system's database of groups may be on the network
+            is_member = not _is_own(uid) and await asyncio.to_thread(
+                _is_member, uid, answer.get("UnixGroupIDs")
+            )
+            self._known[sender] = Credentials(uid, is_member)
         return self._known[sender]
 
 
+def _is_own(uid: int) -> bool:
+    return uid in {_ROOT, os.geteuid()}
+
+
 def _may(credentials: Credentials, action: str) -> bool:
-    if credentials.uid in {_ROOT, os.geteuid()}:
+    if _is_own(credentials.uid):
         return True
     if action == "manage":
         return False
-    with suppress(KeyError):
-        return getgrnam(GROUP).gr_gid in credentials.groups
-    return False
+    return credentials.is_member
+
+
+def _is_member(uid: int, groups: list[int] | None) -> bool:
+    """Tell whether a user with these groups is in ours; blocks."""
+    try:
+        return getgrnam(GROUP).gr_gid in (groups or _groups_of(uid))
+    except KeyError:
+        return False
 
 
 def _groups_of(uid: int) -> list[int]:
