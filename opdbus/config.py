@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,11 @@ class Setting:
     def variable(self) -> str:
         """The environment variable."""
         return PREFIX + self.name
+
+    @property
+    def flag(self) -> str:
+        """The command line's flag."""
+        return "--" + self.key.replace("_", "-")
 
     @property
     def key(self) -> str:
@@ -290,9 +296,16 @@ def _parsed(setting: Setting, text: str, source: str, *, problems: list[str]) ->
     try:
         return setting.parse(text.strip())
     except ValueError as error:
-        where = "" if source in {"environment", "flag"} else f" (in {source})"
-        problems.append(f"{setting.variable}={text!r}{where} is not accepted: give {error}")
+        problems.append(f"{_given(setting, text, source)} is not accepted: give {error}")
         return None
+
+
+def _given(setting: Setting, text: str, source: str) -> str:
+    """Give a value as it was written, where that was."""
+    if source == "flag":
+        return f"{setting.flag} {shlex.quote(text)}"
+    where = "" if source == "environment" else f" (in {source})"
+    return f"{setting.variable}={text!r}{where}"
 
 
 def _unknown(name: str, accepted: Iterable[str], where: str) -> str:

@@ -211,7 +211,7 @@ def test_help_and_version(served: Running) -> None:
         (2, ["publish", "x", "/nonexistent"], "/nonexistent"),
         (2, ["models", "path", "huge"], "there is no level 'huge'"),
         (3, ["models", "verify", "low"], "paraphrase-MiniLM-L3-v2"),
-        (2, ["--bus", "nowhere", "status"], "OP_DBUS_BUS='nowhere'"),
+        (2, ["--bus", "nowhere", "status"], "--bus nowhere is not accepted: give system"),
         (4, ["--bus", "unix:path=/nonexistent", "status"], "cannot reach the message bus"),
     ],
 )

@@ -46,6 +46,14 @@ def test_every_setting_has_a_field_and_words() -> None:
     )
 
 
+def test_a_bad_flag_is_told_as_a_flag() -> None:
+    """Show a bad value as it was written on the command line, not as a variable."""
+    (problem,) = refusal({"OP_DBUS_THREADS": "2"}, {"threads": "x"})
+    assert problem.startswith("--threads x is not accepted: give auto or")
+    (problem,) = refusal({}, {"gpu_device": "a b"})
+    assert problem.startswith("--gpu-device 'a b' is not accepted")
+
+
 def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     """Take each setting from the strongest place that has it, and remember which that was."""
     environ = toml(tmp_path, 'threads = 1\nlog_level = "error"\nqueue_limit = 5\n')
@@ -158,7 +166,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "THREADS=",
         "TREADS in",
         "GPU_DEVICE",
-        "OP_DBUS_BUS=",
+        "--bus tram",
     )
     assert len(problems) == len(expected)
     for words in expected:

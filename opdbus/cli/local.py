@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(config.SETTINGS):
-        flag = "--" + setting.name.lower().replace("_", "-")
         text = setting.doc[0].upper() + setting.doc[1:].replace("`", "") + "."
         default = setting.default or "by user"
-        option = click.option(flag, setting.key, metavar="VALUE", help=f"{text} [{default}]")
+        option = click.option(
+            setting.flag, setting.key, metavar="VALUE", help=f"{text} [{default}]"
+        )
         command = option(command)
     return command
 
