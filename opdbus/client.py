@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.connection import Connection, RemoteError
+from opdbus.bus.names import BUS_NAME, OBJECT, STATE, VECTORIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeVar
 
-BUS_NAME: Final = "org.opdbus"
-VECTORIZER: Final = "org.opdbus.Vectorizer1"
-STATE: Final = "org.opdbus.State1"
-OBJECT: Final = "org.opdbus.Object1"
+    T = TypeVar("T")
+
 # Computing vectors may take longer than D-Bus libraries usually wait.
 PATIENCE_SECONDS: Final = 120.0
 # So that a reply of vectors stays under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
+_OBJECTS_A_CALL: Final = 1000
+# So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
+_BYTES_A_CALL: Final = 1 << 20
 _NOT_THERE: Final = (
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -72,8 +74,7 @@ class Client:
         """Give the vectors of texts, however many there are."""
         options = {"level": level} if level else {}
         vectors: list[list[float]] = []
-        for start in range(0, len(texts), _TEXTS_A_CALL):
-            part = list(texts[start : start + _TEXTS_A_CALL])
+        for part in _pages(texts, _TEXTS_A_CALL, _text_size):
             rows, dimension, _, data = await self._call(
                 paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", part, options
             )
@@ -83,10 +84,14 @@ class Client:
 
     async def count_tokens(self, texts: Sequence[str]) -> tuple[int, list[int]]:
         """Give the model's limit and each text's tokens."""
-        limit, tokens = await self._call(
-            paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", list(texts), {}
-        )
-        return limit, tokens
+        counts: list[int] = []
+        limit = 0
+        for part in _pages(texts, _TEXTS_A_CALL, _text_size) or [[]]:
+            limit, tokens = await self._call(
+                paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", part, {}
+            )
+            counts += tokens
+        return limit, counts
 
     async def reload(self) -> None:
         """Have the state file read again."""
@@ -127,10 +132,15 @@ class Client:
         return found
 
     async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
-        """Publish (plugin, kind, name, properties) each, and give their paths."""
-        found: list[str] = await self._one(
-            paths.STATE, STATE, "Publish", "sa(sssa{sv})a{sv}", source, objects, {}
-        )
+        """Publish (plugin, kind, name, properties) each, and give their paths.
+
+        Many go in several calls: where one of these fails, those before it have been taken in.
+        """
+        found: list[str] = []
+        for part in _pages(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
+            found += await self._one(
+                paths.STATE, STATE, "Publish", "sa(sssa{sv})a{sv}", source, part, {}
+            )
         return found
 
     async def withdraw(self, objects: Sequence[str]) -> int:
@@ -172,3 +182,27 @@ class Client:
             return errors.AccessDenied(str(error))
         known = {kind.dbus_name: kind for kind in errors.tree()}
         return known.get(error.name, errors.OpDbusError)(str(error))
+
+
+def _pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
+    """Split items so that each part keeps to `most` and, unless it is one item, to 1 MiB."""
+    parts: list[list[T]] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if not parts or len(parts[-1]) == most or size + more > _BYTES_A_CALL:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += more
+    return parts
+
+
+def _text_size(text: str) -> int:
+    # a lone surrogate is refused when it is sent
+    return len(text.encode(errors="replace"))
+
+
+def _path_size(item: Sequence[Json]) -> int:
+    # escaped, a byte may take three; the plugin, the kind and the name come after the folder
+    return len(paths.STATE) + 16 + 3 * sum(_text_size(part) for part in item[:3])

@@ -17,6 +17,7 @@ from opdbus.bus.authorization import Authorizer
 from opdbus.bus.connection import Connection
 from opdbus.bus.dispatch import Dispatcher
 from opdbus.bus.faces import StateFace, VectorizerFace
+from opdbus.bus.names import BUS_NAME
 from opdbus.bus.signals import Announcer
 from opdbus.bus.tree import Tree
 from opdbus.engine.embedder import open_embedder
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-BUS_NAME: Final = "org.opdbus"
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
 

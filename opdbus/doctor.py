@@ -8,6 +8,7 @@ import tempfile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.bus.connection import Connection, RemoteError
+from opdbus.bus.names import BUS_NAME
 from opdbus.engine.providers import candidates
 from opdbus.errors import BusError, ModelError, OpDbusError
 from opdbus.models import folder
@@ -166,14 +167,14 @@ async def _bus(config: Config) -> list[Verdict]:
 async def _name(connection: Connection) -> Verdict:
     """Tell whether a daemon serves the bus, and if not, whether this user could start one."""
     try:
-        await connection.ask_bus("GetNameOwner", "s", "org.opdbus")
+        await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
     except RemoteError:
         pass
     else:
-        return Verdict("daemon", "ok", "org.opdbus is served")
+        return Verdict("daemon", "ok", f"{BUS_NAME} is served")
     try:
-        await connection.own("org.opdbus")
+        await connection.own(BUS_NAME)
     except BusError as error:
         advice = "run the daemon as the user that the bus policy names, or on another bus"
         return Verdict("daemon", "wrong", str(error), advice)
-    return Verdict("daemon", "warning", "nobody serves org.opdbus", _NO_BUS_NEEDED)
+    return Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", _NO_BUS_NEEDED)

@@ -8,16 +8,16 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from opdbus import errors
-from opdbus.bus import contract
+from opdbus.bus import contract, names
 from opdbus.bus.authorization import ACTIONS
 from opdbus.bus.connection import split
 from opdbus.bus.dispatch import snake
 from opdbus.bus.faces import ObjectFace, StateFace, VectorizerFace
 
 FACES = {
-    contract.VECTORIZER: VectorizerFace,
-    contract.STATE: StateFace,
-    contract.OBJECT: ObjectFace,
+    names.VECTORIZER: VectorizerFace,
+    names.STATE: StateFace,
+    names.OBJECT: ObjectFace,
 }
 FILES = sorted(
     Path(str(file))
@@ -78,6 +78,18 @@ def test_every_error_exists(name: str, method: contract.Method) -> None:
         assert {full, f"org.freedesktop.DBus.Error.{short}"} & known, f"{name}: {short}"
 
 
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_every_method_checks_its_arguments(name: str, method: contract.Method) -> None:
+    """List InvalidArgs with every method, since each refuses options that it does not know."""
+    assert "a{sv}" in method.inputs
+    assert "InvalidArgs" in method.errors, f"{name}.{method.name}"
+
+
+def test_reload_may_fail_in_the_database() -> None:
+    """List the database's error with Reload, which writes what it reads."""
+    assert "Error.Store" in contract.interface(names.VECTORIZER).methods["Reload"].errors
+
+
 def test_errors_have_names_and_codes_of_their_own() -> None:
     """Give every error a valid D-Bus name and an exit code that design.md knows."""
     for kind in errors.tree():
@@ -87,14 +99,21 @@ def test_errors_have_names_and_codes_of_their_own() -> None:
 
 def test_an_object_says_how_its_properties_change() -> None:
     """Let a property take its interface's annotation where it has none of its own."""
-    emits = {p.emits for p in contract.interface(contract.OBJECT).properties.values()}
+    emits = {p.emits for p in contract.interface(names.OBJECT).properties.values()}
     assert emits == {"false"}
-    properties = contract.interface(contract.VECTORIZER).properties
+    properties = contract.interface(names.VECTORIZER).properties
     assert (properties["Version"].emits, properties["State"].emits) == ("const", "true")
 
 
 @pytest.mark.parametrize(
-    ("name", "python"), [("VectorizeMany", "vectorize_many"), ("List", "list_"), ("Get", "get")]
+    ("name", "python"),
+    [
+        ("VectorizeMany", "vectorize_many"),
+        ("List", "list_"),
+        ("Get", "get"),
+        ("ListAll", "list_all"),
+        ("Import", "import_"),
+    ],
 )
 def test_snake(name: str, python: str) -> None:
     """Turn a member's name into Python's."""

@@ -11,10 +11,11 @@ import pytest
 import structlog
 from running import PATIENCE_SECONDS
 
-from opdbus.bus import contract
+from opdbus.bus import contract, names
 from opdbus.bus.authorization import Authorizer
 from opdbus.bus.connection import Connection, RemoteError
-from opdbus.bus.dispatch import MAX_REPLY_BYTES, Dispatcher, Node, caller
+from opdbus.bus.dispatch import Dispatcher, Node, caller
+from opdbus.bus.limits import MAX_REPLY_BYTES
 from opdbus.bus.standard import MAX_CHILDREN
 from opdbus.errors import NoModel
 
@@ -24,7 +25,7 @@ _FREEDESKTOP = "org.freedesktop.DBus.Error."
 class Face:
     """State1 without a house behind it: each method does what the test gives for it."""
 
-    interface = contract.interface(contract.STATE)
+    interface = contract.interface(names.STATE)
 
     def __init__(self, **methods: Callable[..., Awaitable[Any]]) -> None:
         self.__dict__ |= methods
@@ -45,7 +46,7 @@ class Service:
 
     async def call(self, member: str, signature: str = "", *body: Any, path: str = "/it") -> Any:
         """Call the face's method `member`, or another interface's if it is named."""
-        full = member if "." in member or not member else f"{contract.STATE}.{member}"
+        full = member if "." in member or not member else f"{names.STATE}.{member}"
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.client.call(self.connection.name, path, full, signature, *body)
 
@@ -102,12 +103,12 @@ def test_a_call_is_converted_both_ways(bus_address: str) -> None:
         ("Nothing", "", (), "/it", "UnknownMethod"),
         ("Search", "sua{sv}", ("x", 1, {}), "/elsewhere", "UnknownObject"),
         ("org.example.Other.Search", "", (), "/it", "UnknownInterface"),
-        ("org.freedesktop.DBus.Properties.Get", "ss", (contract.STATE, "X"), "/it",
+        ("org.freedesktop.DBus.Properties.Get", "ss", (names.STATE, "X"), "/it",
          "UnknownProperty"),
         ("org.freedesktop.DBus.Properties.Get", "ss", ("a.b", "X"), "/it", "UnknownInterface"),
         ("org.freedesktop.DBus.Properties.Get", "s", ("a.b",), "/it", "InvalidArgs"),
         ("org.freedesktop.DBus.Properties.GetAll", "s", ("a.b",), "/it", "UnknownInterface"),
-        ("org.freedesktop.DBus.Properties.Set", "ssv", (contract.STATE, "Count", 1), "/it",
+        ("org.freedesktop.DBus.Properties.Set", "ssv", (names.STATE, "Count", 1), "/it",
          "PropertyReadOnly"),
         ("org.freedesktop.DBus.Properties.Take", "", (), "/it", "UnknownMethod"),
         ("org.freedesktop.DBus.Introspectable.Introspect", "s", ("x",), "/it", "InvalidArgs"),
@@ -140,7 +141,7 @@ def test_calls_without_an_interface_work(bus_address: str) -> None:
         assert await bare(service, *SEARCH) == [[["/it", 0.5, {"query": "x"}]]]
         assert await bare(service, "Ping") == []
         assert await bare(service, "Get", "oa{sv}", "/a", {}) == ["object /a"]
-        assert await bare(service, "Get", "ss", contract.STATE, "Count") == [1]
+        assert await bare(service, "Get", "ss", names.STATE, "Count") == [1]
         with pytest.raises(RemoteError) as caught:
             await bare(service, "Nothing")
         assert caught.value.name.endswith("UnknownMethod")
@@ -166,7 +167,7 @@ def test_properties_have_the_contracts_types(bus_address: str) -> None:
         (values,) = await service.call("org.freedesktop.DBus.Properties.GetAll", "s", "")
         assert values.keys() == Face.interface.properties.keys()
         member = "org.freedesktop.DBus.Properties.Get"
-        assert await service.call(member, "ss", contract.STATE, "StateFile") == ["/state.json"]
+        assert await service.call(member, "ss", names.STATE, "StateFile") == ["/state.json"]
 
     run(bus_address, Face(), ask)
 
@@ -243,6 +244,8 @@ def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: st
 
     async def ask(service: Service) -> None:
         assert await service.refused("Get", "oa{sv}", "/large", {}) == "LimitsExceeded"
+        with pytest.raises(RemoteError, match=r"40.0 MiB, past .* it is one thing, and cannot be"):
+            await service.call("Get", "oa{sv}", "/large", {})
         assert len((await service.call("Get", "oa{sv}", "/fits", {}))[0]) == MAX_REPLY_BYTES - 100
 
     run(bus_address, Face(get=get), ask)
@@ -319,7 +322,7 @@ def test_each_of_200_calls_at_once_knows_its_caller(bus_address: str) -> None:
         return [("/it", 0.0, {"sender": before.sender, "uid": before.uid})]
 
     async def one(service: Service, client: Connection) -> bool:
-        hits = (await client.call(service.connection.name, "/it", f"{contract.STATE}.Search",
+        hits = (await client.call(service.connection.name, "/it", f"{names.STATE}.Search",
                                   "sua{sv}", "x", 1, {}))[0]  # fmt: skip
         sender: str = hits[0][2]["sender"]
         return sender == client.name
@@ -355,7 +358,7 @@ def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:
         service.connection.on_signal = lambda m: service.dispatcher.caller_left(m.body[0])
         await service.connection.subscribe(leaver)
         async with Connection(bus_address) as client:
-            name = f"{contract.STATE}.Search"
+            name = f"{names.STATE}.Search"
             call = asyncio.ensure_future(
                 client.call(service.connection.name, "/it", name, "sua{sv}", "x", 1, {})
             )

@@ -17,7 +17,13 @@ ROOMS = (
 ).split()
 # These two are outside: they talk to the daemon, and know little of the house.
 MAY_IMPORT = {
-    "client": {"opdbus.errors", "opdbus.config", "opdbus.bus.connection", "opdbus.bus.paths"},
+    "client": {
+        "opdbus.errors",
+        "opdbus.config",
+        "opdbus.bus.connection",
+        "opdbus.bus.names",
+        "opdbus.bus.paths",
+    },
     "cli": {
         "opdbus.cli",
         "opdbus.client",

@@ -8,15 +8,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
+from opdbus.bus.names import BUS_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VECTORIZER: Final = "org.opdbus.Vectorizer1"
-STATE: Final = "org.opdbus.State1"
-OBJECT: Final = "org.opdbus.Object1"
 _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
-_ACTION: Final = "org.opdbus.Action"
-_ERRORS: Final = "org.opdbus.Errors"
+_ACTION: Final = f"{BUS_NAME}.Action"
+_ERRORS: Final = f"{BUS_NAME}.Errors"
 
 
 @dataclass(frozen=True, slots=True)

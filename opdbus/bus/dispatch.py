@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import keyword
 import re
 import secrets
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from opdbus.bus import paths, standard
 from opdbus.bus.connection import split
+from opdbus.bus.limits import require_reply
 from opdbus.errors import (
     Internal,
-    LimitsExceeded,
     OpDbusError,
     ShuttingDown,
     UnknownInterface,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
-MAX_REPLY_BYTES: Final = 1 << 20
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -119,7 +119,7 @@ class Dispatcher:
     async def _answer(self, call: Call) -> None:
         try:
             signature, values = await self._perform(call)
-            _require_small(values)
+            require_reply(values)
             if call.wants_reply:
                 self._connection.reply(call, signature, values)
         except OpDbusError as error:
@@ -166,7 +166,9 @@ class Dispatcher:
 
 def snake(name: str) -> str:
     """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
-    return _CAMEL.sub("_", name).lower().replace("list", "list_")
+    snaked = _CAMEL.sub("_", name).lower()
+    is_taken = hasattr(builtins, snaked) or keyword.iskeyword(snaked)
+    return f"{snaked}_" if is_taken else snaked
 
 
 def _stopping() -> ShuttingDown:
@@ -186,27 +188,3 @@ def _method(call: Call, node: Node) -> tuple[Face, Method]:
             return face, face.interface.methods[call.member]
     owner = call.interface or call.path
     raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")
-
-
-def _require_small(values: Sequence[Plain]) -> None:
-    size = _size(values)
-    if size > MAX_REPLY_BYTES:
-        raise LimitsExceeded(
-            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of 1 MiB: ask for"
-            " fewer at a time"
-        )
-
-
-def _size(value: Plain) -> int:
-    """Estimate the bytes that a value takes on the wire."""
-    if isinstance(value, str):
-        return len(value.encode()) + 5
-    if isinstance(value, bytes):
-        return len(value) + 4
-    if isinstance(value, dict):
-        return 8 + sum(_size(key) + _size(item) + 8 for key, item in value.items())
-    if isinstance(value, list | tuple):
-        if value and isinstance(value[0], float):
-            return 8 + 8 * len(value)
-        return 8 + sum(map(_size, value))
-    return 8

@@ -7,11 +7,12 @@ import json
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus import __version__
-from opdbus.bus import contract, paths
+from opdbus.bus import contract, names, paths
 from opdbus.bus.connection import Typed
-from opdbus.bus.dispatch import MAX_REPLY_BYTES, caller
+from opdbus.bus.dispatch import caller
+from opdbus.bus.limits import MAX_REPLY_BYTES, require_objects, require_reply, require_text
 from opdbus.bus.options import MAX_LIMIT, Options, page
-from opdbus.errors import InvalidArgs, LimitsExceeded, ModelError, NoModel, Truncated, UnknownObject
+from opdbus.errors import InvalidArgs, LimitsExceeded, ModelError, NoModel, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS, Thing, thing_of
 from opdbus.index.search import MODES
 from opdbus.models import folder
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Plain
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.tokenizer import Tokens
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.memory import Memory
+    from opdbus.state.object import StateObject
 
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
 
@@ -40,7 +41,7 @@ _FLOAT_BYTES: Final = 4
 class VectorizerFace:
     """org.opdbus.Vectorizer1: the model, and what runs it."""
 
-    interface = contract.interface(contract.VECTORIZER)
+    interface = contract.interface(names.VECTORIZER)
 
     def __init__(self, config: Config, memory: Memory, declared: Declared) -> None:
         self._config = config
@@ -65,6 +66,7 @@ class VectorizerFace:
         self, texts: Sequence[str], options: dict[str, Plain]
     ) -> tuple[int, list[int]]:
         """Count the tokens of texts as if nothing were cut."""
+        require_text(texts)
         embedder = await self._embedder(Options(options, {"level": str}))
         return embedder.model.shape.max_tokens, await embedder.count_tokens(texts)
 
@@ -125,23 +127,21 @@ class VectorizerFace:
 
     async def _embed(self, texts: Sequence[str], options: dict[str, Plain]) -> NDArray[Plain]:
         checked = Options(options, {"level": str, "truncate": bool})
+        require_text(texts)
         embedder = await self._embedder(checked)
         size = len(texts) * embedder.dimension * _FLOAT_BYTES
         if size > MAX_REPLY_BYTES:
             most = MAX_REPLY_BYTES // (embedder.dimension * _FLOAT_BYTES)
             raise LimitsExceeded(f"{len(texts)} vectors do not fit into a reply: {most} texts do")
-        rows = await embedder.tokenize(texts)
-        cut = [number for number, row in enumerate(rows) if row.truncated]
-        if cut and not checked.get("truncate", default=True):
-            raise Truncated(_cut_sentence(rows, cut, embedder.model.shape.max_tokens))
-        self._truncated += len(cut)
-        return await embedder.scheduler.embed(rows)
+        found = await embedder.embed(texts, truncate=checked.get("truncate", default=True))
+        self._truncated += found.truncated
+        return found.vectors
 
 
 class StateFace:
     """org.opdbus.State1: all state objects."""
 
-    interface = contract.interface(contract.STATE)
+    interface = contract.interface(names.STATE)
 
     def __init__(self, memory: Memory, finder: Finder, declared: Declared) -> None:
         self._memory = memory
@@ -152,6 +152,7 @@ class StateFace:
         """Find the objects that answer a question."""
         kinds = {"plugin": str, "kind": str, "mode": str, "offset": int}
         checked = Options(options, kinds)
+        require_text([query])
         mode = checked.get("mode", "hybrid")
         if mode not in MODES:
             raise InvalidArgs(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
@@ -202,11 +203,14 @@ class StateFace:
         if lifetime not in {"kept", "connection"}:
             raise InvalidArgs(f"lifetime must be kept or connection, not {lifetime!r}")
         publisher = publish.source(source)
-        items = [publish.observed(publisher, *given) for given in objects]
+        require_objects(len(objects))
+        items, reply = await asyncio.to_thread(_taken_in, publisher, objects)
+        # what is committed must not be told as a failure
+        require_reply([reply])
         who = caller.get()
         holder = who.sender if lifetime == "connection" else ""
         await self._memory.publish(items, who.uid, holder=holder)
-        return [paths.of(*item.identity[1:]) for item in items]
+        return reply
 
     async def withdraw(self, objects: Sequence[str], options: dict[str, Plain]) -> int:
         """Take back what the caller published."""
@@ -243,7 +247,7 @@ class StateFace:
 class ObjectFace:
     """org.opdbus.Object1: one state object, made for each call."""
 
-    interface = contract.interface(contract.OBJECT)
+    interface = contract.interface(names.OBJECT)
 
     def __init__(self, thing: Thing, memory: Memory, finder: Finder) -> None:
         self._thing = thing
@@ -310,6 +314,14 @@ async def describe(memory: Memory, thing: Thing) -> dict[str, Plain]:
     }
 
 
+def _taken_in(
+    publisher: str, objects: Sequence[tuple[str, str, str, dict[str, Plain]]]
+) -> tuple[list[StateObject], list[str]]:
+    """Give what is published as state objects, and their paths; blocks for 0.1 ms an object."""
+    items = [publish.observed(publisher, *given) for given in objects]
+    return items, [paths.of(*item.identity[1:]) for item in items]
+
+
 def _hit(hit: Hit) -> WireHit:
     details = {
         **hit.thing._asdict(),
@@ -330,7 +342,7 @@ def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
         "MaxTokens": model.shape.max_tokens,
         "Provider": proven.provider.name,
         "Device": proven.hardware,
-        "Precision": "fp32",
+        "Precision": proven.proof.precision,
         "Fallbacks": [(fallback.provider, fallback.reason) for fallback in proven.fallbacks],
         "Proof": {
             "nodes": Typed("a{su}", dict(proven.proof.nodes)),
@@ -354,10 +366,3 @@ _NO_ENGINE: Final[Mapping[str, Plain]] = {
     "Proof": {},
     "QueueDepth": 0,
 }
-
-
-def _cut_sentence(rows: Sequence[Tokens], cut: Sequence[int], limit: int) -> str:
-    return (
-        f"{len(cut)} of {len(rows)} texts are longer than the {limit} tokens that the model reads;"
-        f" the first is number {cut[0]}, counted from 0: shorten it, or allow `truncate`"
-    )

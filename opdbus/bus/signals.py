@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from opdbus.bus import contract, paths
+from opdbus.bus import contract, names, paths
 from opdbus.bus.connection import Typed
 from opdbus.bus.standard import PROPERTIES
 from opdbus.index.memory import Changed, Drifted, Vectorized
@@ -41,7 +41,7 @@ class Announcer:
 
     def provider_changed(self, provider: str, reason: str) -> None:
         """Tell which provider was proven."""
-        self._emit(paths.ROOT, contract.VECTORIZER, "ProviderChanged", provider, reason)
+        self._emit(paths.ROOT, names.VECTORIZER, "ProviderChanged", provider, reason)
 
     async def refresh(self, path: str, face: Face) -> None:
         """Send PropertiesChanged for what is not as it was at the last call."""
@@ -61,7 +61,7 @@ class Announcer:
             self._connection.emit(path, member, "sa{sv}as", name, changed, [])
 
     def _state(self, member: str, *body: Plain) -> None:
-        self._emit(paths.STATE, contract.STATE, member, *body)
+        self._emit(paths.STATE, names.STATE, member, *body)
 
     def _emit(self, path: str, interface: str, member: str, *body: Plain | Sequence[Plain]) -> None:
         signature = contract.interface(interface).signals[member]

@@ -209,8 +209,8 @@ def vectorize(texts: tuple[str, ...], level: str, json_: bool) -> None:  # noqa:
     given = list(texts) or [line.rstrip("\n") for line in sys.stdin]
 
     async def ask(client: Client) -> tuple[list[list[float]], int, list[int]]:
-        vectors = await client.vectorize(given, level)
-        return vectors, *await client.count_tokens(given)
+        counted = await client.count_tokens(given)
+        return await client.vectorize(given, level), *counted
 
     vectors, most, tokens = _ask(ask)
     cut = sum(count > most for count in tokens)

@@ -1,0 +1,10 @@
+"""The names that op-dbus has on the bus, for both sides of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BUS_NAME: Final = "org.opdbus"
+VECTORIZER: Final = f"{BUS_NAME}.Vectorizer1"
+STATE: Final = f"{BUS_NAME}.State1"
+OBJECT: Final = f"{BUS_NAME}.Object1"

@@ -1,0 +1,110 @@
+"""What one call may bring and take away, by the rules and against a daemon."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
+
+from opdbus.bus import limits
+from opdbus.bus.connection import RemoteError
+from opdbus.client import Client
+from opdbus.errors import LimitsExceeded
+
+LONG = "x " * (1 << 19)
+
+
+def ask(daemon: Running, work: Callable[[Caller], Awaitable[None]]) -> None:
+    """Do work as a client of a daemon that is ready."""
+
+    async def both() -> None:
+        async with calling(daemon.bus) as caller:
+            await caller.ready("ready", "degraded")
+            await work(caller)
+
+    asyncio.run(both())
+
+
+async def refused(call: Awaitable[Any]) -> str:
+    """Give the sentence of a call that is refused with LimitsExceeded."""
+    with pytest.raises(RemoteError) as caught:
+        await call
+    assert caught.value.name.endswith(".LimitsExceeded")
+    return str(caught.value)
+
+
+def test_text_is_counted_over_all_texts() -> None:
+    """Allow 1 MiB of UTF-8 in total and no byte more, and say how much came."""
+    limits.require_text([LONG])
+    limits.require_text(["\u00e9" * (1 << 18), "y" * (1 << 19)])
+    with pytest.raises(LimitsExceeded, match="1048577 bytes of text, past the limit of 1048576"):
+        limits.require_text([LONG, "y"])
+
+
+def test_an_answer_of_many_can_be_asked_for_in_parts() -> None:
+    """Advise to ask for fewer only where there are several."""
+    with pytest.raises(LimitsExceeded, match="ask for fewer"):
+        limits.require_reply([2, ["y" * (1 << 20), "z"]])
+    with pytest.raises(LimitsExceeded, match="cannot be split"):
+        limits.require_reply(["y" * (1 << 20)])
+
+
+def test_too_much_text_is_refused(daemons: Callable[..., Running]) -> None:
+    """Refuse more than 1 MiB of text wherever text is read."""
+
+    async def work(caller: Caller) -> None:
+        calls = {
+            f"{VECTORIZER}.Vectorize": ("sa{sv}", LONG + "y", {}),
+            f"{VECTORIZER}.VectorizeMany": ("asa{sv}", [LONG, "y"], {}),
+            f"{VECTORIZER}.CountTokens": ("asa{sv}", [LONG, "y"], {}),
+        }
+        for member, arguments in calls.items():
+            assert "bytes of text" in await refused(caller.call(ROOT_PATH, member, *arguments))
+        search = caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", LONG + "y", 1, {})
+        assert "bytes of text" in await refused(search)
+
+    with daemons() as daemon:
+        ask(daemon, work)
+
+
+def test_what_is_refused_is_not_published(daemons: Callable[..., Running]) -> None:
+    """Take in nothing of a call that brings too much or whose answer would be too large."""
+
+    async def work(caller: Caller) -> None:
+        async def publish(objects: list[Any]) -> str:
+            member, signature = f"{STATE}.Publish", "sa(sssa{sv})a{sv}"
+            return await refused(caller.call(STATE_PATH, member, signature, "x", objects, {}))
+
+        before = await caller.get(STATE_PATH, STATE, "Count")
+        many = await publish([("p", "k", f"{n}", {}) for n in range(10_001)])
+        assert "10001 objects, past the limit of 10000" in many
+        long = "\u00e9" * 500
+        await publish([("p" + long, "k" + long, f"{n}{long}", {}) for n in range(200)])
+        assert await caller.get(STATE_PATH, STATE, "Count") == before
+
+    with daemons() as daemon:
+        ask(daemon, work)
+
+
+def test_clients_split_what_is_too_much_for_one_call(daemons: Callable[..., Running]) -> None:
+    """Publish, embed and count over several calls where one would be refused."""
+
+    async def work(caller: Caller) -> None:
+        async with Client(daemon.bus) as client:
+            long = "\u00e9" * 500
+            objects = [("p" + long, "k" + long, f"{n}{long}", {}) for n in range(200)]
+            objects += [("p", "k", f"{n}", {}) for n in range(2500)]
+            found = await client.publish("x", objects)
+            assert len(found) == len(set(found)) == 2700
+            assert found[-1] == "/org/opdbus/state/p/k/_32499"
+            assert await client.publish("x", []) == []
+            texts = ["mail " * 80_000] * 5
+            assert len(await client.vectorize(texts)) == 5
+            assert await client.count_tokens(texts) == (48, [80_002] * 5)
+            assert await client.count_tokens([]) == (48, [])
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Truncated") == 5
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == "fp32"
+
+    with daemons() as daemon:
+        ask(daemon, work)
