@@ -1,12 +1,14 @@
 """What many tests need: a tiny model, a private message bus, settings in a folder of their own."""
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from opdbus import config
@@ -17,6 +19,12 @@ from opdbus.models.catalogue import LEVELS
 sys.path.insert(0, str(Path(__file__).parent))
 from running import Bus, Running
 from tiny import write_tiny_model
+
+# the same examples in every run: what CI tests today it tests tomorrow;
+# HYPOTHESIS_PROFILE=explore looks for new ones
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"

@@ -16,22 +16,29 @@ def drifted_fields(declared: Mapping[str, Json], observed: Mapping[str, Json]) -
     A field that only one side has is no drift: files declare less than hosts show, and programs
     publish less than files declare.
     """
-    seen = dict(leaves(observed))
+    # by path, not by dotted name: {"a.b": 1} and {"a": {"b": 1}} are two fields
+    seen = dict(_walk(observed, ()))
     return sorted(
-        name for name, value in leaves(declared) if name in seen and not _same(value, seen[name])
+        ".".join(path)
+        for path, value in _walk(declared, ())
+        if path in seen and not _same(value, seen[path])
     )
 
 
-def leaves(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
+def leaves(value: Json) -> Iterator[tuple[str, Json]]:
     """Yield (dotted name, scalar or list of scalars) of everything in a JSON value."""
+    return ((".".join(path), leaf) for path, leaf in _walk(value, ()))
+
+
+def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
     if isinstance(value, dict):
         for key, child in value.items():
-            yield from leaves(child, f"{prefix}.{key}" if prefix else key)
+            yield from _walk(child, (*path, key))
     elif isinstance(value, list) and any(isinstance(child, dict | list) for child in value):
         for index, child in enumerate(value):
-            yield from leaves(child, f"{prefix}.{index}")
+            yield from _walk(child, (*path, str(index)))
     else:
-        yield prefix, value
+        yield path, value
 
 
 def _same(declared: Json, observed: Json) -> bool:
