@@ -173,7 +173,13 @@ class Daemon:
             return
         name = message.body[0]
         self._dispatcher.caller_left(name)
-        self._background(self._memory.release(name))
+        self._background(self._release(name))
+
+    async def _release(self, name: str) -> None:
+        try:
+            await self._memory.release(name)
+        except OpDbusError as error:
+            logger.warning("not withdrawn", reason=str(error))
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)

@@ -610,6 +610,19 @@ def test_withdrawals_during_the_drift_check_harm_nothing(live: Callable[..., Any
     live(work)
 
 
+def test_a_holder_may_leave_while_it_publishes(live: Callable[..., Any]) -> None:
+    """Remove what a holder was still publishing when it left."""
+
+    async def work(made: House) -> None:
+        task = asyncio.ensure_future(made.publish(observed("a", "one"), holder=":1.5"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await made.memory.release(":1.5")
+        assert len(made.memory.catalogue) == 0
+
+    live(work, engine=False)
+
+
 def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], settings: Config) -> None:
     """Leave a kept object kept when publishing it for a connection's life fails."""
 

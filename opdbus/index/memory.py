@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -126,6 +127,7 @@ class Memory:
         self._one_writer = asyncio.Lock()
         # of what lives only as long as somebody's connection
         self._holders: dict[Identity, str] = {}
+        self._publishing: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
         """Open the database and learn what it holds; raises StoreError."""
@@ -228,12 +230,17 @@ class Memory:
         """
 
         async def work() -> None:
-            async with self._one_writer:
-                for item in objects:
-                    self._require_owner(self.catalogue.get(item.identity), owner)
-                await self._write(objects, [], owner=owner, passing=bool(holder))
-                self._hold(objects, holder)
+            try:
+                async with self._one_writer:
+                    for item in objects:
+                        self._require_owner(self.catalogue.get(item.identity), owner)
+                    await self._write(objects, [], owner=owner, passing=bool(holder))
+                    self._hold(objects, holder)
+            finally:
+                self._publishing[holder] -= 1
 
+        # known at once, so that `release` waits for what its holder is still publishing
+        self._publishing[holder] += 1
         await self.archive.finish(work())
 
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
@@ -252,7 +259,8 @@ class Memory:
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder; raises StoreError."""
-        if holder not in self._holders.values():
+        if holder not in self._holders.values() and not self._publishing[holder]:
+            del self._publishing[holder]
             return
 
         async def work() -> None:
