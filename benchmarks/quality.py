@@ -21,9 +21,10 @@ import structlog
 from opdbus import config
 from opdbus.engine.embedder import open_embedder
 from opdbus.index import search
+from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Memory, Vectorized
+from opdbus.index.memory import Memory
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.drift import leaves

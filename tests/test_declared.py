@@ -12,7 +12,8 @@ from running import replace, state_file
 
 from opdbus.errors import StateFileError, StoreError
 from opdbus.index.declared import Declared
-from opdbus.index.memory import Changed, Memory
+from opdbus.index.events import Changed
+from opdbus.index.memory import Memory
 
 BAD = "{ not json"
 

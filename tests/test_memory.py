@@ -19,9 +19,10 @@ from opdbus.config import Config
 from opdbus.engine.embedder import Embedder, open_embedder
 from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
 from opdbus.index.catalogue import Thing, thing_of
+from opdbus.index.events import Changed, Drift, Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
-from opdbus.index.memory import Changed, Drifted, Memory, Vectorized
+from opdbus.index.memory import Memory
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.object import FILE, Identity, StateObject
@@ -532,7 +533,7 @@ def test_drift_is_told_once(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         await made.declare(unit("a", "network", enabled=True))
         await made.publish(observed("a", "mail", enabled=False))
-        drift = await made.event(Drifted)
+        drift = await made.event(Drift)
         assert drift.thing == Thing("systemd", "unit", "a")
         assert (drift.fields, drift.distance > 0) == (["description", "enabled"], True)
         await made.declare(unit("a", "network", enabled=True), unit("b", "unrelated"))
@@ -540,8 +541,8 @@ def test_drift_is_told_once(live: Callable[..., Any]) -> None:
         await made.publish(observed("a", "disk", enabled=False))
         while made.memory.waiting():
             await made.event(Vectorized)
-        assert (await made.event(Drifted)).fields == ["description", "enabled"]
-        assert not [event for event in made.events if isinstance(event, Drifted)]
+        assert (await made.event(Drift)).fields == ["description", "enabled"]
+        assert not [event for event in made.events if isinstance(event, Drift)]
 
     live(work)
 
@@ -604,7 +605,7 @@ def test_withdrawals_during_the_drift_check_harm_nothing(live: Callable[..., Any
             assert all(found is None or found.thing in things for found in await drifts)
         made.events.clear()
         await made.publish(observed("n1", "backup user"))
-        while (await made.event(Drifted)).thing.name != "n1":
+        while (await made.event(Drift)).thing.name != "n1":
             pass
 
     live(work)

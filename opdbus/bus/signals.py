@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 from opdbus.bus import contract, names, paths
 from opdbus.bus.connection import Typed
 from opdbus.bus.standard import PROPERTIES
-from opdbus.index.memory import Changed, Drifted, Vectorized
+from opdbus.index.events import Changed, Vectorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from opdbus.bus.connection import Connection, Plain
     from opdbus.bus.dispatch import Face
+    from opdbus.index.events import Event
 
 # A signal that tells of more objects than this is sent in parts, so that none is ever large.
 MAX_CHANGES: Final = 500
@@ -27,7 +28,7 @@ class Announcer:
         self._connection = connection
         self._told: dict[str, Mapping[str, Plain]] = {}
 
-    def announce(self, event: Changed | Vectorized | Drifted) -> None:
+    def announce(self, event: Event) -> None:
         """Send the signal of what happened in the memory."""
         if isinstance(event, Changed):
             changes = [(paths.of(*thing), what) for thing, what in event.changes.items()]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.index.catalogue import View
-    from opdbus.index.memory import Engine, Memory
+    from opdbus.index.embedded import Engine
+    from opdbus.index.memory import Memory
     from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
 

@@ -11,7 +11,7 @@ import structlog
 from opdbus.engine.batching import plan
 from opdbus.errors import OpDbusError, ShuttingDown
 from opdbus.index.catalogue import thing_of
-from opdbus.index.memory import Drifted, Vectorized
+from opdbus.index.events import Vectorized
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from opdbus.engine.tokenizer import Tokens
     from opdbus.index.catalogue import Thing
-    from opdbus.index.memory import Engine, Memory
+    from opdbus.index.embedded import Engine
+    from opdbus.index.memory import Memory
     from opdbus.index.store import Entry
 
 log = structlog.get_logger()
@@ -131,5 +132,5 @@ class Indexer:
         if drift is None or math.isnan(drift.distance):
             return False
         if drift.distance > self._threshold:
-            self._memory.notify(Drifted(thing, drift.distance, drift.fields))
+            self._memory.notify(drift)
         return True

@@ -6,21 +6,16 @@ import asyncio
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import structlog
-
-from opdbus import glossary, text
 from opdbus.errors import AccessDenied, NoModel, NoVector
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
-from opdbus.index.store import Record
-from opdbus.index.vectors import Vectors
-from opdbus.state import redact
+from opdbus.index.embedded import Engine, stored_vectors
+from opdbus.index.events import Changed, Drift
+from opdbus.index.records import commit, recall, record_of
 from opdbus.state.drift import drifted_fields
-from opdbus.state.object import FILE, StateObject, digest
+from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,92 +23,28 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.engine.embedder import Embedder
-    from opdbus.index.catalogue import Change, View
-    from opdbus.index.store import Content, Entry, Store
-    from opdbus.state.object import Identity, Json
-
-log = structlog.get_logger()
+    from opdbus.index.catalogue import Change
+    from opdbus.index.events import Event
+    from opdbus.index.store import Content, Entry, Record
+    from opdbus.state.object import Identity, StateObject
 
 ROOT: Final = 0
-_WRITTEN_BY: Final = (
-    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()}"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Things were added, changed or removed."""
-
-    generation: int
-    changes: Mapping[Thing, Change]
-
-
-@dataclass(frozen=True, slots=True)
-class Vectorized:
-    """Every object has its vector; so many texts were computed, so many were known before."""
-
-    generation: int
-    level: str
-    computed: int
-    reused: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drifted:
-    """A thing is observed to be other than declared, by more than the threshold."""
-
-    thing: Thing
-    distance: float
-    fields: Sequence[str]
-
-
-class Drift(NamedTuple):
-    """How far a thing is from what was declared: cosine distance and the fields that differ."""
-
-    thing: Thing
-    distance: float
-    fields: Sequence[str]
-
-
-class Engine:
-    """The embedder and the vectors that it made, by digest of their text."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self.embedder = embedder
-        self.vectors = Vectors(embedder.dimension)
-        self._salt = digest(embedder.numerics.encode())
-        self._rows: tuple[View, int, NDArray[np.intp]] | None = None
-
-    def key(self, text_digest: bytes) -> bytes:
-        """Give the vector key of a text: hash(numerics, text)."""
-        return digest(text_digest, key=self._salt)
-
-    def rows(self, view: View) -> NDArray[np.intp]:
-        """Give the row of each entry of a view in `vectors`, -1 where it has none."""
-        version = self.vectors.version
-        if self._rows is None or self._rows[0] is not view or self._rows[1] != version:
-            rows = [self.vectors.row(entry.text_digest) for entry in view.entries]
-            self._rows = (view, version, np.array(rows, np.intp))
-        return self._rows[2]
-
-    def vector(self, entry: Entry) -> NDArray[np.float32] | None:
-        """Give the vector of an entry, if it is computed."""
-        return self.vectors.get(entry.text_digest)
 
 
 class Memory:
     """All objects, from the database's first byte to the last vector; use as a context.
 
-    `notify` is called on the event loop with each Changed, Vectorized and Drifted.
+    `notify` is called on the event loop with each event.
     """
 
     def __init__(
         self,
         path: Path,
-        notify: Callable[[Changed | Vectorized | Drifted], None] = lambda _event: None,
+        notify: Callable[[Event], None] = lambda _event: None,
     ) -> None:
         self.archive = Archive(path)
         self.catalogue = Catalogue()
@@ -133,7 +64,7 @@ class Memory:
         """Open the database and learn what it holds; raises StoreError."""
         await self.archive.__aenter__()
         try:
-            self.catalogue.put(await self.archive.write(_recall))
+            self.catalogue.put(await self.archive.write(recall))
             generation = await self.archive.read(lambda store: store.fact("generation"))
         except BaseException:
             await self.archive.__aexit__(None, None, None)
@@ -157,7 +88,9 @@ class Memory:
         """Take an engine, load the vectors that it made before, and give their number."""
         engine = Engine(embedder)
         wanted = {entry.text_digest for entry in self.catalogue}
-        digests, matrix = await self.archive.read(lambda store: _vectors(store, wanted, engine))
+        digests, matrix = await self.archive.read(
+            lambda store: stored_vectors(store, wanted, engine)
+        )
         engine.vectors.add(digests, matrix)
         self._engine.set_result(engine)
         self.stale.set()
@@ -287,7 +220,7 @@ class Memory:
             return {}
         self.generation += 1
         generation = self.generation
-        entries = await self.archive.write(lambda s: _store(s, records, gone, generation))
+        entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
         changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
@@ -376,58 +309,3 @@ class Memory:
         if first is None or second is None:
             return float("nan")
         return max(0.0, 1.0 - float(first @ second))
-
-
-def record_of(item: StateObject, owner: int, now: int, *, passing: bool) -> Record:
-    """Make an object ready for the store: redacted already, now rendered and hashed."""
-    rendering = text.render(item)
-    return Record(
-        identity=item.identity,
-        owner=owner,
-        properties=item.json(),
-        text=rendering.text,
-        words=rendering.words,
-        fingerprint=item.fingerprint(),
-        text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
-        updated_at=now,
-        passing=passing,
-    )
-
-
-def _recall(store: Store) -> list[Entry]:
-    """Give what is stored, written anew if an older op-dbus redacted or rendered it otherwise."""
-    store.remove_passing()
-    if store.fact("written by") != _WRITTEN_BY:
-        records = []
-        for identity, owner, properties, updated_at, passing in store.stored():
-            content: dict[str, Json] = json.loads(properties)
-            item = redact.redact_object(identity, content)
-            records.append(record_of(item, owner, updated_at, passing=passing))
-        with store.transaction():
-            # names are redacted too, so a row may come back under another identity
-            store.remove_all()
-            store.put(records)
-            store.remember("written by", _WRITTEN_BY)
-        store.scrub()
-    return list(store.entries())
-
-
-def _store(
-    store: Store, records: Sequence[Record], gone: Sequence[Entry], generation: int
-) -> list[Entry]:
-    with store.transaction():
-        store.remove(entry.id for entry in gone)
-        store.remember("generation", str(generation))
-        return store.put(records)
-
-
-def _vectors(
-    store: Store, wanted: set[bytes], engine: Engine
-) -> tuple[list[bytes], NDArray[np.float32]]:
-    rows = [
-        (text_digest, data)
-        for key, text_digest, data in store.vectors()
-        if text_digest in wanted and key == engine.key(text_digest)
-    ]
-    matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
-    return [row[0] for row in rows], matrix.reshape(len(rows), engine.vectors.dimension)

@@ -1,0 +1,41 @@
+"""What happens in the memory, for whoever wants to tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opdbus.index.catalogue import Change, Thing
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Things were added, changed or removed."""
+
+    generation: int
+    changes: Mapping[Thing, Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorized:
+    """Every object has its vector; so many texts were computed, so many were known before."""
+
+    generation: int
+    level: str
+    computed: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A thing is observed to be other than declared: by what cosine distance, in which fields."""
+
+    thing: Thing
+    distance: float
+    fields: Sequence[str]
+
+
+Event: TypeAlias = Changed | Vectorized | Drift
