@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def _vectors(database: Path) -> dict[bytes, bytes]:
     """Read every vector by its key, as any other program would."""
     if not database.exists():
         return {}
-    with sqlite3.connect(database) as reader:
+    with closing(sqlite3.connect(database)) as reader:
         there = reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'vectors'").fetchone()
         rows = reader.execute("SELECT key, data FROM vectors").fetchall() if there else []
     reader.close()
@@ -106,7 +107,7 @@ async def _finish(daemon: Running) -> int:
 
 def _agree(daemon: Running, database: Path, model: Path) -> None:
     """Check that each object has exactly its vector, the one that is computed now."""
-    with sqlite3.connect(database) as reader:
+    with closing(sqlite3.connect(database)) as reader:
         rows = reader.execute(
             "SELECT o.text, v.data FROM objects o JOIN vectors v ON v.text_digest = o.text_digest"
         ).fetchall()

@@ -5,7 +5,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,7 +250,7 @@ def test_what_an_older_version_wrote_is_written_anew(
     live(fill, engine=False)
     database = settings.state_dir / "memory.db"
     leak = json.dumps({"description": "uninteresting", "password": "leaked-PLANTED"})
-    with sqlite3.connect(database) as old:
+    with closing(sqlite3.connect(database)) as old, old:
         old.execute(
             "UPDATE objects SET properties = ?, text = ?, words = ?, text_digest = ?",
             (leak, "text leaked-PLANTED", "leaked-PLANTED", b"old"),
@@ -629,13 +629,13 @@ def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], setting
 
     async def work(made: House) -> None:
         await made.publish(observed("a", "one"))
-        with sqlite3.connect(settings.state_dir / "memory.db") as broken:
+        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as broken:
             broken.execute(
                 "CREATE TRIGGER no BEFORE UPDATE ON objects BEGIN SELECT RAISE(FAIL, 'no'); END"
             )
         with pytest.raises(StoreError):
             await made.publish(observed("a", "two"), holder=":1.7")
-        with sqlite3.connect(settings.state_dir / "memory.db") as mended:
+        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as mended:
             mended.execute("DROP TRIGGER no")
         await made.memory.release(":1.7")
         assert len(made.memory.catalogue) == 1

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,7 +184,7 @@ def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
     """Refuse what a newer op-dbus wrote, and change nothing in it."""
     path = tmp_path / "memory.db"
     Store(path).close()
-    with sqlite3.connect(path) as newer:
+    with closing(sqlite3.connect(path)) as newer, newer:
         newer.execute("PRAGMA user_version = 99")
     newer.close()
     with pytest.raises(StoreError, match="written by a newer op-dbus"):

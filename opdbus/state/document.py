@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 64 << 20
 MAX_DEPTH: Final = 64
+_TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels"
 _BOM: Final = b"\xef\xbb\xbf"
 # Longer names are cut in messages.
 _MAX_SHOWN: Final = 64
@@ -174,7 +175,7 @@ def _fault(token: str, *, depth: int) -> str | None:
     if token in {"NaN", "Infinity", "-Infinity"}:
         return f"{token} is not JSON: give a number, null, or a string"
     if token in {"{", "["}:
-        return f"it is nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else None
+        return _TOO_DEEP if depth > MAX_DEPTH else None
     if token[0] == '"':
         return _UNSENDABLE_SAID if _is_unsendable(json.loads(token)) else None
     if token not in {"true", "false", "null"} and _is_too_large(token):
@@ -227,10 +228,13 @@ def _at(text: str, path: Path, position: int, problem: str) -> StateFileError:
     """Make the error for an offset, with the path of the last value that began before it."""
     keys: tuple[str | int, ...] = ()
     try:
-        for found, start, _ in _walk(text):
+        for found, start, token in _walk(text):
             if start > position:
                 break
             keys = found
+            # how deep json reads before it gives up differs between versions of Python
+            if token in "{[" and len(found) >= MAX_DEPTH:
+                return _error(text, path, start, found, _TOO_DEEP)
     except (IndexError, ValueError, TypeError):
         pass  # the text is broken, so the walk may end early; the path so far is what is known
     return _error(text, path, position, keys, problem)
