@@ -26,7 +26,7 @@ _MAX_SHOWN: Final = 64
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The closing quote may be missing: broken text is walked, too.
 _TOKEN = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\],:]|NaN|-?Infinity'
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*"?|[{}\[\],:]|NaN|-?Infinity'
     r'|-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|[^\s{}\[\],:"]++',
     re.DOTALL,
 )

@@ -51,10 +51,11 @@ _FLAGS: Final = {
     "nmcli": ("password", "wifi-sec.psk", "802-11-wireless-security.psk"),
 }
 _FLAGS_OF: Final = {program: flags for many, flags in _FLAGS.items() for program in many.split()}
+# Possessive repeats of groups are wrong in Python before 3.11.5 (gh-106052): none below.
 # A value that is not quoted: up to a space, a closing quote, or the next key of a;b=c.
 _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"'])"""
-    r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*+"""
+    r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*"""
 )
 _KEY = re.compile(
     r"""(?<![\w.-])(?:(?P<key>[\w.-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
@@ -63,9 +64,9 @@ _KEY = re.compile(
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
 )
 _QUOTE = re.compile(r"""\\*+["']""")
-_INSIDE: Final = {q: re.compile(rf"(?:[^{q}\\]|\\.)*+", re.DOTALL) for q in "\"'"}
+_INSIDE: Final = {q: re.compile(rf"[^{q}\\]*+(?:\\.[^{q}\\]*+)*", re.DOTALL) for q in "\"'"}
 _WORD = re.compile(_BARE)
-_LINE = re.compile(rf"{_BARE}(?:[^\S\n]++(?![\w.-]++\s?[=:])(?!--?\w){_BARE})*+")
+_LINE = re.compile(rf"{_BARE}(?:[^\S\n]++(?![\w.-]++\s?[=:])(?!--?\w){_BARE})*")
 # Words that are secret only after another one, as in `API key: x`.
 _SECOND: Final = frozenset({"key", "phrase", "code", "pin"})
 _BEFORE = re.compile(r"[A-Za-z-]{1,40}[ ](?=\Z)")
@@ -95,8 +96,8 @@ _ELEMENT = (
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))++",
-        r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))++",
+        r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+",
+        r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))+",
         # scheme://user:password@host; digits and a slash after the colon are a port
         r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
         r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)""",
