@@ -136,6 +136,9 @@ class ShuttingDown(OpDbusError):
 
     dbus_name = _OPDBUS + "ShuttingDown"
 
+    def __init__(self, sentence: str = "op-dbus is stopping; ask again when it is back") -> None:
+        super().__init__(sentence)
+
 
 class Internal(OpDbusError):
     """A fault of op-dbus itself: the log has the details under the same id."""

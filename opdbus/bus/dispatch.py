@@ -87,7 +87,7 @@ class Dispatcher:
     def take(self, call: Call) -> None:
         """Start to answer a call."""
         if self._stopping:
-            self._refuse(call, _stopping())
+            self._refuse(call, ShuttingDown())
             return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
@@ -114,7 +114,7 @@ class Dispatcher:
             del self._running[call.sender]
         # here and not in the task: one that is cancelled before its first step never runs
         if task.cancelled():
-            self._refuse(call, _stopping())
+            self._refuse(call, ShuttingDown())
 
     async def _answer(self, call: Call) -> None:
         try:
@@ -169,10 +169,6 @@ def snake(name: str) -> str:
     snaked = _CAMEL.sub("_", name).lower()
     is_taken = hasattr(builtins, snaked) or keyword.iskeyword(snaked)
     return f"{snaked}_" if is_taken else snaked
-
-
-def _stopping() -> ShuttingDown:
-    return ShuttingDown("op-dbus is stopping; ask again when it is back")
 
 
 def _is_own(call: Call, node: Node) -> bool:

@@ -170,7 +170,7 @@ class Embedder:
 
     async def _on_thread(self, work: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
         if self._closed:
-            raise ShuttingDown("op-dbus is stopping; ask again when it is back")
+            raise ShuttingDown
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, texts)
 
 

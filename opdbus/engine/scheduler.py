@@ -97,7 +97,7 @@ class Scheduler:
                 self._thread.join()
         finally:
             for job in list(self._jobs.values()):
-                job.settle(ShuttingDown("op-dbus is stopping; ask again when it is back"))
+                job.settle(ShuttingDown())
             self._jobs.clear()
 
     @property
@@ -112,7 +112,7 @@ class Scheduler:
         LimitsExceeded at once if the queue has no room for all of them (bulk has), ShuttingDown.
         """
         if self._stopping or self._loop is None:
-            raise ShuttingDown("op-dbus is stopping; ask again when it is back")
+            raise ShuttingDown
         if not rows:
             return np.empty((0, self._dimension), np.float32)
         waiting = sum(job.left for job in self._jobs.values() if not job.request.bulk)
