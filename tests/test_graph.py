@@ -7,12 +7,15 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import shape_of, write_tiny_model
 from tiny import weights as tiny_weights
 
-from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.providers import PROVIDERS, Placement
 from opdbus.engine.session import OnnxSession
-from opdbus.models import build, folder, graph, reference
+from opdbus.errors import ProviderError
+from opdbus.models import build, folder, graph, reference, relative
 from opdbus.models.catalogue import LEVELS
+from opdbus.models.families import FAMILIES
 from opdbus.models.folder import Shape
 from opdbus.models.weights import read
 
@@ -21,21 +24,20 @@ Tiny = tuple[OnnxSession, Shape, dict[str, np.ndarray]]
 
 def opened(made: Path) -> OnnxSession:
     """Open a built graph, recording nothing."""
-    session = OnnxSession(
-        build.Built(made).graph, PROVIDERS["cpu:onnxruntime"], threads=1, device=0
-    )
+    session = OnnxSession(build.Built(made).graph, PROVIDERS["cpu:onnxruntime"], Placement())
     session.run(np.zeros((1, 2), np.int64))
     session.finish_profile()
     return session
 
 
-@pytest.fixture(scope="module")
-def tiny(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    """Build and open the tiny model, with what the reference needs."""
-    made = tmp_path_factory.mktemp("graphs") / "tiny"
-    shape = folder.read(tiny_model, LEVELS["medium"]).shape
-    build.write(tiny_model / "model.safetensors", made, shape)
-    return opened(made), shape, dict(read(tiny_model / "model.safetensors"))
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """Build and open a tiny model of each family, with what the reference needs."""
+    home = tmp_path_factory.mktemp("graphs")
+    model = write_tiny_model(home / "model", family=request.param)
+    shape = folder.read(model, LEVELS["medium"]).shape
+    build.write(model / "model.safetensors", home / "tiny", shape)
+    return opened(home / "tiny"), shape, dict(read(model / "model.safetensors"))
 
 
 @settings(deadline=None, max_examples=60)
@@ -56,27 +58,28 @@ def test_unit_length(tiny: Tiny) -> None:
     assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-6
 
 
+def counting(family: str) -> list[str]:
+    """List the weights that can change a vector."""
+    # a constant added to all keys of a row changes no softmax
+    still = ("k.bias", "key.bias", "token_type_embeddings.weight")
+    return [name for name in tiny_weights(30, family=family) if not name.endswith(still)]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in tiny_weights(30)
-        # a constant added to all keys of a row changes no softmax
-        if not name.endswith("key.bias") and "token_type" not in name
-    ],
+    ("family", "name"), [(family, name) for family in FAMILIES for name in counting(family)]
 )
-def test_every_weight_counts(tiny_model: Path, tiny: Tiny, name: str) -> None:
+def test_every_weight_counts(family: str, name: str) -> None:
     """Change the reference's vectors with each of the weights, so that none can be mixed up."""
-    _, shape, weights = tiny
+    shape, weights = shape_of(family), tiny_weights(30, family=family)
     rows = [[1, 2, 3, 4, 5]]
     changed = weights | {name: weights[name] * np.float32(1.5) + np.float32(0.1)}
     change = reference.forward(shape, changed, rows) - reference.forward(shape, weights, rows)
-    assert np.abs(change).max() > 1e-5, tiny_model
+    assert np.abs(change).max() > 1e-5
 
 
-def test_only_type_zero_is_read(tiny: Tiny) -> None:
+def test_only_type_zero_is_read() -> None:
     """Add the first row of the token types, and never the second."""
-    _, shape, weights = tiny
+    shape, weights = shape_of("bert"), tiny_weights(30)
     types = weights["embeddings.token_type_embeddings.weight"]
     before = reference.forward(shape, weights, [[1, 2, 3]])
     for row, matters in ((0, True), (1, False)):
@@ -84,6 +87,48 @@ def test_only_type_zero_is_read(tiny: Tiny) -> None:
         other[row, 0] += 1
         changed = weights | {"embeddings.token_type_embeddings.weight": other}
         assert (reference.forward(shape, changed, [[1, 2, 3]]) != before).any() == matters
+
+
+def moved(ids: list[int], row: int) -> bool:
+    """Tell whether a row of MPNet's position embeddings counts for a text."""
+    shape, weights = shape_of("mpnet"), tiny_weights(30, family="mpnet")
+    name = "embeddings.position_embeddings.weight"
+    table = weights[name].copy()
+    table[row, 0] += 1
+    before, after = (
+        reference.forward(shape, {**weights, name: positions}, [ids])
+        for positions in (weights[name], table)
+    )
+    return bool((before != after).any())
+
+
+def test_mpnet_positions_begin_behind_the_padding() -> None:
+    """Give the first of three tokens position 2, and the last 4."""
+    assert [row for row in range(7) if moved([0, 7, 2], row)] == [2, 3, 4]
+
+
+def test_mpnet_counts_no_padding_token() -> None:
+    """Give a padding token within a text position 1, and its place to the next."""
+    assert [row for row in range(7) if moved([0, 1, 7, 2], row)] == [1, 2, 3, 4]
+
+
+def test_buckets_of_distances() -> None:
+    """Sort distances as T5 does: one bucket each below 8, then wider ones, 32 for both sides."""
+    distances = [0, -1, -7, -8, -11, -12, -15, -16, -22, -23, -31, -32, -63, -64, -90, -91, -127]
+    own = [0, 1, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 13, 14, 14, 15, 15]
+    assert relative.buckets(np.array(distances)).tolist() == own
+    after = relative.buckets(-np.array(distances)[1:])
+    assert after.tolist() == [16 + bucket for bucket in own[1:]]
+    assert relative.buckets(np.array([-5000, 5000])).tolist() == [15, 31]
+
+
+def test_the_bias_is_the_key_against_the_query() -> None:
+    """Put queries in rows, keys in columns, and a head's own column of the table in each."""
+    table = np.arange(64, dtype=np.float32).reshape(32, 2)
+    bias = relative.bias(table, 3)
+    assert bias.shape == (2, 3, 3)
+    assert bias[0, 0].tolist() == [table[0, 0], table[17, 0], table[18, 0]]
+    assert bias[1, 2].tolist() == [table[2, 1], table[1, 1], table[0, 1]]
 
 
 def test_the_graph_is_valid_onnx(tiny: Tiny) -> None:
@@ -97,11 +142,27 @@ def test_the_graph_is_valid_onnx(tiny: Tiny) -> None:
 
 
 def test_positions_end_at_the_limit(tiny: Tiny) -> None:
-    """Keep the positions up to the limit only."""
+    """Keep the positions and distances up to the limit only."""
     _, shape, weights = tiny
-    (table,) = [
-        constant
-        for constant in graph.build(shape, weights).graph.initializer
-        if constant.name == "positions"
-    ]
-    assert list(table.dims) == [shape.max_tokens, shape.hidden]
+    made = graph.build(shape, weights).graph.initializer
+    sizes = {constant.name: list(constant.dims) for constant in made}
+    first = FAMILIES[shape.family].first_position
+    limit = shape.max_tokens
+    assert sizes["positions"] == [first + limit, shape.hidden]
+    assert sizes.get("relative_bias", [1, shape.heads, limit, limit])[2:] == [limit, limit]
+
+
+def test_nothing_is_run_past_the_limit(tiny: Tiny) -> None:
+    """Refuse a row that is longer than the positions kept."""
+    session, shape, _ = tiny
+    assert session.run(np.ones((1, shape.max_tokens), np.int64)).shape == (1, shape.hidden)
+    with pytest.raises(ProviderError, match="the model's run failed"):
+        session.run(np.full((1, shape.max_tokens + 1), 5))
+
+
+def test_many_lengths_one_after_another(tiny: Tiny) -> None:
+    """Give a length the same vectors whatever ran before it."""
+    session, shape, _ = tiny
+    rows = {length: np.full((2, length), 6) for length in (1, 40, 3, shape.max_tokens, 2)}
+    first = {length: session.run(ids) for length, ids in rows.items()}
+    assert all((session.run(rows[length]) == found).all() for length, found in first.items())

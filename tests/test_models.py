@@ -22,7 +22,7 @@ from opdbus import config
 from opdbus.config import Config
 from opdbus.engine.proof import Probe
 from opdbus.errors import ModelError
-from opdbus.models import build, folder, weights
+from opdbus.models import build, folder, relative, synthetic, weights
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.folder import Model
 
@@ -107,7 +107,7 @@ def test_nowhere(tmp_path: Path) -> None:
         folder.find(LEVELS["low"], configured(tmp_path))
     assert "low model sentence-transformers/paraphrase-MiniLM-L3-v2" in str(caught.value)
     assert str(tmp_path / "models" / "paraphrase-MiniLM-L3-v2") in str(caught.value)
-    assert "OP_DBUS_MODEL" in str(caught.value)
+    assert "op-dbus models pull low" in str(caught.value)
 
 
 # what its files say
@@ -155,8 +155,9 @@ def test_all_missing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("config.json", {"model_type": "mpnet"}, "type 'mpnet': only 'bert'"),
+        ("config.json", {"model_type": "t5"}, "type 't5': only 'bert' or 'mpnet' can be built"),
         ("config.json", {"model_type": None}, "type None"),
+        ("config.json", {"model_type": ["bert"]}, r"type \['bert'\]"),
         ("config.json", {"hidden_act": "relu"}, "activation 'relu', not 'gelu'"),
         ("config.json", {"position_embedding_type": "relative_key"}, "relative positions"),
         ("config.json", {"num_hidden_layers": None}, "gives None for num_hidden_layers"),
@@ -182,6 +183,27 @@ def test_unsupported(tiny: Path, name: str, change: dict[str, Any], reason: str)
     with pytest.raises(ModelError, match=reason) as caught:
         folder.read(tiny, OWN)
     assert str(tiny) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"relative_attention_num_buckets": 64}, "sorts distances in 64 buckets, not 32"),
+        ({"relative_attention_num_buckets": None}, ""),
+        ({"max_position_embeddings": 2}, "gives 2 for max_position_embeddings: at least 3"),
+        ({"position_embedding_type": "relative_key"}, ""),
+    ],
+)
+def test_unsupported_mpnet(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    """Say what of an MPNet cannot be built; what its config.json leaves out is the usual."""
+    model = write_tiny_model(tmp_path / "mine", family="mpnet")
+    rewrite(model / "config.json", change)
+    if not reason:
+        assert folder.read(model, OWN).shape.family == "mpnet"
+        return
+    with pytest.raises(ModelError, match=reason) as caught:
+        folder.read(model, OWN)
+    assert str(model) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +276,15 @@ def test_max_tokens(
     assert folder.read(path, OWN).shape.max_tokens == expected
 
 
+def test_max_tokens_of_mpnet(tmp_path: Path) -> None:
+    """Keep the first two of MPNet's positions for no token of a text."""
+    path = write_tiny_model(tmp_path / "other", family="mpnet")
+    rewrite(path / "sentence_bert_config.json", {"max_seq_length": 512})
+    assert folder.read(path, OWN).shape == folder.Shape(2, 32, 4, 1e-5, 62, "mpnet")
+    rewrite(path / "config.json", {"max_position_embeddings": 514})
+    assert folder.read(path, OWN).shape.max_tokens == 512
+
+
 def test_max_tokens_without_the_extra_file(tmp_path: Path) -> None:
     """Do without sentence_bert_config.json."""
     path = write_tiny_model(tmp_path / "other")
@@ -313,14 +344,55 @@ def test_half_precision_weights(tiny: Path) -> None:
             assert (value == rounded[name].astype(np.float32)).all()
 
 
-def test_prefixed_weights(tiny: Path) -> None:
-    """Read weights under the prefix `bert.`, without the integers beside them."""
-    full = load_file(tiny / "model.safetensors")
-    prefixed = {f"bert.{name}": value for name, value in full.items()}
-    save_file(prefixed | {"bert.embeddings.position_ids": np.arange(64)}, tiny / "p.safetensors")
-    found = weights.read(tiny / "p.safetensors")
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_prefixed_weights(tmp_path: Path, family: str) -> None:
+    """Read weights under the family's name as a prefix, without the integers beside them."""
+    path = write_tiny_model(tmp_path / "mine", family=family)
+    full = load_file(path / "model.safetensors")
+    prefixed = {f"{family}.{name}": value for name, value in full.items()}
+    positions = {f"{family}.embeddings.position_ids": np.arange(64)}
+    save_file(prefixed | positions, path / "p.safetensors")
+    found = weights.read(path / "p.safetensors")
     assert found.keys() == full.keys()
     assert all((found[name] == value).all() for name, value in full.items())
+
+
+# random weights
+
+
+@pytest.mark.parametrize("name", ["low", "high"])
+def test_random_models_have_a_levels_shape(name: str) -> None:
+    """Give random models the levels' own numbers, tensor by tensor."""
+    level, shapes = LEVELS[name], synthetic.tensors(synthetic.CONFIGS[name])
+    millions = {"low": 17.2, "high": 108.9}  # without the pooler, which no sentence needs
+    assert round(sum(np.prod(shape) for shape in shapes.values()) / 1e6, 1) == millions[name]
+    assert shapes["embeddings.word_embeddings.weight"][1] == level.dimension
+    assert shapes["embeddings.position_embeddings.weight"][0] >= level.max_tokens
+
+
+def test_a_random_model_can_be_built(tiny: Path, tmp_path: Path) -> None:
+    """Write a whole folder, told apart from the real model by its name and its config.json."""
+    low = LEVELS["low"]
+    model = synthetic.write_model(low, tmp_path, tiny / "tokenizer.json")
+    assert "random weights" in json.loads((model / "config.json").read_text())["_name_or_path"]
+    found = folder.read(model, low)
+    assert (found.name, low.folder) == (f"random-{low.folder}", "paraphrase-MiniLM-L3-v2")
+    assert found.shape == folder.Shape(3, 384, 12, 1e-12, 128)
+    assert found.tokenizer_sha256 == folder.sha256(tiny / "tokenizer.json")
+    build.fill(found.weights, tmp_path, found.shape)
+    assert np.isfinite(Probe.read(tmp_path / build.PROOF).vectors).all()
+
+
+def test_a_random_model_is_the_same_again(tiny: Path, tmp_path: Path) -> None:
+    """Draw the same weights for the same seed, and others for another."""
+    sums = [
+        folder.read(
+            synthetic.write_model(LEVELS["low"], tmp_path / name, tiny / "tokenizer.json", seed),
+            LEVELS["low"],
+        ).weights_sha256
+        for name, seed in (("one", 0), ("two", 0), ("three", 1))
+    ]
+    assert sums[0] == sums[1] != sums[2]
 
 
 # building
@@ -502,6 +574,40 @@ def _without(name: str) -> Callable[[Path], None]:
         save_file(tensors, path)
 
     return change
+
+
+def _biased(*shape: int) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        full = load_file(path)
+        save_file(full | {relative.RELATIVE: np.zeros(shape, np.float32)}, path)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_without(relative.RELATIVE), r"lack the tensor .*encoder\.relative_attention_bias"),
+        (_biased(16, 4), "bias of 16 x 4, which is not 32 buckets x 4 attention heads"),
+        (_biased(32, 5), "bias of 32 x 5, which is not 32"),
+        (_without("encoder.layer.0.attention.attn.o.weight"), r"lack .*attention\.attn\.o\.weight"),
+    ],
+)
+def test_damaged_mpnet_weights(tmp_path: Path, damage: Callable[[Path], None], reason: str) -> None:
+    """Say what is wrong with an MPNet's weights, in its own names."""
+    model = write_tiny_model(tmp_path / "mine", family="mpnet")
+    damage(model / "model.safetensors")
+    with pytest.raises(ModelError, match=reason):
+        ensured(folder.read(model, OWN), tmp_path / "graphs")
+
+
+def test_families_are_built_apart(tiny: Path, tmp_path: Path) -> None:
+    """Build a graph of its own for each family, and say so where the weights are another's."""
+    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    other = folder.read(write_tiny_model(tmp_path / "other", family="mpnet"), OWN)
+    assert ensured(model, cache).folder != ensured(other, cache).folder
+    with pytest.raises(ModelError, match=r"lack the tensor .*relative_attention_bias"):
+        ensured(replace(model, shape=replace(model.shape, family="mpnet")), cache)
 
 
 def _narrow(path: Path) -> None:

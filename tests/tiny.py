@@ -2,12 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+from opdbus.models import synthetic
+from opdbus.models.folder import Shape
+
+# in the order of the families' own vocabularies
+SPECIAL = {
+    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
+    "mpnet": ("[CLS]", "[PAD]", "[SEP]", "[UNK]"),
+}
 WORDS = (
     "network name server mail disk user web time login backup unit service host interface file"
     " address port bridge package session container mount rule timer socket a b c d e 0 1 2 3"
@@ -16,22 +24,14 @@ LETTERS = [f"##{chr(code)}" for code in range(ord("a"), ord("z") + 1)]
 HIDDEN, LAYERS, HEADS, WIDE, POSITIONS = 32, 2, 4, 64, 64
 
 
-def write_tiny_model(folder: Path, seed: int = 0, max_tokens: int = 48) -> Path:
+def write_tiny_model(
+    folder: Path, seed: int = 0, max_tokens: int = 48, family: str = "bert"
+) -> Path:
     """Write a whole model folder, as Hugging Face lays it out, and give it back."""
     (folder / "1_Pooling").mkdir(parents=True)
-    vocabulary = [*SPECIAL, *WORDS, *LETTERS, *(chr(c) for c in range(ord("f"), ord("z") + 1))]
-    config = {
-        "model_type": "bert",
-        "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "intermediate_size": WIDE,
-        "max_position_embeddings": POSITIONS,
-        "vocab_size": len(vocabulary),
-        "type_vocab_size": 2,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-    }
+    more = [*WORDS, *LETTERS, *(chr(c) for c in range(ord("f"), ord("z") + 1))]
+    vocabulary = [*SPECIAL[family], *more]
+    config = configuration(len(vocabulary), family)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_tokens}))
     kinds = ("Transformer", "Pooling", "Normalize")
@@ -41,40 +41,38 @@ def write_tiny_model(folder: Path, seed: int = 0, max_tokens: int = 48) -> Path:
         json.dumps({"pooling_mode_mean_tokens": True})
     )
     _tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
-    save_file(weights(len(vocabulary), seed), folder / "model.safetensors")
+    save_file(weights(len(vocabulary), seed, family), folder / "model.safetensors")
     return folder
 
 
-def weights(words: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Make random weights under BERT's names."""
-    random = np.random.default_rng(seed)
-
-    def some(*shape: int) -> np.ndarray:
-        return random.normal(0, 0.2, shape).astype(np.float32)
-
-    made = {
-        "embeddings.word_embeddings.weight": some(words, HIDDEN),
-        "embeddings.position_embeddings.weight": some(POSITIONS, HIDDEN),
-        "embeddings.token_type_embeddings.weight": some(2, HIDDEN),
-        "embeddings.LayerNorm.weight": 1 + some(HIDDEN),
-        "embeddings.LayerNorm.bias": some(HIDDEN),
+def configuration(words: int, family: str) -> dict[str, Any]:
+    """Give what config.json says."""
+    own = {
+        "bert": {"type_vocab_size": 2, "layer_norm_eps": 1e-12},
+        "mpnet": {"relative_attention_num_buckets": 32, "layer_norm_eps": 1e-5},
     }
-    for number in range(LAYERS):
-        prefix = f"encoder.layer.{number}."
-        for name, wide, narrow in (
-            ("attention.self.query", HIDDEN, HIDDEN),
-            ("attention.self.key", HIDDEN, HIDDEN),
-            ("attention.self.value", HIDDEN, HIDDEN),
-            ("attention.output.dense", HIDDEN, HIDDEN),
-            ("intermediate.dense", WIDE, HIDDEN),
-            ("output.dense", HIDDEN, WIDE),
-        ):
-            made[f"{prefix}{name}.weight"] = some(wide, narrow)
-            made[f"{prefix}{name}.bias"] = some(wide)
-        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            made[f"{prefix}{name}.weight"] = 1 + some(HIDDEN)
-            made[f"{prefix}{name}.bias"] = some(HIDDEN)
-    return made
+    return {
+        "model_type": family,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": WIDE,
+        "max_position_embeddings": POSITIONS,
+        "vocab_size": words,
+        "hidden_act": "gelu",
+        **own[family],
+    }
+
+
+def shape_of(family: str) -> Shape:
+    """Give the shape of a tiny model."""
+    return Shape(LAYERS, HIDDEN, HEADS, 1e-12, max_tokens=48, family=family)
+
+
+def weights(words: int, seed: int = 0, family: str = "bert") -> dict[str, np.ndarray]:
+    """Make random weights under the family's names."""
+    config, random = configuration(words, family), np.random.default_rng(seed)
+    return dict(synthetic.weights(config, random, 0.2))
 
 
 def _tokenizer(vocabulary: list[str]) -> Tokenizer:

@@ -166,12 +166,22 @@ def _flush(folder: Path) -> None:
 
 
 def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
+    from opdbus.models import relative
+    from opdbus.models.families import BUCKETS, FAMILIES
+
+    family = FAMILIES[shape.family]
     hidden = weights["embeddings.word_embeddings.weight"].shape[-1]
-    positions = len(weights["embeddings.position_embeddings.weight"])
-    if hidden != shape.hidden or positions < shape.max_tokens:
+    rows = len(weights["embeddings.position_embeddings.weight"]) - family.first_position
+    if hidden != shape.hidden or rows < shape.max_tokens:
         raise ModelError(
-            f"the weights {path} are {hidden} wide with {positions} positions, which is not what"
+            f"the weights {path} are {hidden} wide with {rows} positions, which is not what"
             f" the folder's config.json says ({shape.hidden}, {shape.max_tokens} used)"
+        )
+    if family.relative and weights[relative.RELATIVE].shape != (BUCKETS, shape.heads):
+        found = " x ".join(map(str, weights[relative.RELATIVE].shape))
+        raise ModelError(
+            f"the weights {path} hold a relative position bias of {found}, which is not {BUCKETS}"
+            f" buckets x {shape.heads} attention heads, as the folder's config.json says"
         )
 
 

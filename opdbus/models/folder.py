@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
+from opdbus.models.families import BUCKETS, FAMILIES
 
 if TYPE_CHECKING:
     from opdbus.config import Config
@@ -31,6 +32,7 @@ class Shape:
     heads: int
     epsilon: float
     max_tokens: int
+    family: str = "bert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +187,13 @@ def _shape(folder: Path, config: dict[str, Any], level: Level) -> Shape:
         raise ModelError(f"{path}: {heads} attention heads do not divide hidden_size {hidden}")
     if not isinstance(epsilon, float):
         raise ModelError(f"{path} gives {epsilon!r} for layer_norm_eps: it must be a small number")
-    return Shape(layers, hidden, heads, epsilon, _max_tokens(folder, config, level))
+    return Shape(
+        layers, hidden, heads, epsilon, _max_tokens(folder, config, level), config["model_type"]
+    )
 
 
 def _require_supported(folder: Path, config: dict[str, Any]) -> None:
-    kind = config.get("model_type")
-    if kind != "bert":
-        raise ModelError(f"{folder} holds a model of type {kind!r}: only 'bert' can be built")
-    if config.get("hidden_act", "gelu") != "gelu":
-        raise ModelError(f"{folder} uses the activation {config['hidden_act']!r}, not 'gelu'")
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
+    _require_family(folder, config)
     pooling = _object(folder / "1_Pooling" / "config.json")
     modes = pooling.get("pooling_mode") or [
         key for key, on in pooling.items() if key.startswith("pooling_mode_") and on is True
@@ -210,6 +208,21 @@ def _require_supported(folder: Path, config: dict[str, Any]) -> None:
         )
 
 
+def _require_family(folder: Path, config: dict[str, Any]) -> None:
+    kind = config.get("model_type")
+    if kind not in tuple(FAMILIES):
+        known = " or ".join(map(repr, FAMILIES))
+        raise ModelError(f"{folder} holds a model of type {kind!r}: only {known} can be built")
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ModelError(f"{folder} uses the activation {config['hidden_act']!r}, not 'gelu'")
+    if FAMILIES[kind].relative:
+        buckets = config.get("relative_attention_num_buckets", BUCKETS)
+        if buckets != BUCKETS:
+            raise ModelError(f"{folder} sorts distances in {buckets!r} buckets, not {BUCKETS}")
+    elif config.get("position_embedding_type", "absolute") != "absolute":
+        raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
+
+
 def _modules(path: Path) -> list[str]:
     """Give the class names of the modules that a text goes through."""
     modules = _json(path)
@@ -221,9 +234,13 @@ def _modules(path: Path) -> list[str]:
 def _max_tokens(folder: Path, config: dict[str, Any], level: Level) -> int:
     """Take the level's own limit; another model's folder says it in sentence_bert_config.json."""
     key = "max_position_embeddings"
-    positions = _integer(folder / "config.json", key, config.get(key, _DEFAULT_MAX_TOKENS))
+    rows = _integer(folder / "config.json", key, config.get(key, _DEFAULT_MAX_TOKENS))
+    positions = rows - FAMILIES[config["model_type"]].first_position
+    if positions <= 0:
+        least = rows - positions + 1
+        raise ModelError(f"{folder / 'config.json'} gives {rows} for {key}: at least {least}")
     if folder.name == level.folder or _is_packaged(folder, level):
         return min(level.max_tokens, positions)
-    extra, key = folder / "sentence_bert_config.json", "max_seq_length"
+    extra, key = folder / LIMIT, "max_seq_length"
     stated = _object(extra).get(key) if extra.is_file() else None
     return min(_integer(extra, key, stated or _DEFAULT_MAX_TOKENS), positions)

@@ -1,4 +1,4 @@
-"""The ONNX graph of a BERT-shaped sentence transformer, written straight from its weights.
+"""The ONNX graph of a sentence transformer, BERT's or MPNet's, written straight from its weights.
 
 One graph goes from token ids to unit vectors: embeddings, layers, mean pooling, normalization.
 It takes batches of equal length, so it needs no mask and no padding token ever enters it.
@@ -12,6 +12,8 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from opdbus import __version__
+from opdbus.models import relative
+from opdbus.models.families import FAMILIES, PADDING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,21 +31,30 @@ IR_VERSION: Final = 10
 def build(shape: Shape, weights: Weights) -> ModelProto:
     """Build the graph: `input_ids` int64 (batch, tokens) to `sentence_embedding` (batch, dim).
 
-    Vectors are float32 of length 1. Source of the architecture: Devlin et al. 2018 and the
-    reference implementation's parameter names, which the keys of `weights` are.
+    Vectors are float32 of length 1. Sources of the architectures: Devlin et al. 2018, Song et al.
+    2020, and the reference implementations' parameter names, which the keys of `weights` are.
     """
     writer = _Writer(weights)
     hidden = _embeddings(writer, shape)
+    bias = _bias(writer, shape) if FAMILIES[shape.family].relative else ""
     for number in range(shape.layers):
-        hidden = _layer(writer, shape, hidden, f"encoder.layer.{number}.")
+        hidden = _layer(writer, shape, hidden, f"encoder.layer.{number}.", bias)
     mean = writer.op("ReduceMean", hidden, writer.ints("pool_axis", [1]), keepdims=0)
     writer.op("LpNormalization", mean, axis=-1, p=2, output=OUTPUT)
+    model = _model(writer, shape)
+    while writer.constants:
+        # what is copied into the model is let go at once: all weights twice are enough
+        model.graph.initializer.append(writer.constants.pop())
+    return model
+
+
+def _model(writer: _Writer, shape: Shape) -> ModelProto:
+    """Wrap the nodes up, without the constants."""
     graph = helper.make_graph(
         writer.nodes,
         "op-dbus",
         [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", shape.hidden])],
-        writer.constants,
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(
@@ -104,28 +115,64 @@ class _Writer:
 
 def _embeddings(writer: _Writer, shape: Shape) -> str:
     words = writer.op("Gather", writer.weight("embeddings.word_embeddings.weight"), INPUT)
+    places = _numbered(writer, shape) if FAMILIES[shape.family].relative else _plain(writer, shape)
+    return writer.norm(writer.op("Add", words, places), "embeddings.LayerNorm", shape.epsilon)
+
+
+def _plain(writer: _Writer, shape: Shape) -> str:
+    """Give BERT's positions, the same for every row: (tokens, hidden)."""
     # All tokens are of type 0, so that row is added to the positions once, here.
     table = (
         writer.weights["embeddings.position_embeddings.weight"][: shape.max_tokens]
         + writer.weights["embeddings.token_type_embeddings.weight"][0]
     )
+    return _start(writer, writer.constant("positions", table), axis=0)
+
+
+def _numbered(writer: _Writer, shape: Shape) -> str:
+    """Give MPNet's positions, which count no padding token even where a text spells one."""
+    end = FAMILIES[shape.family].first_position + shape.max_tokens
+    table = writer.weights["embeddings.position_embeddings.weight"][:end]
+    padding = writer.ints("padding", [PADDING])
+    counts = writer.op("Not", writer.op("Equal", INPUT, padding))
+    ones = writer.op("Cast", counts, to=TensorProto.INT64)
+    numbers = writer.op("Mul", writer.op("CumSum", ones, writer.ints("row_axis", [1])), ones)
+    rows = writer.op("Add", numbers, padding)
+    return writer.op("Gather", writer.constant("positions", table), rows)
+
+
+def _bias(writer: _Writer, shape: Shape) -> str:
+    """Give the bias of all layers, (1, heads, tokens, tokens): one table's upper left corner."""
+    table = relative.bias(writer.weights[relative.RELATIVE], shape.max_tokens)
+    whole = writer.constant("relative_bias", table[np.newaxis])
+    return _start(writer, _start(writer, whole, axis=2), axis=3)
+
+
+def _start(writer: _Writer, value: str, axis: int) -> str:
+    """Keep as much of an axis as there are tokens."""
+    zero, axes = writer.ints(f"{value}_zero", [0]), writer.ints(f"{value}_axis", [axis])
     length = writer.op("Shape", INPUT, start=1, end=2)
-    zero = writer.ints("zero", [0])
-    positions = writer.op("Slice", writer.constant("positions", table), zero, length, zero)
-    return writer.norm(writer.op("Add", words, positions), "embeddings.LayerNorm", shape.epsilon)
+    return writer.op("Slice", value, zero, length, axes)
 
 
-def _layer(writer: _Writer, shape: Shape, hidden: str, prefix: str) -> str:
-    attended = _attention(writer, shape, hidden, prefix + "attention.self.")
-    projected = writer.linear(attended, prefix + "attention.output.dense")
+def _layer(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
+    names = FAMILIES[shape.family]
+    projected = writer.linear(_attention(writer, shape, hidden, prefix, bias), prefix + names.mixed)
     middle = writer.norm(
-        writer.op("Add", projected, hidden), prefix + "attention.output.LayerNorm", shape.epsilon
+        writer.op("Add", projected, hidden), prefix + names.mixed_norm, shape.epsilon
     )
     wide = writer.op("Gelu", writer.linear(middle, prefix + "intermediate.dense"))
     narrow = writer.linear(wide, prefix + "output.dense")
     return writer.norm(writer.op("Add", narrow, middle), prefix + "output.LayerNorm", shape.epsilon)
 
 
-def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str) -> str:
-    q, k, v = (writer.linear(hidden, prefix + part) for part in ("query", "key", "value"))
-    return writer.op("MultiHeadAttention", q, k, v, domain="com.microsoft", num_heads=shape.heads)
+def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
+    names = FAMILIES[shape.family]
+    q, k, v = (
+        writer.linear(hidden, prefix + part) for part in (names.query, names.key, names.value)
+    )
+    # the two inputs between are a packed bias and a mask, which we have not
+    biased = ("", "", bias) if bias else ()
+    return writer.op(
+        "MultiHeadAttention", q, k, v, *biased, domain="com.microsoft", num_heads=shape.heads
+    )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from opdbus.models import relative
+from opdbus.models.families import FAMILIES, PADDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from opdbus.models.families import Family
     from opdbus.models.folder import Shape
     from opdbus.models.weights import Weights
 
@@ -26,38 +31,61 @@ def forward(shape: Shape, weights: Weights, rows: Sequence[Sequence[int]]) -> ND
 
 
 def _embed(shape: Shape, weights: Weights, ids: Sequence[int]) -> Floats:
+    family = FAMILIES[shape.family]
     hidden = weights["embeddings.word_embeddings.weight"][list(ids)].astype(np.float64)
-    hidden += weights["embeddings.position_embeddings.weight"][: len(ids)]
-    hidden += weights["embeddings.token_type_embeddings.weight"][0]
+    hidden += weights["embeddings.position_embeddings.weight"][_positions(ids, family)]
+    if family.token_types:
+        hidden += weights["embeddings.token_type_embeddings.weight"][0]
     hidden = _norm(hidden, weights, "embeddings.LayerNorm", shape.epsilon)
+    bias = _bias(weights, len(ids)) if family.relative else None
     for number in range(shape.layers):
-        hidden = _layer(shape, weights, hidden, f"encoder.layer.{number}.")
+        hidden = _layer(shape, weights, hidden, f"encoder.layer.{number}.", bias)
     mean: Floats = hidden.mean(axis=0)
     return mean / np.linalg.norm(mean)
 
 
-def _layer(shape: Shape, weights: Weights, hidden: Floats, prefix: str) -> Floats:
-    attended = _attention(shape, weights, hidden, prefix + "attention.self.")
-    projected = _linear(attended, weights, prefix + "attention.output.dense")
-    middle = _norm(
-        projected + hidden, weights, prefix + "attention.output.LayerNorm", shape.epsilon
-    )
+def _bias(weights: Weights, tokens: int) -> Floats:
+    return relative.bias(weights[relative.RELATIVE], tokens).astype(np.float64)
+
+
+def _positions(ids: Sequence[int], family: Family) -> list[int]:
+    """Give each token its position; MPNet gives its padding token 1 and counts the others only."""
+    if not family.relative:
+        return list(range(len(ids)))
+    counts = itertools.accumulate(token != PADDING for token in ids)
+    return [
+        PADDING if token == PADDING else PADDING + count
+        for token, count in zip(ids, counts, strict=True)
+    ]
+
+
+def _layer(
+    shape: Shape, weights: Weights, hidden: Floats, prefix: str, bias: Floats | None
+) -> Floats:
+    names = FAMILIES[shape.family]
+    attended = _attention(shape, weights, hidden, prefix, bias)
+    projected = _linear(attended, weights, prefix + names.mixed)
+    middle = _norm(projected + hidden, weights, prefix + names.mixed_norm, shape.epsilon)
     wide = _gelu(_linear(middle, weights, prefix + "intermediate.dense"))
     narrow = _linear(wide, weights, prefix + "output.dense")
     return _norm(narrow + middle, weights, prefix + "output.LayerNorm", shape.epsilon)
 
 
-def _attention(shape: Shape, weights: Weights, hidden: Floats, prefix: str) -> Floats:
-    size = shape.hidden // shape.heads
+def _attention(
+    shape: Shape, weights: Weights, hidden: Floats, prefix: str, bias: Floats | None
+) -> Floats:
+    size, names = shape.hidden // shape.heads, FAMILIES[shape.family]
 
     def heads(part: str) -> Floats:
         flat = _linear(hidden, weights, prefix + part)
         return flat.reshape(-1, shape.heads, size).transpose(1, 0, 2)
 
-    scores = heads("query") @ heads("key").transpose(0, 2, 1) / math.sqrt(size)
+    scores = heads(names.query) @ heads(names.key).transpose(0, 2, 1) / math.sqrt(size)
+    if bias is not None:
+        scores += bias
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
-    mixed: Floats = scores @ heads("value")
+    mixed: Floats = scores @ heads(names.value)
     return mixed.transpose(1, 0, 2).reshape(-1, shape.hidden)
 
 

@@ -1,13 +1,15 @@
-"""A safetensors file as float32 arrays under BERT's own names."""
+"""A safetensors file as float32 arrays under the names of its family."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from opdbus.errors import ModelError
+from opdbus.models.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, NDArray[np.float32]]
 
-# Models saved with a head on top keep the encoder's weights under this name.
-_PREFIX: Final = "bert."
+# Models saved with a head on top keep the encoder's weights under their family's name.
+_PREFIX: Final = re.compile(rf"^({'|'.join(FAMILIES)})\.")
 _FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 _BFLOAT16: Final = "BF16"
 
@@ -30,9 +32,7 @@ def read(path: Path) -> Weights:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot read the weights {path}: {error}") from None
     return {
-        name.removeprefix(_PREFIX): _floats(tensor["dtype"], tensor["data"]).reshape(
-            tensor["shape"]
-        )
+        _PREFIX.sub("", name): _floats(tensor["dtype"], tensor["data"]).reshape(tensor["shape"])
         for name, tensor in tensors
         # some files carry tables of positions, as integers, beside the weights
         if tensor["dtype"] in _FLOATS or tensor["dtype"] == _BFLOAT16
@@ -43,4 +43,4 @@ def _floats(dtype: str, data: bytes) -> NDArray[np.float32]:
     if dtype == _BFLOAT16:
         # numpy has no such type: these bits are the upper half of a float32
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(data, _FLOATS[dtype]).astype(np.float32)
+    return np.frombuffer(data, _FLOATS[dtype]).astype(np.float32, copy=False)

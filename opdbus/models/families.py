@@ -1,0 +1,52 @@
+"""The families of models that can be built: how each names its tensors, and how it differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# MPNet's own constants, which no config.json changes: the id of its padding token, ...
+PADDING: Final = 1
+# ... and in how many buckets it sorts the distances between tokens.
+BUCKETS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row: names within `encoder.layer.N.`, and what comes with the embeddings."""
+
+    query: str
+    key: str
+    value: str
+    mixed: str
+    mixed_norm: str
+    token_types: bool
+    # positions count from behind the padding token's, and attention is biased by distance
+    relative: bool
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position embeddings that a text's first token takes."""
+        return PADDING + 1 if self.relative else 0
+
+
+FAMILIES: Final = {
+    "bert": Family(
+        query="attention.self.query",
+        key="attention.self.key",
+        value="attention.self.value",
+        mixed="attention.output.dense",
+        mixed_norm="attention.output.LayerNorm",
+        token_types=True,
+        relative=False,
+    ),
+    "mpnet": Family(
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        mixed="attention.attn.o",
+        mixed_norm="attention.LayerNorm",
+        token_types=False,
+        relative=True,
+    ),
+}
