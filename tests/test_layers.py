@@ -31,12 +31,21 @@ MAY_IMPORT = {
         "opdbus.config",
         "opdbus.models.catalogue",
         "opdbus.models.folder",
+        "opdbus.models.record",
         "opdbus.bus.paths",
         "opdbus.state.object",
     },
 }
 # ... but for what one command needs, imported when that command runs.
-IN_FUNCTIONS = {"cli": {"opdbus.daemon", "opdbus.doctor", "opdbus.bench"}}
+IN_FUNCTIONS = {
+    "cli": {
+        "opdbus.daemon",
+        "opdbus.doctor",
+        "opdbus.bench",
+        "opdbus.models.fetch",
+        "opdbus.models.shelf",
+    }
+}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -163,6 +172,18 @@ def test_onnxruntime_has_one_room() -> None:
     found = importers("onnxruntime", at_run_time=False)
     assert found
     assert {room_of(name) for name in found} <= {"engine", "bench"}
+
+
+def test_only_the_command_line_downloads() -> None:
+    """Import the hub's library in one module, which nothing but the command line imports."""
+    assert importers("huggingface_hub", at_run_time=False) == {"opdbus.models.fetch"}
+    users = {
+        name_of(path)
+        for path in FILES
+        for module, _, _ in Imports(path).found
+        if module == "opdbus.models.fetch"
+    }
+    assert users == {"opdbus.cli.models"}
 
 
 def test_environment_is_read_at_the_entry_only() -> None:

@@ -1,11 +1,10 @@
-"""The commands that ask no daemon: being one, settings, model files, and the doctor."""
+"""The commands that ask no daemon: being one, settings, and the doctor."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,6 @@ import click
 from opdbus import config
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
-from opdbus.errors import ConfigError, OpDbusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,75 +58,6 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
         output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
     else:
         output.table(("setting", "value", "from"), rows)
-
-
-@root.group()
-def models() -> None:
-    """Tell which model files there are, where, and whether they are the right ones."""
-
-
-@models.command(name="list")
-@as_json
-@click.pass_context
-def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """List the levels' models and where their files lie."""
-    from opdbus.models.catalogue import LEVELS
-
-    given = settings(context.obj)
-    rows = [(level.name, level.repository, *_found(level.name, given)) for level in LEVELS.values()]
-    columns = ("level", "model", "status", "where")
-    if json_:
-        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        output.table(columns, rows)
-
-
-def _found(level: str, given: config.Config) -> tuple[str, str]:
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    try:
-        return "present", str(folder.find(LEVELS[level], given))
-    except OpDbusError as error:
-        return "missing", str(error)
-
-
-def _level(name: str) -> str:
-    from opdbus.models.catalogue import LEVELS
-
-    chosen = {"med": "medium"}.get(name, name)
-    if chosen not in LEVELS:
-        raise ConfigError(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
-    return chosen
-
-
-@models.command()
-@click.argument("level", default="medium")
-@click.pass_context
-def path(context: click.Context, level: str) -> None:
-    """Print the folder of LEVEL's model."""
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    print(folder.find(LEVELS[_level(level)], settings(context.obj)))
-
-
-@models.command()
-@click.argument("level", default="medium")
-@click.pass_context
-def verify(context: click.Context, level: str) -> None:
-    """Check the files of LEVEL's model against their recorded checksums."""
-    from opdbus.models import folder
-    from opdbus.models.catalogue import LEVELS
-
-    row = LEVELS[_level(level)]
-    model = folder.read(folder.find(row, settings(context.obj)), row)
-    folder.verify(model, row)
-    for file, sha256, recorded in (
-        (model.weights, model.weights_sha256, row.weights_sha256),
-        (model.tokenizer, model.tokenizer_sha256, row.tokenizer_sha256),
-    ):
-        print(f"{sha256}  {'verified  ' if recorded else 'unrecorded'}  {Path(file)}")
 
 
 @root.command()

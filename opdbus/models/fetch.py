@@ -1,0 +1,176 @@
+"""Models from the hub: the one module that downloads. The daemon never imports it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import hf_hub_download
+from huggingface_hub.hf_api import HfApi
+from huggingface_hub.utils import logging
+
+from opdbus.errors import ModelError
+from opdbus.models import folder, record, shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+    from opdbus.models.catalogue import Level
+    from opdbus.models.record import Record
+    from opdbus.models.shelf import Tell
+
+# what the hub's own HTTP library raises, whichever that is in this version
+_TransportError: Final[type[Exception]] = HfHubHTTPError.__bases__[0]
+# ValueError and below: an answer that is no hub's
+_FAULTS: Final = (_TransportError, OSError, ValueError, TypeError, KeyError)
+_BY_HAND: Final = "copy the model with `op-dbus models import DIR {level}`"
+# the first that fits is told
+_SENTENCES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (
+        RevisionNotFoundError,
+        "{repository} has no revision {revision} on {hub}: give --revision one that is there",
+    ),
+    (
+        RepositoryNotFoundError,
+        "there is no public repository {repository} on {hub}: check HF_ENDPOINT",
+    ),
+    (
+        OfflineModeIsEnabled,
+        "cannot get {what}: HF_HUB_OFFLINE forbids it; unset it, or " + _BY_HAND,
+    ),
+    (
+        HfHubHTTPError,
+        "cannot get {what}: {hub} answered {status}; try again later, or check HF_ENDPOINT",
+    ),
+    (_TransportError, "cannot get {what} from {hub}: {reason}; check the network, or " + _BY_HAND),
+    (OSError, "cannot get {what} from {hub}: {reason}; pull again, or " + _BY_HAND),
+    (Exception, "cannot get {what}: {hub} does not answer as a hub does; check HF_ENDPOINT"),
+)
+_TIMEOUT_SECONDS: Final = 30
+_MAIN: Final = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to pull: a branch, tag or commit (empty: the recorded one, or main), and from where.
+
+    `endpoint` is the hub's address; None leaves it to HF_ENDPOINT.
+    """
+
+    revision: str = ""
+    force: bool = False
+    endpoint: str | None = None
+
+
+def pull(level: Level, directory: Path, request: Request, tell: Tell) -> Record:
+    """Get a level's model into the model directory, or check the one that is there.
+
+    What was recorded at the first pull stays what it is unless forced. Raises ModelError.
+    """
+    # a retry is no news
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
+    with shelf.holding(level, directory, tell) as place:
+        held = None if request.force else place.recorded()
+        if held and place.is_whole(held) and request.revision in {"", held.revision}:
+            folder.verify(folder.read(place.folder, level), level)
+            return held
+        asked = request.revision or (held.revision if held else "") or _MAIN
+        return place.put(_Hub(level, asked, request.endpoint, tell).fill, force=request.force)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hub:
+    """One repository at one revision, as it is asked for."""
+
+    level: Level
+    revision: str
+    endpoint: str | None
+    tell: Tell
+
+    def fill(self, fresh: Path) -> tuple[str, str]:
+        """Download the files that a model is read from, and give their repository and commit."""
+        with self._told():
+            info = HfApi(self.endpoint).model_info(
+                self.level.repository,
+                revision=self.revision,
+                timeout=_TIMEOUT_SECONDS,
+                files_metadata=True,
+            )
+        files = self._wanted(info)
+        commit = info.sha or self.revision
+        for file in files:
+            self._download(file, commit, fresh)
+        # the hub's notes on what it downloaded
+        shutil.rmtree(fresh / ".cache", ignore_errors=True)
+        return self.level.repository, commit
+
+    def _wanted(self, info: ModelInfo) -> list[RepoSibling]:
+        files = {file.rfilename: file for file in info.siblings or ()}
+        lacking = [name for name in folder.FILES if name not in files]
+        if folder.WEIGHTS in lacking:
+            raise ModelError(
+                f"{self._what} has no {folder.WEIGHTS}: op-dbus reads no other kind of weights,"
+                " since those can run code when they are loaded; ask for another --revision"
+            )
+        if lacking:
+            raise ModelError(
+                f"{self._what} lacks {', '.join(lacking)}, so it is no sentence-transformers model"
+                " that op-dbus can read; ask for another --revision"
+            )
+        return [files[name] for name in folder.KEPT if name in files]
+
+    def _download(self, file: RepoSibling, commit: str, fresh: Path) -> None:
+        with self._told(file.rfilename):
+            path = hf_hub_download(
+                self.level.repository,
+                file.rfilename,
+                revision=commit,
+                local_dir=fresh,
+                # this folder is new: nothing is taken from another user's or program's cache
+                cache_dir=fresh / ".cache",
+                endpoint=self.endpoint,
+            )
+        found = record.sha256(fresh / file.rfilename)
+        if file.lfs is not None and file.lfs.sha256 != found:
+            raise ModelError(
+                f"{file.rfilename} of {self._what} came damaged: its sha256 is {found[:16]}...,"
+                f" not {file.lfs.sha256[:16]}...; pull it again"
+            )
+        self.tell(f"{file.rfilename}  {(fresh / path).stat().st_size} bytes  {found}")
+
+    @property
+    def _what(self) -> str:
+        return f"{self.level.repository} at {self.revision}"
+
+    @contextmanager
+    def _told(self, file: str = "") -> Iterator[None]:
+        """Turn what the hub's library raises into sentences; the system's own errors pass."""
+        try:
+            yield
+        except _FAULTS as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            sentence = next(text for kind, text in _SENTENCES if isinstance(error, kind))
+            raise ModelError(
+                sentence.format(
+                    what=f"{file} of {self._what}" if file else self._what,
+                    repository=self.level.repository,
+                    revision=self.revision,
+                    level=self.level.name,
+                    hub=self.endpoint or ENDPOINT,
+                    status=getattr(getattr(error, "response", None), "status_code", ""),
+                    reason=(str(error).strip() or type(error).__name__).splitlines()[0].rstrip("."),
+                )
+            ) from None

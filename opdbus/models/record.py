@@ -1,0 +1,88 @@
+"""What came with a model into its folder: from where, and every file's checksum, kept beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+NAME: Final = "op-dbus.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a model came from (a repository or a folder), which revision, when, and its files.
+
+    `files` maps names to sha256; `revision` is a commit, or empty for what came from a folder.
+    """
+
+    source: str
+    revision: str
+    when: str
+    files: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Name the origin, as sentences do."""
+        return f"{self.source}@{self.revision[:12]}" if self.revision else self.source
+
+    def differing(self, found: Mapping[str, str]) -> list[str]:
+        """Name the files whose checksums are others, or that are in one of the two only."""
+        names = sorted({*self.files, *found})
+        return [name for name in names if self.files.get(name) != found.get(name)]
+
+
+def make(source: str, revision: str, files: Mapping[str, str]) -> Record:
+    """Make the record of what came just now."""
+    return Record(source, revision, datetime.now(UTC).isoformat(timespec="seconds"), files)
+
+
+def read(folder: Path) -> Record | None:
+    """Read a folder's record, None where there is none; raises ModelError for a damaged one."""
+    path = folder / NAME
+    try:
+        return _parsed(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"cannot read {path}, the record of the model's checksums: {error}; get the model again"
+            " with `op-dbus models pull --force`"
+        ) from None
+
+
+def _parsed(found: Any) -> Record:  # noqa: ANN401 -- any JSON
+    record = Record(**found)
+    texts = [record.source, record.revision, record.when, *record.files, *record.files.values()]
+    if not isinstance(record.files, dict) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("it is not what op-dbus writes there")
+    return record
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write a folder's record in one step; raises OSError."""
+    part = folder / f".{NAME}"
+    part.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    part.chmod(0o644)
+    part.replace(folder / NAME)
+
+
+def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Hash those of the named files that are there; raises ModelError."""
+    return {name: sha256(folder / name) for name in names if (folder / name).is_file()}
+
+
+def sha256(path: Path) -> str:
+    """Hash a file; raises ModelError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from None

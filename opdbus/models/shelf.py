@@ -1,0 +1,229 @@
+"""The model directory: models get into it checked, recorded, and whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import ModelError
+from opdbus.models import folder, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
+
+    from opdbus.models.catalogue import Level
+    from opdbus.models.record import Record
+
+    # writes the files into a folder, and tells their source and revision
+    Fill = Callable[[Path], tuple[str, str]]
+    Tell = Callable[[str], None]
+
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one level's model belongs, held by this process alone."""
+
+    level: Level
+    folder: Path
+
+    def recorded(self) -> Record | None:
+        """Give the record of what lies here; raises ModelError if files changed since."""
+        recorded = record.read(self.folder)
+        if recorded is None:
+            return None
+        found = record.hashes(self.folder, folder.KEPT)
+        self._refuse([name for name in recorded.differing(found) if name in found], str(recorded))
+        return recorded
+
+    def is_whole(self, recorded: Record) -> bool:
+        """Tell whether every recorded file lies here."""
+        return all((self.folder / name).is_file() for name in recorded.files)
+
+    def put(self, fill: Fill, *, force: bool) -> Record:
+        """Take in what `fill` brings, if it is this level's model and, unless forced, no other one.
+
+        Raises ModelError.
+        """
+        directory = self.folder.parent
+        with _told(directory):
+            part = Path(tempfile.mkdtemp(prefix=self._prefix, dir=directory))
+        try:
+            fresh = part / self.folder.name
+            with _told(directory):
+                fresh.mkdir()
+                source, revision = fill(fresh)
+                made = self._checked(fresh, source, revision)
+                if not force and self._is_here(made):
+                    record.write(self.folder, made)
+                else:
+                    self._swap(fresh, made)
+            return made
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what dead processes left half done: a living one would hold the lock."""
+        for left in self.folder.parent.glob(self._prefix + "*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def _prefix(self) -> str:
+        return f".{self.folder.name}.part-"
+
+    def _checked(self, fresh: Path, source: str, revision: str) -> Record:
+        made = record.make(source, revision, record.hashes(fresh, folder.KEPT))
+        try:
+            check(fresh, self.level)
+        except ModelError as error:
+            # the files lie elsewhere or nowhere once this is read
+            raise ModelError(str(error).replace(str(fresh), str(made))) from None
+        return made
+
+    def _is_here(self, made: Record) -> bool:
+        """Tell whether the same files lie here already; raises ModelError for other ones."""
+        if not os.path.lexists(self.folder):
+            return False
+        recorded = record.read(self.folder)
+        found = record.hashes(self.folder, folder.KEPT)
+        there = record.make("", "", recorded.files if recorded else found)
+        self._refuse(made.differing(there.files), str(made))
+        return not made.differing(found)
+
+    def _refuse(self, names: list[str], wanted: str) -> None:
+        if names:
+            raise ModelError(
+                f"{', '.join(names)} in {self.folder} differ from {wanted}: nothing was changed;"
+                " repeat with --force to replace that folder"
+            )
+
+    def _swap(self, fresh: Path, made: Record) -> None:
+        record.write(fresh, made)
+        _open_to_all(fresh.parent)
+        _flush(fresh)
+        if os.path.lexists(self.folder):
+            self.folder.rename(fresh.parent / "replaced")
+        fresh.rename(self.folder)
+
+
+@contextmanager
+def holding(level: Level, directory: Path, tell: Tell) -> Iterator[Place]:
+    """Hold a level's place in the model directory, waiting for whoever does; raises ModelError."""
+    place = Place(level, directory / level.folder)
+    with _told(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / f".{level.folder}.lock").open("ab")
+    with lock:
+        if not _try_lock(lock):
+            tell(f"waiting for another op-dbus that gets {level.repository}")
+            _wait_for_lock(lock)
+        place.sweep()
+        yield place
+
+
+def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: bool) -> Record:
+    """Copy a level's model from a folder into the model directory; raises ModelError.
+
+    What a pull on another machine recorded in that folder is checked and kept.
+    """
+    check(source, level)
+    recorded = record.read(source)
+    origin = (recorded.source, recorded.revision) if recorded else (str(source), "")
+
+    def fill(fresh: Path) -> tuple[str, str]:
+        for name in folder.KEPT:
+            if (source / name).is_file():
+                (fresh / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(source / name, fresh / name)
+        return origin
+
+    with holding(level, directory, tell) as place:
+        return place.put(fill, force=force)
+
+
+def check(path: Path, level: Level) -> None:
+    """Read everything in a folder as the daemon would; raises ModelError where it could not."""
+    from safetensors import SafetensorError, safe_open
+    from tokenizers import Tokenizer
+
+    model = folder.read(path, level)
+    if model.shape.hidden != level.dimension:
+        raise ModelError(
+            f"{path} holds vectors {model.shape.hidden} wide, but {level.repository}, the"
+            f" {level.name} model, has {level.dimension}"
+        )
+    folder.verify(model, level)
+    folder.require_recorded(model, level)
+    try:
+        with safe_open(model.weights, framework="numpy"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the weights {model.weights}: {error}") from None
+    try:
+        Tokenizer.from_file(str(model.tokenizer))
+    except Exception as error:  # noqa: BLE001 -- the tokenizers library raises nothing narrower
+        raise ModelError(f"cannot read the tokenizer {model.tokenizer}: {error}") from None
+
+
+@contextmanager
+def _told(directory: Path) -> Iterator[None]:
+    """Turn what the system refuses into a sentence that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        advice = "run as root, or set OP_DBUS_MODEL_DIR to a folder of yours"
+        if error.errno in _FULL:
+            advice = "make room there, or set OP_DBUS_MODEL_DIR to a folder that has some"
+        raise ModelError(f"cannot write {directory}: {error.strerror}; {advice}") from None
+
+
+def _open_to_all(part: Path) -> None:
+    """Let every user read the files: the daemon is seldom the user who got them."""
+    for path in [part, *part.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _flush(part: Path) -> None:
+    """See the files to the disk before their folder gets its name: power may fail between."""
+    for path in part.rglob("*"):
+        if path.is_file():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    """Take the lock if it is free; it falls with the process, however that ends."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_lock(file: BinaryIO) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,0 +1,677 @@
+"""Models pulled from a local hub and imported from folders: recorded, whole, verified."""
+
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from hub import FIRST, SECOND, WEIGHTS, Hub, files_in
+from running import as_other_user
+from tiny import write_tiny_model
+
+from opdbus import config
+from opdbus.errors import ModelError
+from opdbus.models import fetch, folder, record, shelf
+from opdbus.models.catalogue import LEVELS, Level
+from opdbus.models.fetch import Request
+from opdbus.models.record import Record
+
+SOON = 30.0  # seconds: a limit for what should take few, not a measurement
+LOW = LEVELS["low"]
+OWN = Level("low", "someone/tiny", 32, 20)
+NAMES = {*folder.KEPT, record.NAME}
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask this machine directly, whatever proxy its user has."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """Name a model directory that is not there yet."""
+    return tmp_path / "var" / "models"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """Serve a tiny model as the repository of `OWN`."""
+    running = Hub(OWN.repository, write_tiny_model(tmp_path / "hub"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def low_hub(tmp_path: Path) -> Iterator[Hub]:
+    """Serve a model as that of the level low."""
+    running = Hub(LOW.repository, write_low_model(tmp_path / "hub"))
+    yield running
+    running.close()
+
+
+def write_low_model(folder: Path) -> Path:
+    """Write a tiny model that says it is as wide as the low one."""
+    write_tiny_model(folder)
+    rewrite(folder / "config.json", hidden_size=LOW.dimension)
+    return folder
+
+
+def rewrite(path: Path, **change: object) -> None:
+    """Change keys of a JSON object."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+def pull(
+    hub: Hub, models: Path, *, level: Level = OWN, revision: str = "", force: bool = False
+) -> Record:
+    """Pull from the local hub."""
+    return fetch.pull(level, models, Request(revision, force, hub.address), lambda _: None)
+
+
+def adopt(source: Path, models: Path, *, level: Level = OWN, force: bool = False) -> Record:
+    """Import a folder."""
+    return shelf.adopt(source, level, models, tell=lambda _: None, force=force)
+
+
+def load(models: Path) -> folder.Model:
+    """Load the model of `OWN` as the daemon does."""
+    environ = {"HOME": str(models), "OP_DBUS_MODEL_DIR": str(models), "OP_DBUS_VECTOR_LEVEL": "low"}
+    return folder.load(OWN, config.load(environ))
+
+
+def fails(call: Callable[[], object]) -> str:
+    """Expect a model error of one line and give it."""
+    with pytest.raises(ModelError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def visible(models: Path) -> list[str]:
+    """List what the model directory holds for whoever looks for models."""
+    return sorted(path.name for path in models.iterdir() if not path.name.startswith("."))
+
+
+def nothing_left(models: Path) -> bool:
+    """Tell whether no half model lies about."""
+    return not list(models.glob(".*.part-*"))
+
+
+# the first pull
+
+
+def test_first_pull_brings_what_a_model_is_read_from(hub: Hub, models: Path) -> None:
+    """Take exactly the files that the daemon reads, and nothing else that the hub has."""
+    hub.main["pytorch_model.bin"] = hub.main["README.md"] = b"not wanted"
+    pull(hub, models)
+    found = files_in(models / OWN.folder)
+    assert set(found) == NAMES
+    assert all(found[name] == hub.main[name] for name in folder.KEPT)
+    assert nothing_left(models)
+
+
+def test_first_pull_is_recorded(hub: Hub, models: Path) -> None:
+    """Record repository, commit, time and every file's checksum beside the files."""
+    made = pull(hub, models)
+    found = json.loads((models / OWN.folder / record.NAME).read_text())
+    assert found["source"] == OWN.repository
+    assert found["revision"] == made.revision == FIRST
+    assert found["when"].endswith("+00:00")
+    assert found["files"] == record.hashes(models / OWN.folder, folder.KEPT)
+    assert set(found["files"]) == set(folder.KEPT)
+
+
+def test_pulled_model_loads(hub: Hub, models: Path) -> None:
+    """Give the daemon a model under its level's own name and limit."""
+    pull(hub, models)
+    model = load(models)
+    assert (model.name, model.shape.max_tokens) == (OWN.repository, OWN.max_tokens)
+
+
+def test_without_a_limit_of_its_own(hub: Hub, models: Path) -> None:
+    """Pull a repository that lacks the one file that may be missing."""
+    del hub.main[folder.LIMIT]
+    assert folder.LIMIT not in pull(hub, models).files
+    assert load(models).level == "low"
+
+
+def test_pulled_files_are_for_everyone(hub: Hub, models: Path) -> None:
+    """Let the daemon's user read what root pulled with a narrow umask."""
+    before = os.umask(0o077)
+    try:
+        pull(hub, models)
+    finally:
+        os.umask(before)
+    target = models / OWN.folder
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [target, *target.rglob("*")]}
+    assert modes == {0o755, 0o644}
+
+
+def test_revision_is_asked_for(hub: Hub, models: Path) -> None:
+    """Take the branch, tag or commit that is named, and record its commit."""
+    hub.commits[SECOND] = hub.main | {folder.LIMIT: b'{"max_seq_length": 9}'}
+    hub.heads["v2"] = SECOND
+    assert pull(hub, models, revision="v2").revision == SECOND
+    assert (models / OWN.folder / folder.LIMIT).read_bytes() == b'{"max_seq_length": 9}'
+
+
+# later pulls
+
+
+def test_second_pull_asks_nobody(hub: Hub, models: Path) -> None:
+    """Verify what was pulled without the network, even when main has moved on."""
+    made = pull(hub, models)
+    hub.asked.clear()
+    hub.heads["main"] = SECOND
+    assert pull(hub, models) == made
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("name", folder.KEPT)
+def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
+    """Name the file that changed since, at load and at a pull, and touch nothing unless forced."""
+    pull(hub, models)
+    path = models / OWN.folder / name
+    changed = path.read_bytes() + b" "
+    path.write_bytes(changed)
+    sentence = fails(lambda: pull(hub, models))
+    assert sentence.startswith(f"{name} in {models / OWN.folder} differ from {OWN.repository}@1111")
+    assert "--force" in sentence
+    assert f"{name} in " in fails(lambda: load(models))
+    assert path.read_bytes() == changed
+    pull(hub, models, force=True)
+    assert load(models).weights_sha256 == record.sha256(models / OWN.folder / WEIGHTS)
+
+
+def test_added_file_is_refused(hub: Hub, models: Path) -> None:
+    """Refuse a limit that was not there when the model was pulled."""
+    del hub.main[folder.LIMIT]
+    pull(hub, models)
+    (models / OWN.folder / folder.LIMIT).write_text('{"max_seq_length": 5}')
+    assert folder.LIMIT in fails(lambda: load(models))
+    assert folder.LIMIT in fails(lambda: pull(hub, models))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"source": 1}', '{"files": 0}'])
+def test_damaged_record_is_refused(hub: Hub, models: Path, text: str) -> None:
+    """Trust no model whose record cannot be read, until it is pulled again by force."""
+    pull(hub, models)
+    (models / OWN.folder / record.NAME).write_text(text)
+    assert "record" in fails(lambda: load(models))
+    assert "--force" in fails(lambda: pull(hub, models))
+    assert pull(hub, models, force=True).revision == FIRST
+
+
+def test_record_with_strange_values_is_refused(hub: Hub, models: Path) -> None:
+    """Refuse a record whose parts are of other types than op-dbus writes."""
+    pull(hub, models)
+    rewrite(models / OWN.folder / record.NAME, files={"config.json": 1})
+    assert "not what op-dbus writes" in fails(lambda: load(models))
+
+
+def test_missing_file_comes_back_at_its_revision(hub: Hub, models: Path) -> None:
+    """Repair a model from the recorded commit, not from where main is now."""
+    made = pull(hub, models)
+    hub.commits[SECOND] = hub.main | {folder.LIMIT: b"{}"}
+    hub.heads["main"] = SECOND
+    (models / OWN.folder / WEIGHTS).unlink()
+    assert pull(hub, models).files == made.files
+    assert load(models).weights_sha256 == made.files[WEIGHTS]
+
+
+def test_other_revision_with_other_files_is_refused(hub: Hub, models: Path) -> None:
+    """Name what another revision would change, and change it only by force."""
+    pull(hub, models)
+    hub.commits[SECOND] = hub.main | {folder.LIMIT: b"{}"}
+    sentence = fails(lambda: pull(hub, models, revision=SECOND))
+    assert sentence.startswith(f"{folder.LIMIT} in ")
+    assert f"@{SECOND[:12]}" in sentence
+    assert load(models).level == "low"
+    assert pull(hub, models, revision=SECOND, force=True).revision == SECOND
+    assert (models / OWN.folder / folder.LIMIT).read_bytes() == b"{}"
+
+
+def test_other_revision_with_the_same_files(hub: Hub, models: Path) -> None:
+    """Record another commit of the same files without force."""
+    pull(hub, models)
+    hub.commits[SECOND] = dict(hub.main)
+    assert pull(hub, models, revision=SECOND).revision == SECOND
+    assert record.read(models / OWN.folder) == pull(hub, models)
+
+
+def test_unrecorded_folder_is_not_overwritten(hub: Hub, models: Path) -> None:
+    """Leave a folder that somebody else filled alone, unless forced."""
+    (models / OWN.folder).mkdir(parents=True)
+    (models / OWN.folder / WEIGHTS).write_bytes(b"mine")
+    assert WEIGHTS in fails(lambda: pull(hub, models))
+    assert files_in(models / OWN.folder) == {WEIGHTS: b"mine"}
+    pull(hub, models, force=True)
+    assert set(files_in(models / OWN.folder)) == NAMES
+
+
+def test_unrecorded_folder_of_the_same_files(hub: Hub, models: Path) -> None:
+    """Record the same files where they lie, and leave what lies beside them."""
+    target = write_tiny_model(models / OWN.folder)
+    (target / "notes.txt").write_text("mine")
+    pull(hub, models)
+    assert set(files_in(target)) == {*NAMES, "notes.txt"}
+    assert load(models).level == "low"
+
+
+# what is refused
+
+
+def without(name: str) -> Callable[[Hub], None]:
+    """Take a file out of the repository."""
+    return lambda hub: hub.main.pop(name) and None
+
+
+def with_body(name: str, body: bytes) -> Callable[[Hub], None]:
+    """Give a file of the repository another content."""
+    return lambda hub: hub.main.update({name: body})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (without(WEIGHTS), "has no model.safetensors: op-dbus reads no other kind of weights"),
+        (without("tokenizer.json"), "lacks tokenizer.json, so it is no sentence-transformers"),
+        (with_body("config.json", b'{"model_type": "gpt2"}'), "someone/tiny@111111111111 "),
+        (with_body("modules.json", b"[]"), "someone/tiny@111111111111/modules.json lists no"),
+        (with_body("tokenizer.json", b"{}"), "cannot read the tokenizer someone/tiny@1111"),
+        (with_body(WEIGHTS, b"pickled"), "cannot read the weights someone/tiny@1111"),
+    ],
+)
+def test_no_model_of_ours(
+    hub: Hub, models: Path, spoil: Callable[[Hub], None], sentence: str
+) -> None:
+    """Say what a repository lacks, and leave nothing behind."""
+    spoil(hub)
+    assert sentence in fails(lambda: pull(hub, models))
+    assert visible(models) == []
+    assert nothing_left(models)
+
+
+def test_other_width_is_refused(hub: Hub, models: Path) -> None:
+    """Refuse a model of another dimension than its level's."""
+    sentence = fails(lambda: pull(hub, models, level=replace(OWN, dimension=384)))
+    assert "holds vectors 32 wide, but someone/tiny, the low model, has 384" in sentence
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_catalogue_wins(hub: Hub, models: Path, *, force: bool) -> None:
+    """Refuse files that are not those of the catalogue, whatever the hub says, also by force."""
+    official = replace(OWN, weights_sha256="0" * 64)
+    sentence = fails(lambda: pull(hub, models, level=official, force=force))
+    assert "is not the official file of someone/tiny" in sentence
+    assert visible(models) == []
+
+
+def test_catalogue_wins_over_a_record(hub: Hub, models: Path) -> None:
+    """Refuse at a second pull what was recorded before the catalogue knew better."""
+    pull(hub, models)
+    official = replace(OWN, weights_sha256="0" * 64)
+    assert "not the official file" in fails(lambda: pull(hub, models, level=official))
+
+
+def test_no_such_repository(hub: Hub, models: Path) -> None:
+    """Tell a repository that the hub does not have."""
+    sentence = fails(lambda: pull(hub, models, level=replace(OWN, repository="no/body")))
+    assert f"there is no public repository no/body on {hub.address}" in sentence
+
+
+def test_no_such_revision(hub: Hub, models: Path) -> None:
+    """Tell a revision that the repository does not have."""
+    sentence = fails(lambda: pull(hub, models, revision="v9"))
+    assert f"someone/tiny has no revision v9 on {hub.address}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [(503, "answered 503; try again later"), (200, "does not answer as a hub does")],
+)
+def test_no_hub(hub: Hub, models: Path, status: int, sentence: str) -> None:
+    """Tell a hub that is down from what is no hub."""
+    hub.status = status
+    assert sentence in fails(lambda: pull(hub, models))
+
+
+def test_no_network(models: Path) -> None:
+    """Say that the hub cannot be reached, and how to do without."""
+    nowhere = Request(endpoint="http://127.0.0.1:9")
+    sentence = fails(lambda: fetch.pull(OWN, models, nowhere, lambda _: None))
+    assert "from http://127.0.0.1:9: " in sentence
+    assert "refused" in sentence
+    assert "op-dbus models import DIR low" in sentence
+
+
+def test_truncated_download(hub: Hub, models: Path) -> None:
+    """Take no file that ended before its length."""
+    hub.faults[WEIGHTS] = "short"
+    sentence = fails(lambda: pull(hub, models))
+    assert f"cannot get {WEIGHTS} of someone/tiny at main" in sentence
+    assert visible(models) == []
+    assert nothing_left(models)
+
+
+def test_damaged_download(hub: Hub, models: Path) -> None:
+    """Take no file whose checksum is not the one that the hub tells."""
+    hub.faults[WEIGHTS] = "damaged"
+    assert f"{WEIGHTS} of someone/tiny at main came damaged" in fails(lambda: pull(hub, models))
+    assert visible(models) == []
+
+
+def test_broken_connection_is_taken_up_again(hub: Hub, models: Path) -> None:
+    """Go on where a connection broke."""
+    hub.faults[WEIGHTS] = "dropped"
+    pull(hub, models)
+    assert hub.asked.count(f"GET /large/{FIRST}/{WEIGHTS}") == 2
+    assert load(models).level == "low"
+
+
+def test_hub_that_dies(hub: Hub, models: Path) -> None:
+    """Leave nothing of a file whose hub died in its middle."""
+    hub.faults[WEIGHTS] = "dead"
+    assert f"cannot get {WEIGHTS}" in fails(lambda: pull(hub, models))
+    assert visible(models) == []
+    assert nothing_left(models)
+
+
+def test_directory_that_cannot_be(hub: Hub, tmp_path: Path) -> None:
+    """Say where models would go, and how to let them."""
+    (tmp_path / "file").write_text("")
+    sentence = fails(lambda: pull(hub, tmp_path / "file" / "models"))
+    assert sentence.startswith(f"cannot write {tmp_path / 'file' / 'models'}: ")
+    assert "run as root, or set OP_DBUS_MODEL_DIR" in sentence
+
+
+# folders
+
+
+def test_import(tmp_path: Path, models: Path) -> None:
+    """Copy what a model is read from, checked and recorded, through a snapshot's links."""
+    blobs = write_tiny_model(tmp_path / "blobs")
+    snapshot = tmp_path / "snapshot"
+    (snapshot / "1_Pooling").mkdir(parents=True)
+    for name in [*folder.KEPT]:
+        (snapshot / name).symlink_to(blobs / name)
+    (snapshot / "pytorch_model.bin").write_bytes(b"not wanted")
+    made = adopt(snapshot, models)
+    target = models / OWN.folder
+    assert set(files_in(target)) == NAMES
+    assert not any(path.is_symlink() for path in target.rglob("*"))
+    assert (made.source, made.revision) == (str(snapshot), "")
+    assert load(models).level == "low"
+
+
+def test_import_keeps_what_a_pull_recorded(hub: Hub, models: Path, tmp_path: Path) -> None:
+    """Carry a pulled model to a machine without network, with its commit."""
+    made = pull(hub, models)
+    again = adopt(models / OWN.folder, tmp_path / "other")
+    assert (again.source, again.revision, again.files) == (made.source, FIRST, made.files)
+    (models / OWN.folder / folder.LIMIT).write_text("{}")
+    sentence = fails(lambda: adopt(models / OWN.folder, tmp_path / "third"))
+    assert f"{folder.LIMIT} in " in sentence
+
+
+def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> None:
+    """Replace a model by another only by force."""
+    adopt(write_tiny_model(tmp_path / "one"), models)
+    other = write_tiny_model(tmp_path / "two", seed=1)
+    assert f"{WEIGHTS} in {models}" in fails(lambda: adopt(other, models))
+    adopt(other, models, force=True)
+    assert load(models).weights_sha256 == record.sha256(other / WEIGHTS)
+
+
+@pytest.mark.parametrize("name", folder.FILES)
+def test_import_without_a_file(tmp_path: Path, models: Path, name: str) -> None:
+    """Name what a folder lacks, before anything is written."""
+    source = write_tiny_model(tmp_path / "mine")
+    (source / name).unlink()
+    sentence = fails(lambda: adopt(source, models))
+    assert sentence.startswith(f"the model folder {source} lacks {name}")
+    assert not models.exists()
+
+
+def test_import_of_half_weights(tmp_path: Path, models: Path) -> None:
+    """Read the weights' header against the file's length."""
+    source = write_tiny_model(tmp_path / "mine")
+    (source / WEIGHTS).write_bytes((source / WEIGHTS).read_bytes()[:-1])
+    sentence = fails(lambda: adopt(source, models))
+    assert sentence.startswith(f"cannot read the weights {source / WEIGHTS}")
+
+
+def test_import_from_nowhere(tmp_path: Path, models: Path) -> None:
+    """Name a folder that is not there."""
+    assert str(tmp_path / "no") in fails(lambda: adopt(tmp_path / "no", models))
+
+
+# the command line
+
+MAIN = "import sys\nfrom opdbus.cli import commands, local, main, models"
+
+
+def environment(models: Path, **more: str) -> dict[str, str]:
+    """Give an environment with a home and a model directory of its own, and no proxies."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OP_DBUS_", "HF_")) and not name.lower().endswith("_proxy")
+    }
+    home = models.parent.parent / "home"
+    home.mkdir(exist_ok=True)
+    return kept | {"HOME": str(home), "OP_DBUS_MODEL_DIR": str(models)} | more
+
+
+def start(
+    models: Path, *arguments: str, program: list[str] | None = None, **more: str
+) -> subprocess.Popen[str]:
+    """Start `op-dbus models ...`."""
+    return subprocess.Popen(
+        [*(program or [sys.executable, "-m", "opdbus"]), "models", *arguments],
+        env=environment(models, **more),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def cli(models: Path, *arguments: str, **more: Any) -> tuple[int, str, str]:
+    """Run `op-dbus models ...` and give its exit code, output and errors."""
+    with start(models, *arguments, **more) as process:
+        output, errors = process.communicate(timeout=SOON)
+    return process.returncode, output, errors
+
+
+def test_pull_on_the_command_line(low_hub: Hub, models: Path) -> None:
+    """Tell a line for each file, and ask nobody but the hub, which is asked for files alone."""
+    low_hub.xet = True
+    elsewhere = Hub("no/body", models.parent)  # a proxy would be asked for all other hosts
+    proxy = {"HTTP_PROXY": elsewhere.address, "HTTPS_PROXY": elsewhere.address}
+    more = {"HF_ENDPOINT": low_hub.address, "NO_PROXY": "127.0.0.1,localhost", **proxy}
+    try:
+        code, output, errors = cli(models, "pull", "low", **more)
+    finally:
+        elsewhere.close()
+    assert code == 0, errors
+    assert f"low: {LOW.repository}@{FIRST[:12]} is in {models / LOW.folder}" in output
+    assert [line.split()[0] for line in errors.splitlines()] == list(folder.KEPT)
+    assert elsewhere.asked == []
+    assert all(asked.endswith(folder.KEPT) for asked in low_hub.asked[1:])
+    assert files_in(models.parent.parent / "home") == {}
+
+
+def test_pull_on_a_terminal(low_hub: Hub, models: Path) -> None:
+    """Draw a bar for each file."""
+    reading, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opdbus", "models", "pull", "low"],
+        env=environment(models, HF_ENDPOINT=low_hub.address),
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        cwd=ROOT,
+    )
+    os.close(terminal)
+    drawn = b""
+    try:
+        while more := os.read(reading, 65536):
+            drawn += more
+    except OSError:
+        pass  # how a terminal ends
+    os.close(reading)
+    assert process.wait(SOON) == 0
+    assert b"model.safetensors: 100%" in drawn
+
+
+def test_list_and_verify(low_hub: Hub, models: Path) -> None:
+    """Show each level's status, commit and checksum, and check every file."""
+    cli(models, "pull", "low", HF_ENDPOINT=low_hub.address)
+    target = models / LOW.folder
+    digest = record.sha256(target / WEIGHTS)
+    rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
+    assert rows["high"]["status"] == "missing"
+    assert "op-dbus models pull high" in rows["high"]["where"]
+    assert rows["low"] | {"model": ""} == {
+        "level": "low",
+        "model": "",
+        "status": "verified",
+        "revision": FIRST[:12],
+        "sha256": digest[:12],
+        "where": str(target),
+    }
+    code, output, _ = cli(models, "verify", "low")
+    assert code == 0
+    assert output.count("  verified    ") == len(folder.KEPT)
+    rewrite(target / folder.LIMIT, more=1)
+    rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
+    assert rows["low"]["status"] == "wrong"
+    assert folder.LIMIT in rows["low"]["where"]
+    code, output, errors = cli(models, "verify", "low")
+    assert (code, output) == (3, "")
+    assert errors.startswith(f"op-dbus: {folder.LIMIT} in {target} changed since {LOW.repository}@")
+
+
+def test_import_on_the_command_line(models: Path, tmp_path: Path) -> None:
+    """Take a folder's name for its level, and an official model only as it is."""
+    source = write_low_model(tmp_path / LOW.folder)
+    code, output, _ = cli(models, "import", str(source))
+    assert code == 0
+    assert output.startswith(f"low: {source} is in {models / LOW.folder}")
+    code, _, errors = cli(models, "import", str(source), "medium")
+    assert code == 3
+    assert "is not the official file of sentence-transformers/all-MiniLM-L6-v2" in errors
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "variables", "sentence"),
+    [
+        (3, ["pull", "low"], {"HF_ENDPOINT": "http://127.0.0.1:9"}, "check the network"),
+        (3, ["pull", "low"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids it"),
+        (2, ["pull", "low"], {"HF_ENDPOINT": "http://[::"}, "HF_ENDPOINT is no address"),
+        (2, ["pull", "huge"], {}, "there is no level 'huge'"),
+        (2, ["import"], {}, "Missing argument 'DIR'"),
+        (3, ["import", "/nonexistent"], {}, "there is no model folder /nonexistent"),
+    ],
+)
+def test_what_is_refused(
+    models: Path, code: int, arguments: list[str], variables: dict[str, str], sentence: str
+) -> None:
+    """Fail with design.md's exit code and one sentence on stderr, and nothing on stdout."""
+    found, output, errors = cli(models, *arguments, **variables)
+    assert (found, output) == (code, "")
+    assert sentence in errors
+    assert errors.startswith("op-dbus: ")
+    assert len(errors.splitlines()) == 1
+
+
+def test_full_disk(low_hub: Hub, models: Path) -> None:
+    """Say that there is no room, and leave nothing; a limit on files stands for the disk."""
+    limited = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
+    program = [sys.executable, "-c", f"{MAIN}\n{limited}\nmain()"]
+    code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
+    assert code == 3
+    assert "make room there" in errors.splitlines()[-1]
+    assert visible(models) == []
+    assert nothing_left(models)
+
+
+def test_directory_of_root(low_hub: Hub, models: Path) -> None:
+    """Tell a user who may not write the model directory to be root or to choose another."""
+    models.mkdir(parents=True)
+    program = as_other_user(f"{MAIN}\nfrom opdbus.models import fetch, shelf")
+    code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
+    assert code == 3
+    assert f"cannot write {models}: Permission denied; run as root, or set OP_DBUS_MODEL" in errors
+
+
+def test_killed_pull_leaves_no_model(low_hub: Hub, models: Path) -> None:
+    """Leave nothing that looks like a model when killed, and start again cleanly."""
+    low_hub.faults[WEIGHTS] = "stalled"
+    with start(models, "pull", "low", HF_ENDPOINT=low_hub.address) as process:
+        assert low_hub.stalled.wait(SOON)
+        process.send_signal(signal.SIGKILL)
+    assert visible(models) == []
+    assert not nothing_left(models)  # it was in the middle
+    assert cli(models, "path", "low")[0] == 3
+    low_hub.faults.clear()
+    assert cli(models, "pull", "low", HF_ENDPOINT=low_hub.address)[0] == 0
+    assert visible(models) == [LOW.folder]
+    assert nothing_left(models)
+
+
+def test_two_pulls_at_once(low_hub: Hub, models: Path) -> None:
+    """Let the second wait for the first, and then find its model there."""
+    low_hub.faults[WEIGHTS] = "stalled"
+    with start(models, "pull", "low", HF_ENDPOINT=low_hub.address) as first:
+        assert low_hub.stalled.wait(SOON)
+        with start(models, "pull", "low", HF_ENDPOINT=low_hub.address) as second:
+            assert second.stderr
+            assert select.select([second.stderr], [], [], SOON)[0]
+            assert second.stderr.readline().startswith("waiting for another op-dbus")
+            low_hub.go.set()
+            for process in (first, second):
+                assert f"is in {models / LOW.folder}" in process.communicate(timeout=SOON)[0]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert low_hub.asked.count(f"GET /large/{FIRST}/{WEIGHTS}") == 1
+
+
+# start-up, and the daemon
+
+
+def imported(program: str) -> set[str]:
+    """Give the libraries and modules that a program of ours imports."""
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return set(ran.stdout.split())
+
+
+def test_daemon_has_no_downloader() -> None:
+    """Import nothing that downloads with the daemon, all its rooms, and its model folder."""
+    found = imported("import opdbus.daemon, opdbus.models.build, opdbus.models.folder")
+    assert {"opdbus.daemon", "opdbus.models.record"} <= found
+    assert not {"huggingface_hub", "opdbus.models.fetch", "opdbus.models.shelf"} & found
+
+
+def test_commands_start_fast() -> None:
+    """Import large libraries only in the command that needs them."""
+    found = imported("from opdbus.cli import commands, local, models")
+    assert "opdbus.cli.models" in found
+    assert not {"numpy", "onnxruntime", "huggingface_hub", "tokenizers", "safetensors"} & found
