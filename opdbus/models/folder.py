@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import record
-from opdbus.models.record import sha256
 from opdbus.models.families import BUCKETS, FAMILIES
+from opdbus.models.record import sha256
 
 if TYPE_CHECKING:
     from opdbus.config import Config
