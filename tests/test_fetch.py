@@ -425,6 +425,16 @@ def test_import_keeps_what_a_pull_recorded(hub: Hub, models: Path, tmp_path: Pat
     assert f"{folder.LIMIT} in " in sentence
 
 
+def test_import_of_what_is_there(models: Path) -> None:
+    """Record a model that was copied into its place by hand, and leave what lies beside it."""
+    target = write_tiny_model(models / OWN.folder)
+    (target / "notes.txt").write_text("mine")
+    assert adopt(target, models).source == str(target)
+    assert set(files_in(target)) == {*NAMES, "notes.txt"}
+    (target / folder.LIMIT).write_text("{}")
+    assert f"{folder.LIMIT} in {target} changed" in fails(lambda: load(models))
+
+
 def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> None:
     """Replace a model by another only by force."""
     adopt(write_tiny_model(tmp_path / "one"), models)
