@@ -18,10 +18,24 @@ if TYPE_CHECKING:
 PREFIX: Final = "OP_DBUS_"
 AUTO: Final = "auto"
 LEVELS: Final = ("none", "low", "medium", "high")
-PROVIDERS: Final = ("cpu", "cpu:onnxruntime", "cuda")
-PROVIDER_ALIASES: Final = {"gpu": "cuda"}
-# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU.
-AUTO_CHAIN: Final = ("cuda", "cpu")
+PROVIDERS: Final = (
+    "cpu",
+    "cpu:openvino",
+    "cpu:onnxruntime",
+    "openvino",
+    "cuda",
+    "tensorrt",
+    "directml",
+    "coreml",
+    "webgpu",
+    "migraphx",
+)
+PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", "rocm": "migraphx"}
+# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU. TensorRT is not in
+# it: nobody who did not ask for it wants to wait for minutes.
+AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
+PRECISIONS: Final = ("int8", "bf16", "fp16", "fp32")
+ALL_DEVICES: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +131,27 @@ def _providers(text: str) -> ProviderRequest:
     return ProviderRequest(names, strict=len(names) == 1)
 
 
-def _device(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("the index of a device, 0 or more")
-    return int(text)
+def _devices(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    is_index = all(name.isascii() and name.isdigit() for name in names)
+    is_uuid = all(name.lower().startswith("gpu-") for name in names)
+    if not is_index and not is_uuid and text.strip().lower() != ALL_DEVICES:
+        raise ValueError("the index of a device, 0 or more, several (0,1), a GPU's UUID, or all")
+    return (ALL_DEVICES,) if text.strip().lower() == ALL_DEVICES else names
+
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _bytes(text: str) -> int | None:
+    if text.lower() == AUTO:
+        return None
+    digits = text.lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:] in _UNITS else ""
+    number = digits.removesuffix(unit).strip()
+    if not number.isascii() or not number.isdigit() or not int(number):
+        raise ValueError("auto, or a number of bytes such as 512M or 8G")
+    return int(number) * _UNITS[unit]
 
 
 def _bus(text: str) -> str:
@@ -134,10 +165,17 @@ SETTINGS: Final = (
         "EXECUTION_PROVIDER",
         "cpu",
         _providers,
-        "where the model runs: `cpu`, `cpu:onnxruntime`, `cuda` (`gpu`), `auto`, or an ordered"
-        " chain such as `cuda,cpu`; one name is strict, a chain records why it moved on",
+        "where the model runs: `cpu` (`cpu:openvino` or `cpu:onnxruntime`), `openvino` (Intel GPU"
+        " or NPU), `cuda` (`gpu`), `tensorrt` (`trt`), `directml` (`dml`), `coreml`, `webgpu`,"
+        " `migraphx` (`rocm`), `auto`, or an ordered chain such as `cuda,cpu`; one name is strict,"
+        " a chain records why it moved on",
     ),
-    Setting("GPU_DEVICE", "0", _device, "index of the accelerator"),
+    Setting(
+        "GPU_DEVICE",
+        "0",
+        _devices,
+        "the accelerator: an index, several (`0,1`) that share the work, a UUID, or `all`",
+    ),
     Setting(
         "VECTOR_LEVEL",
         "medium",
@@ -148,14 +186,15 @@ SETTINGS: Final = (
         "MODEL",
         "",
         _optional_path,
-        "folder of a BERT-shaped sentence-transformers model to use for the level",
+        "folder of a BERT- or MPNet-shaped sentence-transformers model to use for the level",
     ),
     Setting("MODEL_DIR", "", _optional_path, "folder that holds one folder per model"),
     Setting(
         "PRECISION",
         AUTO,
-        _choice(AUTO, "fp32"),
-        "`auto` (the fastest accurate one that the provider has) or `fp32`",
+        _choice(AUTO, *PRECISIONS),
+        "`int8`, `bf16`, `fp16`, `fp32`, or `auto`: the fastest that passes the accuracy gate on"
+        " this provider",
     ),
     Setting("STATE_FILE", "/etc/op-dbus/state.json", _path, "the declared state"),
     Setting("STATE_DIR", "", _optional_path, "folder of the database and the built graphs"),
@@ -177,6 +216,13 @@ SETTINGS: Final = (
         AUTO,
         _integer(1, 4096),
         "threads of the model; auto follows the CPU affinity and the cgroup's quota",
+    ),
+    Setting("GPU_MEM_LIMIT", AUTO, _bytes, "most bytes of the accelerator's memory, such as `8G`"),
+    Setting(
+        "MAX_LOADED_BYTES",
+        AUTO,
+        _bytes,
+        "bytes of weights past which the least recently used levels are unloaded",
     ),
     Setting(
         "DRIFT_THRESHOLD",
@@ -207,7 +253,7 @@ class Config:
     """The effective settings; `sources` says where each came from."""
 
     execution_provider: ProviderRequest
-    gpu_device: int
+    gpu_device: tuple[str, ...]
     vector_level: str
     model: Path | None
     model_dir: Path
@@ -218,6 +264,8 @@ class Config:
     batch_tokens: int | None
     queue_limit: int | None
     threads: int | None
+    gpu_mem_limit: int | None
+    max_loaded_bytes: int | None
     drift_threshold: float
     log_level: str
     log_format: str
@@ -229,6 +277,8 @@ class Config:
 
     def _shown(self, key: str) -> str:
         value = getattr(self, key)
+        if isinstance(value, tuple):
+            return ",".join(value)
         if value is not None:
             return str(value)
         return AUTO if BY_KEY[key].default == AUTO else ""

@@ -81,13 +81,12 @@ def _providers(config: Config) -> list[Verdict]:
     verdicts = []
     for provider in candidates(config.execution_provider.names):
         try:
-            provider.require(config.gpu_device)
+            devices = provider.require(config.gpu_device)
         except OpDbusError as error:
             finding, _, advice = str(error).partition("; ")
-            status: Status = "wrong" if config.execution_provider.strict else "warning"
-            verdicts.append(Verdict(f"provider {provider.name}", status, finding, advice))
+            verdicts.append(Verdict(f"provider {provider.name}", "warning", finding, advice))
         else:
-            hardware = provider.hardware(config.gpu_device)
+            hardware = ", ".join(devices.values())
             found = f"usable on {hardware}; the daemon proves it when it loads the model"
             verdicts.append(Verdict(f"provider {provider.name}", "ok", found))
     if verdicts and all(verdict.status == "warning" for verdict in verdicts):

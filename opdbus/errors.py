@@ -79,6 +79,12 @@ class NoVector(CallerError):
     dbus_name = _OPDBUS + "NoVector"
 
 
+class Cancelled(CallerError):
+    """Somebody who may do so cancelled the job."""
+
+    dbus_name = _OPDBUS + "Cancelled"
+
+
 class ConfigError(OpDbusError):
     """A setting is wrong."""
 
@@ -116,6 +122,12 @@ class ProofFailed(ProviderError):
     """A session did not run where it said, or its vectors are not the model's."""
 
     dbus_name = _OPDBUS + "ProofFailed"
+
+
+class ProviderLost(ProviderError):
+    """A provider that was proven stopped working; the next one of the chain takes over."""
+
+    dbus_name = _OPDBUS + "ProviderLost"
 
 
 class StoreError(OpDbusError):

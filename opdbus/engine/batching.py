@@ -60,6 +60,12 @@ class Backlog:
             kept = deque(member for member in self._queues[key] if member.request is not request)
             self._put_back(key, kept)
 
+    def put_back(self, members: Sequence[Member]) -> None:
+        """Queue rows again that were taken, where they were."""
+        for member in reversed(members):
+            key = (member.request.bulk, len(member.request.rows[member.row]))
+            self._queues.setdefault(key, deque()).appendleft(member)
+
     def next_batch(self, budget: int) -> list[Member]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 

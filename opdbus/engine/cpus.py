@@ -1,4 +1,4 @@
-"""How many processors this process may really use: its affinity, and its cgroup's quota."""
+"""What the processors are, and how many this process may use: affinity and cgroup quota."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ def usable(root: Path = Path("/")) -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     most = quota(root)
     return max(1, min(allowed or 1, math.ceil(most) if most else allowed or 1))
+
+
+def features(root: Path = Path("/")) -> frozenset[str]:
+    """Give the processor's features under Linux's names for them: avx512_vnni, amx_bf16, ...
+
+    Where they cannot be read (not Linux, /proc hidden) there are none, and fp32 is what runs.
+    """
+    try:
+        text = (root / "proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip().lower() in {"flags", "features"}:
+            return frozenset(value.split())
+    return frozenset()
 
 
 def quota(root: Path) -> float | None:

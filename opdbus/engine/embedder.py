@@ -1,4 +1,4 @@
-"""The engine: opened on the first provider of a chain that can be proven, then texts to vectors."""
+"""The engine: a model that was proven on a provider, from texts to vectors."""
 
 from __future__ import annotations
 
@@ -8,58 +8,33 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from opdbus.engine import cpus
-from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import candidates
+from opdbus.engine.budget import Budget
+from opdbus.engine.chain import Chain
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.session import open_session
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.errors import ProviderError, ShuttingDown, Truncated
-from opdbus.models import build
+from opdbus.errors import ShuttingDown, Truncated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
     from typing import TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.config import Config, ProviderRequest
-    from opdbus.engine.proof import Proof
-    from opdbus.engine.providers import Provider
-    from opdbus.engine.session import Session
+    from opdbus.config import Config
+    from opdbus.engine.chain import Open, Proven
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
-    Open = Callable[[Path, Provider, int, int], Session]
     T = TypeVar("T")
 
-log = structlog.get_logger()
-QUEUE_LIMIT = 65536
+QUEUE_LIMIT: Final = 65536
 # One may be busy with a very long text while the other serves.
 _TOKENIZER_THREADS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """A provider that was asked for and not used, and why."""
-
-    provider: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Proven:
-    """A session that passed its proof, on which provider and hardware, and what was passed over."""
-
-    session: Session
-    provider: Provider
-    hardware: str
-    proof: Proof
-    fallbacks: tuple[Fallback, ...]
+# Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, for every use that
+# this program has; those of int8 are not, and never mix with them.
+_CLASS: Final = {"int8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,53 +45,8 @@ class Embedding:
     truncated: int
 
 
-def open_onnx(graph: Path, provider: Provider, threads: int, device: int) -> Session:
-    """Open the real thing; the default of `choose`, where tests pass doubles."""
-    return OnnxSession(graph, provider, threads=threads, device=device)
-
-
-def require_any(request: ProviderRequest, device: int) -> None:
-    """Look whether any provider of the request could run here, before work is done for it.
-
-    Raises ProviderError with every reason.
-    """
-    reasons = []
-    for provider in candidates(request.names):
-        try:
-            provider.require(device)
-        except ProviderError as error:
-            reasons.append(str(error))
-        else:
-            return
-    raise ProviderError("; ".join(reasons))
-
-
-def choose(
-    request: ProviderRequest, built: build.Built, config: Config, opener: Open = open_onnx
-) -> Proven:
-    """Open and prove a session on the first provider of the request that can be had.
-
-    Blocks for about a second: call it on a thread. Raises ProviderError with every reason.
-    """
-    probe = Probe.read(built.proof)
-    threads = config.threads or cpus.usable()
-    fallbacks: list[Fallback] = []
-    for provider in candidates(request.names):
-        try:
-            provider.require(config.gpu_device)
-            session = opener(built.graph, provider, threads, config.gpu_device)
-            proof = prove(session, provider.runtime_name, probe)
-        except ProviderError as error:
-            fallbacks.append(Fallback(provider.name, str(error)))
-            log.warning("provider refused", provider=provider.name, reason=str(error))
-            continue
-        hardware = provider.hardware(config.gpu_device)
-        return Proven(session, provider, hardware, proof, tuple(fallbacks))
-    raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
-
-
 class Embedder:
-    """A proven session behind a tokenizer and a scheduler; made by `open_embedder`."""
+    """Proven sessions behind a tokenizer and a scheduler; made by `open_embedder`."""
 
     def __init__(
         self, model: Model, proven: Proven, tokenizer: Tokenizer, scheduler: Scheduler
@@ -142,7 +72,7 @@ class Embedder:
     @property
     def numerics(self) -> str:
         """What vectors depend on besides their text; vectors of other numerics never mix."""
-        return self.model.numerics("float")
+        return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))
 
     async def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenize on a thread, off the event loop; raises ShuttingDown."""
@@ -156,7 +86,7 @@ class Embedder:
         """Give the vectors of texts, ahead of any bulk work.
 
         Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
-        the queue has no room, ShuttingDown.
+        the queue has no room, ProviderLost, ShuttingDown.
         """
         rows = await self.tokenize(texts)
         cut = [number for number, row in enumerate(rows) if row.truncated]
@@ -176,20 +106,19 @@ class Embedder:
 
 @asynccontextmanager
 async def open_embedder(
-    model: Model, config: Config, opener: Open = open_onnx
+    model: Model, config: Config, opener: Open = open_session
 ) -> AsyncIterator[Embedder]:
-    """Build the graph if need be, open and prove a session, and serve until closed.
+    """Build the graph if need be, open and prove sessions, and serve until closed.
 
     Raises ModelError and ProviderError.
     """
-    await asyncio.to_thread(require_any, config.execution_provider, config.gpu_device)
-    built = await build.ensure(model, config.state_dir / "graphs")
-    proven = await asyncio.to_thread(choose, config.execution_provider, built, config, opener)
+    proven = await Chain(model, config, opener).choose(config.execution_provider.names)
     tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
+    lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
     scheduler = Scheduler(
-        proven.session.run,
+        lanes,
         dimension=model.shape.hidden,
-        budget=config.batch_tokens or proven.provider.batch_tokens,
+        budget=Budget(proven.provider.most_tokens, fixed=config.batch_tokens),
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:

@@ -12,15 +12,19 @@ import numpy as np
 from opdbus.errors import ModelError, ProofFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from opdbus.engine.providers import Provider
     from opdbus.engine.session import Session
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5
+# Smallest cosine to the model's own vectors, by precision: 16-bit floats round, and stay far above
+# this; how much int8 may lose in use is for the accuracy gate, and this is where it is broken.
+LEAST_COSINE: Final = {"fp32": 0.999999, "fp16": 0.999, "bf16": 0.999, "int8": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,18 @@ class Proof:
     """What was seen when a session was put to the test."""
 
     nodes: Mapping[str, int]
+    # matrix products by the precision in which they were computed
+    products: Mapping[str, int]
+    precision: str
     max_deviation: float
-    tolerance: float
+    min_cosine: float
     checked_at: float
-    precision: str = "fp32"
+
+    @property
+    def tolerance(self) -> float:
+        """The largest deviation that fp32 may have, the largest loss of cosine of all others."""
+        least = 1.0 - LEAST_COSINE[self.precision]
+        return FP32_TOLERANCE if self.precision == "fp32" else round(least, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,47 +74,81 @@ class Probe:
         return [[number] for number in range(len(self.rows))] + together
 
 
-def prove(session: Session, provider: str, probe: Probe) -> Proof:
-    """Run the probe and hold nodes and vectors against what they must be.
+def prove(session: Session, provider: Provider, precision: str, probe: Probe) -> Proof:
+    """Run the probe and hold nodes, precision and vectors against what they must be.
 
-    `provider` is ONNX Runtime's name. Raises ProofFailed with what was seen instead.
+    Raises ProofFailed with what was seen instead.
     """
     try:
-        deviation = _worst([_deviation(session, probe, batch) for batch in probe.batches()])
+        seen = [_run(session, probe, batch) for batch in probe.batches()]
     except Exception as error:  # noqa: BLE001 -- runtimes raise bare exceptions
-        raise ProofFailed(f"{provider} opened the model but cannot run it: {error}") from None
+        raise ProofFailed(f"{provider.name} opened the model but cannot run it: {error}") from None
     finally:
-        nodes = session.finish_profile()
-    _require_nodes(nodes, provider)
-    if not deviation <= FP32_TOLERANCE:
+        ran = session.finish_profile()
+    _require_nodes(ran.nodes, provider)
+    _require_products(ran.products, provider, precision)
+    proof = Proof(
+        ran.nodes,
+        ran.products,
+        precision,
+        max_deviation=_worst([deviation for deviation, _ in seen], np.max),
+        min_cosine=_worst([cosine for _, cosine in seen], np.min),
+        checked_at=time.time(),
+    )
+    _require_vectors(proof, provider)
+    return proof
+
+
+def _require_nodes(nodes: Mapping[str, int], provider: Provider) -> None:
+    name = provider.runtime_name
+    if not nodes.get(name):
+        raise ProofFailed(f"no node of the model ran on {name}, but {_listed(nodes)}")
+    if nodes.keys() - {name} - provider.also:
+        raise ProofFailed(f"part of the model ran elsewhere than on {name}: {_listed(nodes)}")
+
+
+def _require_products(products: Mapping[str, int], provider: Provider, precision: str) -> None:
+    """Refuse a session that computes in another precision than it is said to, faster or not."""
+    if products and max(products, key=products.__getitem__) != precision:
         raise ProofFailed(
-            f"{provider} gives vectors that differ from the model's by {deviation:.1e}"
-            f" (at most {FP32_TOLERANCE:.0e} is rounding): its results cannot be trusted"
+            f"{provider.name} was to compute in {precision}, but its matrix products ran:"
+            f" {_listed(products)}"
         )
-    return Proof(nodes, deviation, FP32_TOLERANCE, time.time(), precision="fp32")
 
 
-def _require_nodes(nodes: Mapping[str, int], provider: str) -> None:
-    if not nodes.get(provider):
-        raise ProofFailed(f"no node of the model ran on {provider}, but {_listed(nodes)}")
-    if len(nodes) > 1:
-        raise ProofFailed(f"part of the model ran elsewhere than on {provider}: {_listed(nodes)}")
+def _require_vectors(proof: Proof, provider: Provider) -> None:
+    least = LEAST_COSINE[proof.precision]
+    if proof.precision == "fp32" and not proof.max_deviation <= FP32_TOLERANCE:
+        raise ProofFailed(
+            f"{provider.name} gives vectors that differ from the model's by"
+            f" {proof.max_deviation:.1e} (at most {FP32_TOLERANCE:.0e} is rounding): its results"
+            " cannot be trusted"
+        )
+    if not proof.min_cosine >= least:
+        raise ProofFailed(
+            f"{provider.name} in {proof.precision} gives vectors whose cosine to the model's is"
+            f" only {proof.min_cosine:.4f} (at least {least} is rounding): its results cannot be"
+            " trusted"
+        )
 
 
-def _deviation(session: Session, probe: Probe, batch: Sequence[int]) -> float:
+def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, float]:
+    """Give the largest deviation and the smallest cosine of a batch."""
     vectors = session.run(np.stack([probe.rows[number] for number in batch]))
-    expected = probe.vectors[batch]
+    expected = probe.vectors[batch].astype(np.float64)
     if vectors.shape != expected.shape:
-        return float("inf")
-    return _worst(np.abs(vectors.astype(np.float64) - expected))
+        return float("inf"), -1.0
+    found = vectors.astype(np.float64)
+    cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)
+    return float(np.max(np.abs(found - expected))), float(np.min(cosines))
 
 
-def _worst(deviations: Sequence[float] | NDArray[np.float64]) -> float:
-    """Give the largest, or NaN if there is one; Python's `max` would pass over it."""
-    return float(np.max(deviations))
+def _worst(values: Sequence[float], pick: Callable[[Sequence[float]], float]) -> float:
+    """Give the worst, or NaN if there is one; Python's `max` would pass over it."""
+    return float(pick(values))
 
 
-def _listed(nodes: Mapping[str, int]) -> str:
+def _listed(counts: Mapping[str, int]) -> str:
     return (
-        ", ".join(f"{count} on {name}" for name, count in nodes.items()) or "nothing was recorded"
+        ", ".join(f"{count} on {name}" for name, count in counts.items()) or "nothing was recorded"
     )

@@ -1,32 +1,40 @@
-"""One bounded queue in front of one model thread; every future is settled, whatever happens."""
+"""One bounded queue in front of the model's threads; every future is settled, whatever happens."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import structlog
 
 from opdbus.engine.batching import Backlog, Request
-from opdbus.errors import Internal, LimitsExceeded, ShuttingDown
+from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeAlias
 
     from numpy.typing import NDArray
 
     from opdbus.engine.batching import Member
+    from opdbus.engine.budget import Budget
     from opdbus.engine.tokenizer import Tokens
 
-    Run = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+    Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
+log = structlog.get_logger()
 
 # A running batch takes milliseconds; one that takes this long is stuck and is not waited for.
 _PATIENCE_SECONDS: Final = 1.0
+# What runtimes say, in lower case, when a device's memory does not suffice.
+_NO_MEMORY: Final = ("out of memory", "failed to allocate", "bad_alloc", "alloc_failed")
+# Two tokens that every vocabulary has: what is left to try when a batch has failed.
+_CANARY: Final = ((0, 1),)
 
 
 class _Job:
@@ -49,34 +57,47 @@ class _Job:
 
 
 class Scheduler:
-    """Runs `run` (a model: ids (n, length) to vectors (n, dimension)) on a thread of its own."""
+    """Runs a model (ids (n, length) to vectors (n, dimension)) on one thread for each of its lanes.
+
+    A lane is a run that may go on beside others: another core's, another device's. `on_lost` is
+    called on the event loop, once, if the model stops working.
+    """
 
     def __init__(
         self,
-        run: Run,
+        lanes: Sequence[Run],
         *,
         dimension: int,
-        budget: int,
+        budget: Budget,
         limit: int,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        self._run = run
+        self.on_lost: Callable[[ProviderLost], None] = lambda _error: None
         self._patience = patience
         self._dimension = dimension
-        self.budget = budget
+        self._budget = budget
         self._limit = limit
         self._backlog = Backlog()
         self._jobs: dict[Request, _Job] = {}
         self._wake = threading.Condition()
         self._stopping = False
+        self._lost: ProviderLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._live, name="model", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._live, args=(run,), name=f"model-{number}", daemon=True)
+            for number, run in enumerate(lanes)
+        ]
+        self._left = len(self._threads)
+        self._running = 0
+        # one row has the device to itself
+        self._is_exclusive = False
 
     async def __aenter__(self) -> Self:
-        """Start the model thread."""
+        """Start the model's threads."""
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     async def __aexit__(
@@ -85,52 +106,72 @@ class Scheduler:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Refuse what waits, let the running batch finish unless it is stuck, settle the rest."""
+        """Refuse what waits, let the running batches finish unless stuck, settle the rest."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
+            self._wake.notify_all()
         try:
-            # no thread waits for this one: there may be none to be had
+            # the batches' own deliveries were queued on the loop before this is set
             await asyncio.wait([self._ended], timeout=self._patience)
             if self._ended.done():
-                # it has only to return: what follows may count on its end
-                self._thread.join()
+                # they have only to return: what follows may count on their end
+                for thread in self._threads:
+                    thread.join()
         finally:
-            for job in list(self._jobs.values()):
-                job.settle(ShuttingDown())
-            self._jobs.clear()
+            self._settle_all(ShuttingDown())
 
     @property
     def depth(self) -> int:
         """Count the texts that wait or run."""
         return sum(job.left for job in self._jobs.values())
 
+    @property
+    def budget(self) -> int:
+        """Most tokens a batch, as of now."""
+        return self._budget.tokens
+
+    @property
+    def lanes(self) -> int:
+        """Count the batches that may run at once."""
+        return len(self._threads)
+
+    async def drained(self) -> None:
+        """Wait until everything that was asked for is done, while no more is asked for."""
+        while jobs := [job.done for job in self._jobs.values()]:
+            await asyncio.wait(jobs)
+
     async def embed(self, rows: Sequence[Tokens], *, bulk: bool = False) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
         A caller who is cancelled takes the rows that wait out of the queue. Raises
-        LimitsExceeded at once if the queue has no room for all of them (bulk has), ShuttingDown.
+        LimitsExceeded at once if the queue has no room for all of them (bulk has), ProviderLost if
+        the model stops working, ShuttingDown.
         """
         if self._stopping or self._loop is None:
             raise ShuttingDown
+        if self._lost:
+            raise self._lost
         if not rows:
             return np.empty((0, self._dimension), np.float32)
-        waiting = sum(job.left for job in self._jobs.values() if not job.request.bulk)
-        # our own bulk work comes one batch at a time: callers must not be able to stop it
-        if not bulk and waiting + len(rows) > self._limit:
-            raise LimitsExceeded(
-                f"the queue holds {waiting} of at most {self._limit} texts, so {len(rows)} more"
-                " do not fit: ask for fewer at a time, or later"
-            )
+        self._require_room(len(rows), bulk=bulk)
         job = _Job(Request(rows, bulk=bulk), self._dimension, self._loop)
         self._jobs[job.request] = job
         with self._wake:
             self._backlog.add(job.request)
-            self._wake.notify()
+            self._wake.notify(len(rows))
         try:
             return await job.done
         finally:
             self._leave(job)
+
+    def _require_room(self, rows: int, *, bulk: bool) -> None:
+        waiting = sum(job.left for job in self._jobs.values() if not job.request.bulk)
+        # bulk work brings no more at a time than it can bear: callers must not be able to stop it
+        if not bulk and waiting + rows > self._limit:
+            raise LimitsExceeded(
+                f"the queue holds {waiting} of at most {self._limit} texts, so {rows} more do not"
+                " fit: ask for fewer at a time, or later"
+            )
 
     def _leave(self, job: _Job) -> None:
         self._jobs.pop(job.request, None)
@@ -138,37 +179,49 @@ class Scheduler:
             with self._wake:
                 self._backlog.drop(job.request)
 
-    def _live(self) -> None:
-        """Work, and tell the loop when that is over; the body of the model thread."""
-        assert self._loop is not None  # noqa: S101 -- set before the thread starts
-        try:
-            self._work()
-        finally:
-            # a batch that outlived our patience may outlive the loop
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._ended.set_result, None)
+    # on the model's threads
 
-    def _work(self) -> None:
+    def _live(self, run: Run) -> None:
+        """Work, and tell the loop when all threads are done; the body of each of them."""
+        try:
+            self._work(run)
+        finally:
+            with self._wake:
+                self._left -= 1
+                is_last = self._left == 0
+            if is_last:
+                self._on_loop(self._end)
+
+    def _work(self, run: Run) -> None:
         """Run batches until told to stop."""
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping or len(self._backlog))
-                if self._stopping:
+                self._wake.wait_for(self._has_news)
+                if self._stopping or self._lost:
                     return
-                members = self._backlog.next_batch(self.budget)
-            outcome = self._attempt(members)
-            assert self._loop is not None  # noqa: S101 -- set before the thread starts
-            # a batch that outlived our patience may outlive the loop
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._deliver, members, outcome)
+                members = self._backlog.next_batch(self._budget.tokens)
+                self._running += 1
+            try:
+                self._on_loop(self._deliver, members, self._attempt(run, members))
+            except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
+                self._cope(run, members, error)
+            finally:
+                with self._wake:
+                    self._running -= 1
+                    self._wake.notify_all()
 
-    def _attempt(self, members: Sequence[Member]) -> NDArray[np.float32] | Exception:
+    def _has_news(self) -> bool:
+        is_free = len(self._backlog) and not self._is_exclusive
+        return bool(self._stopping or self._lost or is_free)
+
+    def _attempt(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
         ids = np.stack([member.request.rows[member.row].ids for member in members])
-        try:
-            vectors = self._run(ids)
-            self._require_vectors(vectors, len(members))
-        except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
-            return error
+        began = time.perf_counter()
+        vectors = run(ids)
+        seconds = time.perf_counter() - began
+        self._require_vectors(vectors, len(members))
+        with self._wake:
+            self._budget.ran(ids.size, seconds)
         return vectors
 
     def _require_vectors(self, vectors: NDArray[np.float32], rows: int) -> None:
@@ -178,17 +231,98 @@ class Scheduler:
         if not np.isfinite(vectors).all():
             raise ValueError("its output holds numbers that are not finite")
 
-    def _deliver(self, members: Sequence[Member], outcome: NDArray[np.float32] | Exception) -> None:
-        """Hand a batch's vectors to their jobs; runs on the event loop."""
+    def _cope(self, run: Run, members: Sequence[Member], error: Exception) -> None:
+        """Try a failed batch in smaller parts or alone, give it up, or give up the model."""
+        is_short_of_memory = any(sign in str(error).lower() for sign in _NO_MEMORY)
+        if is_short_of_memory and len(members) > 1:
+            self._split(members)
+            return
+        if is_short_of_memory:
+            try:
+                self._on_loop(self._deliver, members, self._alone(run, members))
+            except Exception as again:  # noqa: BLE001 -- runtimes raise bare exceptions
+                error = again
+            else:
+                return
+        if self._is_alive(run):
+            fault = Internal(f"the model failed on a batch of {len(members)}: {error}")
+            self._on_loop(self._fail, members, fault)
+        else:
+            self._give_up(error)
+
+    def _split(self, members: Sequence[Member]) -> None:
+        tokens = sum(len(member.request.rows[member.row]) for member in members)
+        with self._wake:
+            self._budget.out_of_memory(tokens)
+            self._backlog.put_back(members)
+            budget = self._budget.tokens
+        log.warning("out of memory", batch_tokens=tokens, next_batch_tokens=budget)
+
+    def _alone(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
+        """Run a batch while no other lane runs: what fits alone must not fail beside others."""
+        with self._wake:
+            self._running -= 1
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: not self._is_exclusive and not self._running)
+            self._is_exclusive = True
+            self._running += 1
+        try:
+            return self._attempt(run, members)
+        finally:
+            with self._wake:
+                self._is_exclusive = False
+                self._wake.notify_all()
+
+    def _give_up(self, error: Exception) -> None:
+        lost = ProviderLost(f"the provider stopped working: {error}")
+        with self._wake:
+            self._lost = self._lost or lost
+            self._wake.notify_all()
+        self._on_loop(self._lose, lost)
+
+    def _is_alive(self, run: Run) -> bool:
+        """Whether the model still runs two tokens, so that the fault was the batch's."""
+        try:
+            self._require_vectors(run(np.array(_CANARY, np.int64)), 1)
+        except Exception:  # noqa: BLE001 -- runtimes raise bare exceptions
+            return False
+        return True
+
+    def _on_loop(self, work: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None  # noqa: S101 -- set before the threads start
+        # a batch that outlived our patience may outlive the loop
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *arguments)
+
+    # on the event loop
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _deliver(self, members: Sequence[Member], vectors: NDArray[np.float32]) -> None:
+        """Hand a batch's vectors to their jobs."""
         for index, member in enumerate(members):
             job = self._jobs.get(member.request)
             if job is None:
                 continue
+            job.vectors[member.row] = vectors[index]
             job.left -= 1
-            if isinstance(outcome, Exception):
-                fault = Internal(f"the model failed on a batch of {len(members)}: {outcome}")
-                job.settle(fault)
-            else:
-                job.vectors[member.row] = outcome[index]
-                if job.left == 0:
-                    job.settle()
+            if job.left == 0:
+                job.settle()
+
+    def _fail(self, members: Sequence[Member], error: Exception) -> None:
+        """Fail the jobs of a batch; their other rows are taken out as their callers leave."""
+        for request in {member.request for member in members}:
+            if job := self._jobs.get(request):
+                job.settle(error)
+
+    def _lose(self, error: ProviderLost) -> None:
+        self._settle_all(error)
+        self.on_lost(error)
+        self.on_lost = lambda _error: None
+
+    def _settle_all(self, error: Exception) -> None:
+        for job in list(self._jobs.values()):
+            job.settle(error)
+        self._jobs.clear()

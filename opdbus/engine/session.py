@@ -1,65 +1,87 @@
-"""A model on a provider: the seam between us and ONNX Runtime."""
+"""A model on a provider: the seam between us and the runtimes, and ONNX Runtime behind it."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.providers import Placement, Provider
 
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
 # operators of one run, short enough to leave the processors to others between runs.
 _SPIN_MICROSECONDS = "1000"
+# ONNX Runtime's operators that multiply matrices of 8-bit integers.
+_INT8_PRODUCTS: Final = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
+_PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm"})
+_PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Where the nodes of a model ran, and in which precision its matrix products were computed.
+
+    `products` is empty where a provider fuses the whole model and does not tell.
+    """
+
+    nodes: Mapping[str, int]
+    products: Mapping[str, int]
 
 
 class Session(Protocol):
     """What the engine needs of a runtime; tests bring lying ones."""
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Embed ids (rows, tokens) into vectors (rows, dimension)."""
+        """Embed ids (rows, tokens) into vectors (rows, dimension); safe to call from threads."""
 
-    def finish_profile(self) -> dict[str, int]:
-        """Stop recording, and count the nodes that really ran since the start, by provider."""
+    def finish_profile(self) -> Ran:
+        """Stop recording, and tell what really ran since the start."""
+
+
+def open_session(graph: Path, provider: Provider, placement: Placement) -> Session:
+    """Open a graph with the runtime of its provider; raises ProviderError."""
+    if provider.uses_openvino:
+        from opdbus.engine.openvino import OpenVinoSession
+
+        return OpenVinoSession(graph, provider, placement)
+    return OnnxSession(graph, provider, placement)
 
 
 class OnnxSession:
     """An ONNX Runtime session that records, until its profile is finished, where nodes run."""
 
-    def __init__(self, graph: Path, provider: Provider, *, threads: int, device: int) -> None:
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-        import onnxruntime
-
+    def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
+        onnxruntime = _onnxruntime()
         self._scratch = _scratch_folder()
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        # lanes run side by side, and each is to keep to its share of the processors
+        options.intra_op_num_threads = max(1, placement.threads // placement.lanes)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(self._scratch.name) / "run")
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
-        if provider.name != "cpu:onnxruntime":
+        if not provider.is_cpu:
             # No silent fallback: a node that the provider cannot run fails the session.
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            self._session = onnxruntime.InferenceSession(
-                graph,
-                options,
-                providers=[(provider.runtime_name, provider.options(device))],
-                # else Python retries on the CPU when a provider fails, at any later run too
-                enable_fallback=0,
-            )
+            self._session = _opened(graph, options, provider, placement)
         except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
             self._scratch.cleanup()
-            raise ProviderError(f"{provider.name} cannot open the model: {_brief(error)}") from None
+            raise ProviderError(f"{provider.name} cannot open the model: {brief(error)}") from None
         self._input = self._session.get_inputs()[0].name
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -67,11 +89,11 @@ class OnnxSession:
         try:
             vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
         except Exception as error:
-            raise ProviderError(f"the model's run failed: {_brief(error)}") from error
+            raise ProviderError(f"the model's run failed: {brief(error)}") from error
         return vectors
 
-    def finish_profile(self) -> dict[str, int]:
-        """Stop recording, and count the nodes that really ran since the start, by provider.
+    def finish_profile(self) -> Ran:
+        """Stop recording, and tell what really ran since the start.
 
         Raises ProviderError if the record cannot be read.
         """
@@ -81,11 +103,58 @@ class OnnxSession:
         except (OSError, ValueError) as error:
             raise ProviderError(f"cannot read where the model ran: {error}") from None
         ran = {
-            (event["args"]["node_index"], event["args"]["provider"])
+            event["args"]["node_index"]: event["args"]
             for event in events
             if event.get("cat") == "Node" and event["args"].get("provider")
         }
-        return dict(Counter(provider for _, provider in ran))
+        return Ran(
+            dict(Counter(node["provider"] for node in ran.values())),
+            dict(Counter(_product_precisions(ran.values()))),
+        )
+
+
+def ep_devices(runtime_name: str) -> list[Any]:
+    """Give ONNX Runtime's devices of one execution provider, plugins registered before."""
+    onnxruntime = _onnxruntime()
+    for module in ("onnxruntime_ep_webgpu",):
+        if importlib.util.find_spec(module):
+            _register(module)
+    return [found for found in onnxruntime.get_ep_devices() if found.ep_name == runtime_name]
+
+
+def _onnxruntime() -> Any:  # noqa: ANN401 -- it has no types
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def _opened(graph: Path, options: Any, provider: Provider, placement: Placement) -> Any:  # noqa: ANN401 -- it has no types
+    onnxruntime = _onnxruntime()
+    settings = provider.options(placement)
+    # `enable_fallback`: else Python retries on the CPU when a provider fails, at any later run too
+    if not provider.plugin:
+        named = [(provider.runtime_name, settings)]
+        return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
+    device = ep_devices(provider.runtime_name)[placement.device]
+    options.add_provider_for_devices([device], settings)
+    return onnxruntime.InferenceSession(graph, options, enable_fallback=0)
+
+
+@cache
+def _register(module: str) -> None:
+    """Make a plugin's provider known to ONNX Runtime, which may be done once a process."""
+    plugin = importlib.import_module(module)
+    _onnxruntime().register_execution_provider_library(module, plugin.get_library_path())
+
+
+def _product_precisions(nodes: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for node in nodes:
+        if node.get("op_name") in _INT8_PRODUCTS:
+            yield "int8"
+        elif node.get("op_name") in _PRODUCTS:
+            kind = next(iter((node.get("input_type_shape") or [{}])[0]), "")
+            yield _PRECISION_OF.get(kind, kind)
 
 
 def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
@@ -97,7 +166,7 @@ def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
         ) from None
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     """Give the first line of a runtime's message, without its source paths."""
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return line.rpartition(" : ")[2] if line.startswith("[ONNXRuntimeError]") else line

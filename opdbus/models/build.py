@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -11,14 +10,18 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
+from opdbus.models import child
+from opdbus.models.dialects import DIALECTS, FLOAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from opdbus.models.dialects import Dialect
     from opdbus.models.folder import Model, Shape
     from opdbus.models.weights import Weights
 
@@ -30,7 +33,7 @@ PROOF: Final = "proof.npz"
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
 # Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
-GRAPH_VERSION: Final = 2
+GRAPH_VERSION: Final = 3
 # Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest; those of one
 # length also run as a batch.
 PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
@@ -53,51 +56,31 @@ class Built:
         return self.folder / PROOF
 
 
-async def ensure(model: Model, cache: Path) -> Built:
+async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
     """Give the built graph of a model, building it if this is the first time.
 
     A child process holds the copies of the weights, so that this one never does; it is killed
     if the caller is cancelled. Raises ModelError.
     """
-    built = Built(cache / _key(model))
+    built = Built(cache / _key(model, dialect))
     if built.proof.is_file():
         return built
     shape = json.dumps(asdict(model.shape))
-    fault = await _run_child([str(model.weights), str(built.folder), shape])
+    fault = await child.run(
+        "opdbus.models.build", str(model.weights), str(built.folder), shape, dialect
+    )
     if fault:
         raise ModelError(f"cannot build the graph of {model.name} in {cache}: {fault}")
     return built
 
 
-async def _run_child(arguments: list[str]) -> str:
-    """Run `main` in a child process and give the last line of what it complains of."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # no modules from the folder that we happen to be started in
-        "-m",
-        "opdbus.models.build",
-        *arguments,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, stderr = await child.communicate()
-    finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
-    if child.returncode == 0:
-        return ""
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"the building process ended with code {child.returncode}"
-
-
-def _key(model: Model) -> str:
+def _key(model: Model, dialect: str) -> str:
     """Name what a graph is made from: the weights, how they are put together, and by which code."""
     content = f"{model.weights_sha256} {model.shape!r}".encode()
-    return f"{hashlib.sha256(content).hexdigest()[:32]}-g{GRAPH_VERSION}"
+    return f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
 
 
-def fill(weights_path: Path, folder: Path, shape: Shape) -> None:
+def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOAT) -> None:
     """Write graph, weights and proof into a folder; raises ModelError, OSError."""
     # onnx and the weights' copies are this child's alone
     import onnx
@@ -107,7 +90,7 @@ def fill(weights_path: Path, folder: Path, shape: Shape) -> None:
     arrays = weights.read(weights_path)
     try:
         _require_fit(weights_path, shape, arrays)
-        built = graph.build(shape, arrays)
+        built = graph.build(shape, arrays, dialect)
     except KeyError as error:
         raise ModelError(f"the weights {weights_path} lack the tensor {error}") from None
     onnx.save(
@@ -200,14 +183,15 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the child: the weights' file, the folder to make, and the shape as JSON."""
+    """Run as the child: the weights' file, the folder to make, the shape as JSON, the dialect."""
     from opdbus.models.folder import Shape
 
-    weights_path, folder, shape = arguments
+    weights_path, folder, shape, dialect = arguments
+    fill_in = partial(fill, dialect=DIALECTS[dialect])
     if sys.platform != "win32":
         os.nice(5)
     try:
-        write(Path(weights_path), Path(folder), Shape(**json.loads(shape)))
+        write(Path(weights_path), Path(folder), Shape(**json.loads(shape)), fill_in)
     except (ModelError, OSError, ValueError) as error:
         # a last line that stands for the whole: `ensure` passes it on
         sys.exit(" ".join(str(error).split()))

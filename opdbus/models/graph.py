@@ -6,6 +6,7 @@ It takes batches of equal length, so it needs no mask and no padding token ever 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,34 +14,40 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from opdbus import __version__
 from opdbus.models import relative
+from opdbus.models.dialects import FLOAT
 from opdbus.models.families import FAMILIES, PADDING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from opdbus.models.dialects import Dialect
     from opdbus.models.folder import Shape
     from opdbus.models.weights import Weights
 
 INPUT: Final = "input_ids"
 OUTPUT: Final = "sentence_embedding"
-# Gelu as one operator came with 20; every provider that we name reads 20.
-OPSET: Final = 20
+# What reads opset 20 reads this; what reads only older ones reads this version's files too.
 IR_VERSION: Final = 10
+# Since this opset the axes of a reduction are an input; before, an attribute.
+_AXES_AS_INPUT: Final = 18
+_GELU: Final = 20
+_INT8_MOST: Final = 127.0
 
 
-def build(shape: Shape, weights: Weights) -> ModelProto:
+def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
     """Build the graph: `input_ids` int64 (batch, tokens) to `sentence_embedding` (batch, dim).
 
     Vectors are float32 of length 1. Sources of the architectures: Devlin et al. 2018, Song et al.
     2020, and the reference implementations' parameter names, which the keys of `weights` are.
     """
-    writer = _Writer(weights)
+    writer = _Writer(weights, dialect)
     hidden = _embeddings(writer, shape)
     bias = _bias(writer, shape) if FAMILIES[shape.family].relative else ""
     for number in range(shape.layers):
         hidden = _layer(writer, shape, hidden, f"encoder.layer.{number}.", bias)
-    mean = writer.op("ReduceMean", hidden, writer.ints("pool_axis", [1]), keepdims=0)
-    writer.op("LpNormalization", mean, axis=-1, p=2, output=OUTPUT)
+    if dialect.is_half:
+        hidden = writer.op("Cast", hidden, to=TensorProto.FLOAT)
+    writer.op("LpNormalization", writer.mean(hidden, axis=1), axis=-1, p=2, output=OUTPUT)
     model = _model(writer, shape)
     while writer.constants:
         # what is copied into the model is let go at once: all weights twice are enough
@@ -56,7 +63,9 @@ def _model(writer: _Writer, shape: Shape) -> ModelProto:
         [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", shape.hidden])],
     )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", writer.dialect.opset)]
+    if writer.dialect.is_contrib:
+        opsets.append(helper.make_opsetid("com.microsoft", 1))
     return helper.make_model(
         graph,
         opset_imports=opsets,
@@ -69,8 +78,9 @@ def _model(writer: _Writer, shape: Shape) -> ModelProto:
 class _Writer:
     """Collects nodes and constants; every value is known by its name."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, dialect: Dialect) -> None:
         self.weights = weights
+        self.dialect = dialect
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
@@ -90,9 +100,15 @@ class _Writer:
         return name
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add a constant and give its name."""
+        """Add a constant and give its name; floats become those of the dialect."""
+        if self.dialect.is_half and value.dtype == np.float32:
+            value = value.astype(np.float16)
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
+
+    def number(self, name: str, value: float) -> str:
+        """Add a constant of one number."""
+        return self.constant(name, np.array(value, np.float32))
 
     def weight(self, name: str) -> str:
         """Add a weight as it is."""
@@ -104,8 +120,40 @@ class _Writer:
 
     def linear(self, value: str, name: str) -> str:
         """Apply the dense layer `name`."""
-        kernel = self.constant(f"{name}.kernel", self.weights[f"{name}.weight"].T)
-        return self.op("Add", self.op("MatMul", value, kernel), self.weight(f"{name}.bias"))
+        kernel, bias = self.weights[f"{name}.weight"].T, self.weight(f"{name}.bias")
+        if self.dialect.dense == "float":
+            return self.op(
+                "Add", self.op("MatMul", value, self.constant(f"{name}.kernel", kernel)), bias
+            )
+        scale, quantized = self._quantized(name, kernel)
+        zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
+        if self.dialect.dense == "dynamic":
+            inputs = (value, quantized, scale, zero, bias)
+            return self.op("DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
+        floats = self.op("DequantizeLinear", quantized, scale, zero, axis=1)
+        return self.op("Add", self.op("MatMul", value, floats), bias)
+
+    def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
+        """Add a kernel as int8, with a scale for each of its columns."""
+        scale = (np.abs(kernel).max(axis=0) / _INT8_MOST).astype(np.float32)
+        scale[scale == 0] = 1.0
+        values = np.rint(kernel / scale).astype(np.int8)
+        return self.constant(f"{name}.scale", scale), self.constant(f"{name}.int8", values)
+
+    def gelu(self, value: str, name: str) -> str:
+        """Apply the exact Gelu."""
+        if self.dialect.opset >= _GELU:
+            return self.op("Gelu", value)
+        scaled = self.op("Mul", value, self.number(f"{name}_root", math.sqrt(0.5)))
+        share = self.op("Add", self.op("Erf", scaled), self.number(f"{name}_one", 1.0))
+        half = self.op("Mul", value, self.number(f"{name}_half", 0.5))
+        return self.op("Mul", half, share)
+
+    def mean(self, value: str, axis: int) -> str:
+        """Average over an axis, which goes."""
+        if self.dialect.opset >= _AXES_AS_INPUT:
+            return self.op("ReduceMean", value, self.ints("mean_axis", [axis]), keepdims=0)
+        return self.op("ReduceMean", value, axes=[axis], keepdims=0)
 
     def norm(self, value: str, name: str, epsilon: float) -> str:
         """Apply a layer normalization over the last axis."""
@@ -161,7 +209,7 @@ def _layer(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: str) -
     middle = writer.norm(
         writer.op("Add", projected, hidden), prefix + names.mixed_norm, shape.epsilon
     )
-    wide = writer.op("Gelu", writer.linear(middle, prefix + "intermediate.dense"))
+    wide = writer.gelu(writer.linear(middle, prefix + "intermediate.dense"), f"{prefix}gelu")
     narrow = writer.linear(wide, prefix + "output.dense")
     return writer.norm(writer.op("Add", narrow, middle), prefix + "output.LayerNorm", shape.epsilon)
 
@@ -171,8 +219,28 @@ def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: st
     q, k, v = (
         writer.linear(hidden, prefix + part) for part in (names.query, names.key, names.value)
     )
+    if not writer.dialect.is_contrib:
+        return _plain_attention(writer, shape, (q, k, v), bias)
     # the two inputs between are a packed bias and a mask, which we have not
     biased = ("", "", bias) if bias else ()
     return writer.op(
         "MultiHeadAttention", q, k, v, *biased, domain="com.microsoft", num_heads=shape.heads
     )
+
+
+def _plain_attention(writer: _Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:
+    """Write attention with the operators of every opset."""
+    size = shape.hidden // shape.heads
+    prefix = parts[0]
+    apart = writer.ints(f"{prefix}_apart", [0, 0, shape.heads, size])
+    q, k, v = (
+        writer.op("Transpose", writer.op("Reshape", part, apart), perm=order)
+        for part, order in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
+    )
+    root = writer.number(f"{prefix}_root", 1 / math.sqrt(size))
+    scores = writer.op("MatMul", writer.op("Mul", q, root), k)
+    if bias:
+        scores = writer.op("Add", scores, bias)
+    mixed = writer.op("MatMul", writer.op("Softmax", scores, axis=-1), v)
+    together = writer.ints(f"{prefix}_together", [0, 0, shape.hidden])
+    return writer.op("Reshape", writer.op("Transpose", mixed, perm=[0, 2, 1, 3]), together)

@@ -1,0 +1,155 @@
+"""The chain: the first provider of a request on which a model can be proven, and why not before."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from opdbus.engine import cpus, gate
+from opdbus.engine.host import HERE, Host
+from opdbus.engine.proof import Probe, prove
+from opdbus.engine.providers import Placement, candidates
+from opdbus.engine.session import open_session
+from opdbus.errors import ProviderError
+from opdbus.models import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from opdbus.config import Config
+    from opdbus.engine.proof import Proof
+    from opdbus.engine.providers import Provider
+    from opdbus.engine.session import Session
+    from opdbus.models.folder import Model
+
+    Open = Callable[[Path, Provider, Placement], Session]
+
+log = structlog.get_logger()
+
+# Past this many, more runs at once only share caches and memory, and each single text is slower.
+_MOST_CPU_LANES: Final = 8
+# While one run computes, another's ids and vectors travel.
+_DEVICE_LANES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A provider that was asked for and not used, and why."""
+
+    provider: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Sessions that passed their proof, one a device, and what was passed over for them."""
+
+    sessions: Sequence[Session]
+    provider: Provider
+    hardware: str
+    proof: Proof
+    fallbacks: tuple[Fallback, ...]
+    placement: Placement
+    # what the precision was chosen by; None where the provider has only one, or a setting chose
+    report: gate.Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What is needed to try one provider after the other."""
+
+    model: Model
+    config: Config
+    opener: Open = open_session
+    host: Host = HERE
+
+    async def choose(self, names: Sequence[str]) -> Proven:
+        """Open and prove sessions on the first of the named providers that can be had.
+
+        Takes about a second, and some more where a graph or a gate's report is not yet kept.
+        Raises ProviderError with every reason, ModelError.
+        """
+        fallbacks: list[Fallback] = []
+        for provider in candidates(names, self.host):
+            try:
+                return await self._try(provider, tuple(fallbacks))
+            except ProviderError as error:
+                fallbacks.append(Fallback(provider.name, str(error)))
+                log.warning("provider refused", provider=provider.name, reason=str(error))
+        raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
+
+    async def _try(self, provider: Provider, fallbacks: tuple[Fallback, ...]) -> Proven:
+        wanted = self.config.gpu_device
+        devices = await asyncio.to_thread(provider.require, wanted, self.host)
+        offered = self._offered(provider)
+        report = await self._report(provider, devices, offered) if len(offered) > 1 else None
+        precision = report.chosen if report else offered[0]
+        built = await build.ensure(self.model, self._graphs, provider.dialects[precision])
+        placement = self._placement(provider, precision)
+        sessions, proof = await asyncio.to_thread(
+            self._proven, built, provider, list(devices), placement
+        )
+        hardware = ", ".join(devices.values())
+        return Proven(sessions, provider, hardware, proof, fallbacks, placement, report)
+
+    def _offered(self, provider: Provider) -> tuple[str, ...]:
+        """Give the precisions that may be used, the one that a setting names or all."""
+        wanted = self.config.precision
+        if wanted == "auto":
+            fast = provider.precisions(self.host)
+            return tuple(name for name in provider.dialects if name in fast)
+        if wanted not in provider.dialects:
+            known = ", ".join(provider.dialects)
+            raise ProviderError(
+                f"{provider.name} does not compute in {wanted}, but in {known}; set"
+                " OP_DBUS_PRECISION to one of those or to auto"
+            )
+        return (wanted,)
+
+    async def _report(
+        self, provider: Provider, devices: Mapping[int, str], offered: Sequence[str]
+    ) -> gate.Report:
+        graphs = {
+            name: await build.ensure(self.model, self._graphs, provider.dialects[name])
+            for name in offered
+        }
+        index, hardware = next(iter(devices.items()))
+        candidate = gate.Candidate(
+            provider.name,
+            hardware,
+            index,
+            self.host.features(),
+            {name: str(built.graph) for name, built in graphs.items()},
+            str(graphs[gate.FULL].proof),
+        )
+        return await gate.judge(self.model, candidate, self.config.state_dir / "gates")
+
+    def _placement(self, provider: Provider, precision: str) -> Placement:
+        threads = self.config.threads or cpus.usable()
+        return Placement(
+            precision=precision,
+            threads=threads,
+            lanes=min(threads, _MOST_CPU_LANES) if provider.is_cpu else _DEVICE_LANES,
+            memory_limit=self.config.gpu_mem_limit,
+            cache=self._graphs,
+        )
+
+    def _proven(
+        self, built: build.Built, provider: Provider, devices: Sequence[int], at: Placement
+    ) -> tuple[list[Session], Proof]:
+        """Open a session on each device and prove them all; blocks."""
+        probe = Probe.read(built.proof)
+        sessions, proofs = [], []
+        for device in devices:
+            session = self.opener(built.graph, provider, at.on(device))
+            proofs.append(prove(session, provider, at.precision, probe))
+            sessions.append(session)
+        return sessions, proofs[0]
+
+    @property
+    def _graphs(self) -> Path:
+        return self.config.state_dir / "graphs"

@@ -1,0 +1,31 @@
+"""Work in a child process: its memory goes when it ends, and it dies with whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+
+async def run(module: str, *arguments: str) -> str:
+    """Run a module's `main` and give the last line of what it complains of, empty if all is well.
+
+    The child is killed if the caller is cancelled.
+    """
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # no modules from the folder that we happen to be started in
+        "-m",
+        module,
+        *arguments,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, stderr = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode == 0:
+        return ""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"the process {module} ended with code {child.returncode}"

@@ -1,0 +1,37 @@
+"""The forms in which one model is written down: operators, number formats, opset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One row: what the graph may use."""
+
+    name: str
+    # ONNX's operator set: what a provider's own compiler reads
+    opset: int = 20
+    # ONNX Runtime's operators too, of which attention as one operator is worth having
+    is_contrib: bool = True
+    # the floats are float16, but for the pooling
+    is_half: bool = False
+    # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
+    # with activations that it quantizes itself) or `dynamic` (ONNX Runtime's int8 operator)
+    dense: str = "float"
+
+
+DIALECTS: Final = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("float"),
+        Dialect("half", is_half=True),
+        Dialect("int8-weights", dense="weights"),
+        Dialect("int8-dynamic", dense="dynamic"),
+        # 17 brought LayerNormalization; compilers of drivers lag years behind
+        Dialect("standard", opset=17, is_contrib=False),
+        Dialect("standard-half", opset=17, is_contrib=False, is_half=True),
+    )
+}
+FLOAT: Final = DIALECTS["float"]
