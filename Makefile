@@ -4,16 +4,18 @@
 #   make run ONCE=1   the same, ending after the searches
 #   make test         ruff, mypy and pytest: exactly what CI runs
 #   make bench        the figures in the README, into benchmarks/results/
+#   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make install      a virtual environment under PREFIX, and the command op-dbus
 #   make clean        remove what the others made in this folder
 
 PREFIX ?= /usr/local
+PEERS ?= .peers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: run test bench install clean
+.PHONY: run test bench peers install clean
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -26,6 +28,15 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/report.py
+
+peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
+
+$(PEERS)/%/ready: opdbus/bench/peers/%.txt
+	@echo "Making the virtual environment $(@D)..."
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@touch $@
 
 install:
 	PYTHON="$(PYTHON)" .ci/setup-system
@@ -44,5 +55,5 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""The machine that figures belong to: without it they mean nothing."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opdbus.engine import cpus
+
+# Processor features that decide which engine is fastest, and in which precision.
+FEATURES: Final = (
+    "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What figures depend on besides the programs: processor, how many of them, and system."""
+
+    processor: str
+    processors: int
+    features: tuple[str, ...]
+    kernel: str
+    python: str
+
+
+def describe(root: Path = Path("/")) -> Machine:
+    """Describe this machine; without /proc, only as far as Python knows it."""
+    fields = _cpuinfo(root / "proc/cpuinfo")
+    flags = fields.get("flags", "").split()
+    return Machine(
+        processor=fields.get("model name", "") or platform.processor() or platform.machine(),
+        processors=cpus.usable(),
+        features=tuple(name for name in FEATURES if name in flags),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def _cpuinfo(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,42 @@
+"""sentence-transformers, by its backends torch and openvino, in the precision that is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from opdbus.bench.peers.child import At, Embed, Facts
+
+PACKAGES = ("sentence-transformers", "transformers", "torch", "optimum-intel", "openvino")
+
+
+def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[At, Facts]:
+    """Load the model; texts are sorted by length and batched by the library itself."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    backend = options["backend"]
+    settings: dict[str, Any] = {"dtype": getattr(torch, options.get("dtype", "float32"))}
+    if backend == "openvino":
+        settings = {"ov_config": {"INFERENCE_NUM_THREADS": str(threads)}}
+    model = SentenceTransformer(
+        str(folder), backend=backend, device="cpu", model_kwargs=settings, local_files_only=True
+    )
+
+    def at(batch: int) -> Embed:
+        return lambda texts: model.encode(texts, batch_size=batch, show_progress_bar=False)
+
+    precision = options.get("dtype", "") or _openvino_precision(model)
+    return at, {"precision": precision, "threads": str(threads), "settings": f"{backend} backend"}
+
+
+def _openvino_precision(model: Any) -> str:  # noqa: ANN401 -- untyped
+    """Ask the compiled model what it computes in."""
+    inner = model[0].auto_model
+    if inner.request is None:
+        inner.compile()
+    compiled = getattr(inner.request, "get_compiled_model", lambda: inner.request)()
+    return str(compiled.get_property("INFERENCE_PRECISION_HINT")).strip("<>").split("'")[1]

@@ -1,0 +1,156 @@
+"""What a comparison found, as values and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from opdbus.bench.contenders import OURS
+from opdbus.bench.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One contender as it ran; `failure` says why it has no figures, or not all."""
+
+    name: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    precision: str = ""
+    threads: str = ""
+    settings: str = ""
+    # until the first vector, the start of the process not counted
+    load_seconds: float = 0.0
+    # bytes, after the last pass
+    rss: int = 0
+    # of its vectors to those of the reference; None if either has none
+    cosine_min: float | None = None
+    cosine_mean: float | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The seconds that a contender took for all texts of a kind, once a round.
+
+    The texts were handed over `batch` a call or, if `whole`, in one call with that batch size;
+    then 0 means that the contender chose its batches itself.
+    """
+
+    contender: str
+    texts: str
+    batch: int
+    whole: bool
+    count: int
+    seconds: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """Texts a second in the round in the middle."""
+        return self.count / median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as fast as a contender op-dbus is: best to best, and by batch size.
+
+    `calls`: both got so many texts a call. `whole`: both got all texts in one call, the contender
+    with this batch size, op-dbus choosing its own.
+    """
+
+    contender: str
+    texts: str
+    best: float
+    calls: Mapping[int, float]
+    whole: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All contenders with one model."""
+
+    level: str
+    model: str
+    # mean tokens of each kind of texts, by the model's own tokenizer
+    tokens: Mapping[str, float]
+    entries: tuple[Entry, ...]
+    figures: tuple[Figure, ...]
+
+    def of(self, contender: str, texts: str, *, whole: bool) -> dict[int, float]:
+        """Give a contender's texts a second by batch size."""
+        return {
+            figure.batch: figure.rate
+            for figure in self.figures
+            if (figure.contender, figure.texts, figure.whole) == (contender, texts, whole)
+        }
+
+    def best(self, contender: str, texts: str) -> float:
+        """Give a contender's most texts a second, in whatever way; 0 if it has no figures."""
+        rates = [self.of(contender, texts, whole=whole) for whole in (False, True)]
+        return max((rate for found in rates for rate in found.values()), default=0.0)
+
+    def ratios(self) -> tuple[Ratio, ...]:
+        """Hold op-dbus against every other contender that has figures, if it has some itself."""
+        return tuple(
+            self._ratio(entry.name, texts)
+            for entry in self.entries
+            for texts in self.tokens
+            if entry.name != OURS and self.best(entry.name, texts) and self.best(OURS, texts)
+        )
+
+    def _ratio(self, contender: str, texts: str) -> Ratio:
+        ours, theirs = self.of(OURS, texts, whole=False), self.of(contender, texts, whole=False)
+        own = max(self.of(OURS, texts, whole=True).values(), default=0.0)
+        return Ratio(
+            contender,
+            texts,
+            self.best(OURS, texts) / self.best(contender, texts),
+            {batch: ours[batch] / rate for batch, rate in theirs.items() if batch in ours},
+            {batch: own / rate for batch, rate in self.of(contender, texts, whole=True).items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of the benchmark on one machine."""
+
+    date: str
+    version: str
+    machine: Machine
+    comparisons: tuple[Comparison, ...]
+
+    def to_json(self) -> str:
+        """Write the report, with what follows from its figures beside them."""
+        content = asdict(self)
+        for written, comparison in zip(content["comparisons"], self.comparisons, strict=True):
+            for row, figure in zip(written["figures"], comparison.figures, strict=True):
+                row["rate"] = round(figure.rate, 2)
+            written["ratios"] = [asdict(ratio) for ratio in comparison.ratios()]
+        return json.dumps(content, indent=1) + "\n"
+
+
+def from_json(text: str) -> Report:
+    """Read what `to_json` wrote; what follows from the figures follows again."""
+    content = json.loads(text)
+    machine = content["machine"]
+    return Report(
+        content["date"],
+        content["version"],
+        Machine(**{**machine, "features": tuple(machine["features"])}),
+        tuple(_comparison(written) for written in content["comparisons"]),
+    )
+
+
+def _comparison(written: dict[str, Any]) -> Comparison:
+    figures = []
+    for row in written["figures"]:
+        fields = {key: value for key, value in row.items() if key != "rate"}
+        figures.append(Figure(**{**fields, "seconds": tuple(row["seconds"])}))
+    entries = tuple(Entry(**entry) for entry in written["entries"])
+    return Comparison(
+        written["level"], written["model"], written["tokens"], entries, tuple(figures)
+    )

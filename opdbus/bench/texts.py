@@ -1,0 +1,164 @@
+"""The texts that are measured with: made, not downloaded, and the same on every machine."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from opdbus.glossary import entries
+from opdbus.state.object import FILE, Identity, StateObject
+from opdbus.text import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opdbus.state.object import Json
+
+    Make = Callable[[Random, str], Json]
+
+# Mean and spread in tokens of the medium model: of whole objects, and of the lines that describe
+# them, in state files that people wrote.
+OBJECT: Final = (56, 18)
+SHORT: Final = (19, 5)
+# No text is further from the mean than this many spreads.
+_FURTHEST: Final = 2.0
+_TRIES: Final = 6
+_LONG_WORD: Final = 6
+
+_KINDS: Final = tuple(
+    tuple(kind.split("/"))
+    for kind in "systemd/unit systemd/timer lxc/container net/interface packagekit/package"
+    " login1/session cron/job firewall/rule storage/array backup/job".split()
+)
+_SITES: Final = "north south east west office attic cellar lab depot showroom garage annex".split()
+_WORDS: Final = (
+    "main backup spare test public guest archive primary shared remote local old".split()
+)
+
+
+def _address(random: Random, _: str) -> str:
+    return f"10.{random.randrange(256)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+
+
+def _count(random: Random, _: str) -> int:
+    return random.randrange(1, 65536)
+
+
+def _flag(random: Random, _: str) -> bool:
+    return random.random() < 0.5
+
+
+def _path(random: Random, name: str) -> str:
+    return f"/{random.choice(('etc', 'srv', 'var/lib', 'opt'))}/{name}/{random.choice(_WORDS)}"
+
+
+def _words(random: Random, _: str) -> str:
+    return " ".join(random.sample([*_WORDS, *_SITES], random.randrange(1, 4)))
+
+
+def _state(random: Random, _: str) -> str:
+    return random.choice(("active", "inactive", "failed", "running", "waiting"))
+
+
+# What objects of a host say of themselves.
+_PROPERTIES: Final[dict[str, Make]] = {
+    "active_state": _state,
+    "enabled": _flag,
+    "address": _address,
+    "gateway": _address,
+    "port": _count,
+    "owner": _words,
+    "group": _words,
+    "config": _path,
+    "source": _path,
+    "restart_count": _count,
+    "masked": _flag,
+    "comment": _words,
+    "timeout": _count,
+    "autostart": _flag,
+    "logs": _path,
+    "location": _words,
+    "vlan": _count,
+    "dns": _address,
+}
+
+
+def objects(count: int, seed: int = 0) -> list[str]:
+    """Make `count` different whole objects, 56 tokens each on average."""
+    return _make(count, Random(f"objects {seed}"), OBJECT, _object)  # noqa: S311 -- no secret
+
+
+def shorts(count: int, seed: int = 0) -> list[str]:
+    """Make `count` different lines that describe an object, 19 tokens each on average."""
+    return _make(count, Random(f"shorts {seed}"), SHORT, _short)  # noqa: S311 -- no secret
+
+
+def estimate(text: str) -> float:
+    """Guess a text's tokens without a tokenizer: right on average, not for each text.
+
+    The rates are a fit to what the medium model's tokenizer makes of these texts.
+    """
+    letters = re.findall(r"[^\W\d_]+", text)
+    digits = re.findall(r"\d+", text)
+    marks = re.findall(r"[^\w\s]|_", text)
+    long = sum(max(0, len(word) - _LONG_WORD) for word in letters)
+    more_digits = sum(map(len, digits)) - len(digits)
+    tokens = 1.17 * len(letters) + 0.14 * long + 0.22 * len(digits) + 0.64 * more_digits
+    return 2 + tokens + 1.34 * len(marks)
+
+
+def _make(
+    count: int,
+    random: Random,
+    sizes: tuple[int, int],
+    write: Callable[[Random, float], str],
+) -> list[str]:
+    """Make texts whose lengths scatter around the mean and whose errors cancel each other."""
+    made: dict[str, None] = {}
+    error = 0.0
+    lengths = _lengths(random, sizes)
+    while len(made) < count:
+        wanted = next(lengths)
+        text = write(random, wanted + error)
+        if text not in made:
+            made[text] = None
+            error += wanted - estimate(text)
+    return list(made)
+
+
+def _lengths(random: Random, sizes: tuple[int, int]) -> Iterator[float]:
+    """Yield lengths in pairs, one as far above the mean as the other is below."""
+    mean, spread = sizes
+    while True:
+        off = min(abs(random.gauss(0, spread)), _FURTHEST * spread)
+        yield mean + off
+        yield mean - off
+
+
+def _object(random: Random, wanted: float) -> str:
+    """Write a whole object as lexical search reads it, with as many properties as it takes."""
+    item = _item(random)
+    properties: dict[str, Json] = {}
+    for key in random.sample(list(_PROPERTIES), len(_PROPERTIES)):
+        properties[key] = _PROPERTIES[key](random, item.name)
+        text = render(StateObject(item.identity, properties)).words
+        if estimate(text) >= wanted:
+            break
+    return text
+
+
+def _short(random: Random, wanted: float) -> str:
+    """Write the line that is embedded of an object: of a few, the one of the fittest length."""
+    lines = [render(_item(random)).text for _ in range(_TRIES)]
+    return min(lines, key=lambda line: abs(estimate(line) - wanted))
+
+
+def _item(random: Random) -> StateObject:
+    """Make an object that the glossary knows, so that its line says what it is for."""
+    plugin, kind = random.choice(_KINDS)
+    name = f"{random.choice(list(entries()[0]))}-{random.choice(_SITES)}{random.randrange(1000)}"
+    comment = _words(random, name)
+    return StateObject(
+        Identity(FILE, plugin, kind, name), {"comment": comment} if _flag(random, name) else {}
+    )
