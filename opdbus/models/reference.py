@@ -26,26 +26,27 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def forward(shape: Shape, weights: Weights, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """Embed token ids row by row: (rows, dim) float32 of length 1."""
-    return np.stack([_embed(shape, weights, ids) for ids in rows]).astype(np.float32)
+    """Embed rows of token ids: (rows, dim) float32 of length 1.
 
-
-def _embed(shape: Shape, weights: Weights, ids: Sequence[int]) -> Floats:
+    The tokens of all rows go through a layer as one array; only attention tells rows apart.
+    """
     family = FAMILIES[shape.family]
+    hidden = np.concatenate([_embeddings(weights, ids, family) for ids in rows])
+    hidden = _norm(hidden, weights, "embeddings.LayerNorm", shape.epsilon)
+    biases = [_bias(weights, len(ids), family) for ids in rows]
+    for number in range(shape.layers):
+        hidden = _layer(shape, weights, hidden, f"encoder.layer.{number}.", biases)
+    means = np.stack([row.mean(axis=0) for row in np.split(hidden, _ends(biases))])
+    vectors: Floats = means / np.linalg.norm(means, axis=1, keepdims=True)
+    return vectors.astype(np.float32)
+
+
+def _embeddings(weights: Weights, ids: Sequence[int], family: Family) -> Floats:
     hidden = weights["embeddings.word_embeddings.weight"][list(ids)].astype(np.float64)
     hidden += weights["embeddings.position_embeddings.weight"][_positions(ids, family)]
     if family.token_types:
         hidden += weights["embeddings.token_type_embeddings.weight"][0]
-    hidden = _norm(hidden, weights, "embeddings.LayerNorm", shape.epsilon)
-    bias = _bias(weights, len(ids)) if family.relative else None
-    for number in range(shape.layers):
-        hidden = _layer(shape, weights, hidden, f"encoder.layer.{number}.", bias)
-    mean: Floats = hidden.mean(axis=0)
-    return mean / np.linalg.norm(mean)
-
-
-def _bias(weights: Weights, tokens: int) -> Floats:
-    return relative.bias(weights[relative.RELATIVE], tokens).astype(np.float64)
+    return hidden
 
 
 def _positions(ids: Sequence[int], family: Family) -> list[int]:
@@ -59,11 +60,23 @@ def _positions(ids: Sequence[int], family: Family) -> list[int]:
     ]
 
 
+def _bias(weights: Weights, tokens: int, family: Family) -> Floats:
+    """Give what attention's scores are biased by in a row: (heads or 1, tokens, tokens)."""
+    if not family.relative:
+        return np.zeros((1, tokens, tokens))
+    return relative.bias(weights[relative.RELATIVE], tokens).astype(np.float64)
+
+
+def _ends(biases: Sequence[Floats]) -> NDArray[np.int64]:
+    """Tell where all rows but the last end among the tokens."""
+    return np.cumsum([bias.shape[-1] for bias in biases])[:-1]
+
+
 def _layer(
-    shape: Shape, weights: Weights, hidden: Floats, prefix: str, bias: Floats | None
+    shape: Shape, weights: Weights, hidden: Floats, prefix: str, biases: Sequence[Floats]
 ) -> Floats:
     names = FAMILIES[shape.family]
-    attended = _attention(shape, weights, hidden, prefix, bias)
+    attended = _attention(shape, weights, hidden, prefix, biases)
     projected = _linear(attended, weights, prefix + names.mixed)
     middle = _norm(projected + hidden, weights, prefix + names.mixed_norm, shape.epsilon)
     wide = _gelu(_linear(middle, weights, prefix + "intermediate.dense"))
@@ -72,21 +85,28 @@ def _layer(
 
 
 def _attention(
-    shape: Shape, weights: Weights, hidden: Floats, prefix: str, bias: Floats | None
+    shape: Shape, weights: Weights, hidden: Floats, prefix: str, biases: Sequence[Floats]
 ) -> Floats:
-    size, names = shape.hidden // shape.heads, FAMILIES[shape.family]
+    names = FAMILIES[shape.family]
 
-    def heads(part: str) -> Floats:
+    def heads(part: str) -> list[Floats]:
+        """Give each row's (heads, tokens, size)."""
         flat = _linear(hidden, weights, prefix + part)
-        return flat.reshape(-1, shape.heads, size).transpose(1, 0, 2)
+        split = flat.reshape(len(hidden), shape.heads, -1).transpose(1, 0, 2)
+        return np.split(split, _ends(biases), axis=1)
 
-    scores = heads(names.query) @ heads(names.key).transpose(0, 2, 1) / math.sqrt(size)
-    if bias is not None:
-        scores += bias
+    parts = (heads(names.query), heads(names.key), heads(names.value), biases)
+    mixed = np.concatenate([_mixed(*row) for row in zip(*parts, strict=True)], axis=1)
+    return mixed.transpose(1, 0, 2).reshape(hidden.shape)
+
+
+def _mixed(query: Floats, key: Floats, value: Floats, bias: Floats) -> Floats:
+    """Let the tokens of one row attend to each other."""
+    scores = query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[-1]) + bias
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
-    mixed: Floats = scores @ heads(names.value)
-    return mixed.transpose(1, 0, 2).reshape(-1, shape.hidden)
+    mixed: Floats = scores @ value
+    return mixed
 
 
 def _linear(value: Floats, weights: Weights, name: str) -> Floats:
