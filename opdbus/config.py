@@ -141,6 +141,9 @@ def _devices(text: str) -> tuple[str, ...]:
 
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# What the runtimes' own signed 64-bit numbers hold.
+_MOST_BYTES: Final = 1 << 63
+_MOST_DIGITS: Final = 20
 
 
 def _bytes(text: str) -> int | None:
@@ -149,9 +152,11 @@ def _bytes(text: str) -> int | None:
     digits = text.lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:] in _UNITS else ""
     number = digits.removesuffix(unit).strip()
-    if not number.isascii() or not number.isdigit() or not int(number):
+    is_number = number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS
+    value = int(number) * _UNITS[unit] if is_number else 0
+    if not 0 < value < _MOST_BYTES:
         raise ValueError("auto, or a number of bytes such as 512M or 8G")
-    return int(number) * _UNITS[unit]
+    return value
 
 
 def _bus(text: str) -> str:

@@ -186,6 +186,15 @@ def test_only_the_command_line_downloads() -> None:
     assert users == {"opdbus.cli.models"}
 
 
+def reads_environment(node: ast.AST) -> bool:
+    """Tell whether a node names os.environ or its like, or hides where they come from."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node) in {"os.environ", "os.environb", "os.getenv", "os.putenv"}
+    if isinstance(node, ast.Import):
+        return any(alias.name == "os" and alias.asname for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and node.module == "os"
+
+
 def test_environment_is_read_at_the_entry_only() -> None:
     """Name os.environ in the command line only: all else is given what it needs."""
     # ONNX Runtime can be told only so, also where it was not the command line that began.
@@ -194,11 +203,25 @@ def test_environment_is_read_at_the_entry_only() -> None:
     for path in FILES:
         lines = path.read_text(encoding="utf-8").splitlines()
         for node in ast.walk(ast.parse("\n".join(lines))):
-            named = isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "putenv"}
-            imported = isinstance(node, ast.ImportFrom) and node.module == "os"
-            if (named or imported) and lines[node.lineno - 1].strip() != telling:
+            if reads_environment(node) and lines[node.lineno - 1].strip() != telling:
                 users.add(room_of(name_of(path)))
     assert users == {"cli"}
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("os.environ['A']", True),
+        ("os.getenv('A')", True),
+        ("import os as o", True),
+        ("from os import environ", True),
+        ("import os", False),
+        ("self.environ", False),
+    ],
+)
+def test_reading_the_environment_is_found(code: str, *, reads: bool) -> None:
+    """Find os.environ under every spelling, and nothing else that has its name."""
+    assert any(map(reads_environment, ast.walk(ast.parse(code)))) == reads
 
 
 def test_imports_make_no_circle() -> None:

@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdbus.engine.proof import FP32_TOLERANCE, Probe, prove
-from opdbus.engine.providers import PROVIDERS
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
+from opdbus.engine.providers import PROVIDERS, Placement
+from opdbus.engine.session import OnnxSession, Ran, Session
 from opdbus.errors import ModelError, ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+ONNXRUNTIME = PROVIDERS["cpu:onnxruntime"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,12 @@ def probe(built: build.Built) -> Probe:
 
 def opened(built: build.Built) -> OnnxSession:
     """Open the tiny model for real."""
-    return OnnxSession(built.graph, PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+    return OnnxSession(built.graph, ONNXRUNTIME, Placement())
+
+
+def proven(session: Session, probe: Probe, precision: str = "fp32") -> Proof:
+    """Prove a session of ONNX Runtime's CPU provider."""
+    return prove(session, ONNXRUNTIME, precision, probe)
 
 
 class Liar:
@@ -53,37 +60,45 @@ class Liar:
         *,
         alter: Callable[[np.ndarray], np.ndarray] = lambda vectors: vectors,
         nodes: dict[str, int] | None = None,
+        products: dict[str, int] | None = None,
     ) -> None:
         self.session = session
         self.alter = alter
         self.nodes = nodes
+        self.products = products
         self.finished = 0
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Embed, and alter."""
         return self.alter(self.session.run(ids))
 
-    def finish_profile(self) -> dict[str, int]:
-        """Count nodes, or lie about them."""
+    def finish_profile(self) -> Ran:
+        """Count nodes and matrix products, or lie about them."""
         self.finished += 1
         real = self.session.finish_profile()
-        return real if self.nodes is None else self.nodes
+        return Ran(
+            real.nodes if self.nodes is None else self.nodes,
+            real.products if self.products is None else self.products,
+        )
 
 
 def test_an_honest_session_passes(built: build.Built, probe: Probe) -> None:
     """Prove a real session, with what was seen."""
-    proof = prove(opened(built), CPU, probe)
+    proof = proven(opened(built), probe)
     assert proof.precision == "fp32"
     assert set(proof.nodes) == {CPU}
     assert proof.nodes[CPU] > 20
+    assert proof.products.keys() == {"fp32"}
+    assert proof.products["fp32"] >= 12
     assert 0 < proof.max_deviation < FP32_TOLERANCE
+    assert proof.min_cosine > 1 - 1e-6
     assert proof.tolerance == FP32_TOLERANCE == 1e-5
     assert proof.checked_at > 1.7e9
 
 
 def test_the_double_itself_is_sound(built: build.Built, probe: Probe) -> None:
     """Pass a double that alters nothing, or what follows would prove nothing."""
-    assert prove(Liar(opened(built)), CPU, probe).max_deviation < FP32_TOLERANCE
+    assert proven(Liar(opened(built)), probe).max_deviation < FP32_TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -100,7 +115,73 @@ def test_nodes_elsewhere(
 ) -> None:
     """Catch a session that was asked for CUDA and ran all or part of the model elsewhere."""
     with pytest.raises(ProofFailed, match=reason):
-        prove(Liar(opened(built), nodes=nodes), CUDA, probe)
+        prove(Liar(opened(built), nodes=nodes), PROVIDERS["cuda"], "fp32", probe)
+
+
+def test_where_else_nodes_may_run(built: build.Built, probe: Probe) -> None:
+    """Let strict TensorRT place nodes on CUDA, never on the CPU, and never all of them."""
+    tensorrt = PROVIDERS["tensorrt"]
+    mixed = {TENSORRT: 30, CUDA: 10}
+    assert prove(Liar(opened(built), nodes=mixed), tensorrt, "fp32", probe).nodes == mixed
+    for nodes, reason in (
+        ({TENSORRT: 30, CPU: 1}, "part of the model ran elsewhere"),
+        ({CUDA: 40}, "no node of the model ran on Tensorrt"),
+    ):
+        with pytest.raises(ProofFailed, match=reason):
+            prove(Liar(opened(built), nodes=nodes), tensorrt, "fp32", probe)
+
+
+@pytest.mark.parametrize(
+    ("products", "reason"),
+    [
+        ({"bf16": 12}, r"was to compute in fp32, but its matrix products ran: 12 on bf16"),
+        ({"fp32": 4, "int8": 8}, r"ran: 4 on fp32, 8 on int8"),
+        ({"fp16": 12, "": 1}, "ran: 12 on fp16"),
+    ],
+)
+def test_another_precision(
+    built: build.Built, probe: Probe, products: dict[str, int], reason: str
+) -> None:
+    """Catch a session whose matrix products ran in another precision than it was to."""
+    with pytest.raises(ProofFailed, match=reason):
+        proven(Liar(opened(built), products=products), probe)
+
+
+def test_a_claim_of_int8(built: build.Built, probe: Probe) -> None:
+    """Catch an fp32 session that is said to compute in int8, though its vectors are exact."""
+    with pytest.raises(ProofFailed, match="to compute in int8, but .* on fp32"):
+        proven(opened(built), probe, "int8")
+
+
+def test_a_provider_that_does_not_tell(built: build.Built, probe: Probe) -> None:
+    """Leave the precision to the vectors where a provider fuses the model into one node."""
+    proof = proven(Liar(opened(built), nodes={CPU: 1}, products={}), probe, "fp16")
+    assert (proof.precision, proof.products) == ("fp16", {})
+
+
+def _turned(cosine: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Make what turns unit vectors away, so that they keep that cosine to what they were."""
+
+    def turn(vectors: np.ndarray) -> np.ndarray:
+        other = np.roll(vectors, 1, axis=1).astype(np.float64)
+        other -= (other * vectors).sum(axis=1, keepdims=True) * vectors
+        other /= np.linalg.norm(other, axis=1, keepdims=True)
+        return (cosine * vectors + np.sqrt(1 - cosine**2) * other).astype(np.float32)
+
+    return turn
+
+
+@pytest.mark.parametrize("precision", sorted(LEAST_COSINE.keys() - {"fp32"}))
+def test_rounding_has_its_limit(built: build.Built, probe: Probe, precision: str) -> None:
+    """Let each faster precision round as far as its cosine allows, and no farther."""
+    least = LEAST_COSINE[precision]
+    inside, outside = _turned(least + 1e-4), _turned(least - 1e-4)
+    claims = {precision: 12}
+    proof = proven(Liar(opened(built), alter=inside, products=claims), probe, precision)
+    assert proof.min_cosine == pytest.approx(least + 1e-4, abs=1e-6)
+    assert proof.tolerance == pytest.approx(1 - least)
+    with pytest.raises(ProofFailed, match=rf"{precision} gives vectors whose cosine .* only 0\."):
+        proven(Liar(opened(built), alter=outside, products=claims), probe, precision)
 
 
 def _off_in_one_row(vectors: np.ndarray) -> np.ndarray:
@@ -144,8 +225,17 @@ def test_wrong_vectors(
     """Catch vectors that are not the model's, alone or in a batch, and end the recording."""
     liar = Liar(opened(built), alter=alter)
     with pytest.raises(ProofFailed, match=reason):
-        prove(liar, CPU, probe)
+        proven(liar, probe)
     assert liar.finished == 1
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.999, 1.001, 2.0])
+def test_another_length(built: build.Built, probe: Probe, factor: float) -> None:
+    """Catch vectors that point the right way and are not of length 1, in any precision."""
+    liar = Liar(opened(built), alter=lambda v: v * np.float32(factor), products={"fp16": 12})
+    reason = "length is off 1 by" if factor else "cosine to the model's is only nan"
+    with pytest.raises(ProofFailed, match=reason):
+        proven(liar, probe, "fp16")
 
 
 def test_a_run_that_fails(built: build.Built, probe: Probe) -> None:
@@ -156,7 +246,7 @@ def test_a_run_that_fails(built: build.Built, probe: Probe) -> None:
 
     liar = Liar(opened(built), alter=refuse)
     with pytest.raises(ProofFailed, match="cannot run it: out of device memory"):
-        prove(liar, CPU, probe)
+        proven(liar, probe)
     assert liar.finished == 1
 
 
@@ -187,7 +277,7 @@ def test_a_session_that_cannot_open(tmp_path: Path) -> None:
     """Say in one line that the graph cannot be opened."""
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(ProviderError, match="cpu:onnxruntime cannot open the model") as caught:
-        OnnxSession(tmp_path / "model.onnx", PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+        OnnxSession(tmp_path / "model.onnx", ONNXRUNTIME, Placement())
     assert "\n" not in str(caught.value)
 
 
@@ -200,7 +290,7 @@ def test_cuda_is_never_the_cpu_in_disguise(built: build.Built) -> None:
     else:
         pytest.skip("this machine has an NVIDIA driver")
     with pytest.raises(ProviderError, match=r"cuda cannot open the model: .*fallback"):
-        OnnxSession(built.graph, PROVIDERS["cuda"], threads=1, device=0)
+        OnnxSession(built.graph, PROVIDERS["cuda"], Placement())
 
 
 def test_no_retry_on_another_provider(built: build.Built) -> None:
@@ -228,13 +318,14 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.providers import PROVIDERS, Placement
 from opdbus.engine.session import OnnxSession
 folder, scratch = map(Path, sys.argv[1:])
-session = OnnxSession(folder / "model.onnx", PROVIDERS["cpu:onnxruntime"], threads=1, device=0)
+provider = PROVIDERS["cpu:onnxruntime"]
+session = OnnxSession(folder / "model.onnx", provider, Placement())
 row = np.array([[2, 9, 3]])
 before, during = session.run(row), len(list(scratch.iterdir()))
-prove(session, "CPUExecutionProvider", Probe.read(folder / "proof.npz"))
+prove(session, provider, "fp32", Probe.read(folder / "proof.npz"))
 after = session.run(row)
 left = [str(path) for path in scratch.rglob("*")]
 print(json.dumps([during, left, bool((before == after).all())]))

@@ -25,6 +25,8 @@ FP32_TOLERANCE: Final = 1e-5
 # Smallest cosine to the model's own vectors, by precision: 16-bit floats round, and stay far above
 # this; how much int8 may lose in use is for the accuracy gate, and this is where it is broken.
 LEAST_COSINE: Final = {"fp32": 0.999999, "fp16": 0.999, "bf16": 0.999, "int8": 0.95}
+# Pooling and normalization are in fp32 whatever the precision of the layers.
+UNIT_TOLERANCE: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,12 @@ def prove(session: Session, provider: Provider, precision: str, probe: Probe) ->
         ran.nodes,
         ran.products,
         precision,
-        max_deviation=_worst([deviation for deviation, _ in seen], np.max),
-        min_cosine=_worst([cosine for _, cosine in seen], np.min),
+        max_deviation=_worst([deviation for deviation, _, _ in seen], np.max),
+        min_cosine=_worst([cosine for _, cosine, _ in seen], np.min),
         checked_at=time.time(),
     )
     _require_vectors(proof, provider)
+    _require_unit(_worst([error for _, _, error in seen], np.max), provider)
     return proof
 
 
@@ -132,15 +135,28 @@ def _require_vectors(proof: Proof, provider: Provider) -> None:
         )
 
 
-def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, float]:
-    """Give the largest deviation and the smallest cosine of a batch."""
+def _require_unit(error: float, provider: Provider) -> None:
+    """Refuse vectors of another length than 1, of which a cosine says nothing."""
+    if not error <= UNIT_TOLERANCE:
+        raise ProofFailed(
+            f"{provider.name} gives vectors whose length is off 1 by {error:.1e}: its results"
+            " cannot be trusted"
+        )
+
+
+def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, float, float]:
+    """Give the largest deviation, the smallest cosine, and the worst error of a length."""
     vectors = session.run(np.stack([probe.rows[number] for number in batch]))
     expected = probe.vectors[batch].astype(np.float64)
     if vectors.shape != expected.shape:
-        return float("inf"), -1.0
+        return float("inf"), -1.0, float("inf")
     found = vectors.astype(np.float64)
-    cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1)
-    return float(np.max(np.abs(found - expected))), float(np.min(cosines))
+    lengths = np.linalg.norm(found, axis=1)
+    # what is not finite is told by its result
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosines = (found * expected).sum(axis=1) / lengths
+    deviation = np.max(np.abs(found - expected))
+    return float(deviation), float(np.min(cosines)), float(np.max(np.abs(lengths - 1.0)))
 
 
 def _worst(values: Sequence[float], pick: Callable[[Sequence[float]], float]) -> float:
