@@ -14,12 +14,15 @@ import structlog
 from opdbus import __version__, config, log
 from opdbus.bus import paths
 from opdbus.bus.authorization import Authorizer
+from opdbus.bus.bulk import Bulk
 from opdbus.bus.connection import Connection
 from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.faces import StateFace, VectorizerFace
+from opdbus.bus.faces import StateFace
+from opdbus.bus.jobs import Jobs
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.signals import Announcer
 from opdbus.bus.tree import Tree
+from opdbus.bus.vectorizer import VectorizerFace
 from opdbus.engine.embedder import open_embedder
 from opdbus.errors import BusError, NoModel, OpDbusError
 from opdbus.index.declared import Declared
@@ -90,9 +93,11 @@ class Daemon:
         self._announcer = Announcer(connection)
         memory.notify = self._announcer.announce
         self._declared = Declared(self._config.state_file, memory)
-        self._vectorizer = VectorizerFace(self._config, memory, self._declared)
+        jobs = Jobs(self._announcer.tell)
+        jobs.on_change = self._refresh_soon
+        self._vectorizer = VectorizerFace(self._config, memory, self._declared, Bulk(jobs))
         self._state = StateFace(memory, finder, self._declared)
-        self._tree = Tree(self._vectorizer, self._state, memory, finder)
+        self._tree = Tree(self._vectorizer, self._state, memory, finder, jobs)
         self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
 
     async def _serve(self) -> None:

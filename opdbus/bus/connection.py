@@ -22,10 +22,11 @@ from dbus_fast.aio import MessageBus
 from dbus_fast.errors import AuthError, InvalidAddressError
 from dbus_fast.validators import is_object_path_valid
 
+from opdbus.bus.descriptors import Descriptor
+from opdbus.bus.patient import PatientSocket
 from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
@@ -56,6 +57,20 @@ class Call:
     body: Sequence[Plain]
     wants_reply: bool
     message: Message
+    # whoever answers the call closes them
+    descriptors: Sequence[Descriptor] = ()
+
+    def close(self) -> None:
+        """Close the descriptors that came with the call."""
+        for descriptor in self.descriptors:
+            descriptor.close()
+
+
+class _Answer(NamedTuple):
+    """A reply, and the descriptors that came with it."""
+
+    message: Message
+    descriptors: Sequence[Descriptor]
 
 
 class Typed(NamedTuple):
@@ -77,7 +92,8 @@ class Connection:
     """A connection to a message bus, a context that disconnects at its end.
 
     `on_call` gets every method call, `on_signal` the signals that were subscribed to; both are
-    called on the event loop and must not block.
+    called on the event loop and must not block. A value of the type `h` is an open file: one that
+    is sent is anything with a `fileno`, which stays its owner's; one that comes is a Descriptor.
     """
 
     def __init__(self, address: str) -> None:
@@ -87,6 +103,9 @@ class Connection:
         self.on_signal: Callable[[Message], None] | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sent: asyncio.Future[Plain] | None = None
+        # what is sent along stays open until it is sent
+        self._sending: dict[asyncio.Future[Plain], Sequence[Descriptor]] = {}
+        self._replies: dict[int, asyncio.Future[_Answer]] = {}
 
     async def __aenter__(self) -> Self:
         """Connect; raises BusError."""
@@ -98,8 +117,6 @@ class Connection:
                 f"cannot reach the message bus {self._address}: {error}; is it running, and may"
                 " this user connect to it?"
             ) from None
-        writer: Plain = self._bus._writer
-        writer.sock = _PatientSocket(writer.sock)
         self._bus.add_message_handler(self._receive)
         self._watch = asyncio.create_task(self._wait_closed())
         return self
@@ -148,29 +165,32 @@ class Connection:
         Raises RemoteError with the error reply, InvalidArgs if the values do not fit the
         signature, BusError if the connection is lost.
         """
-        answer = await self._answer(_call(destination, path, member, signature, body))
+        message, copies = _call(destination, path, member, signature, body)
+        answer, descriptors = await self._answer(message, copies)
         if answer.message_type is MessageType.ERROR:
             text = str(answer.body[0]) if answer.body else ""
             raise RemoteError(answer.error_name or "", text)
-        return [from_wire(value) for value in answer.body]
+        try:
+            return received(answer.signature, [from_wire(v) for v in answer.body], descriptors)
+        except InvalidArgs as error:
+            raise BusError(f"the reply of {destination} is damaged: {error}") from None
 
-    async def _answer(self, message: Message) -> Message:
+    async def _answer(self, message: Message, copies: Sequence[Descriptor]) -> _Answer:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
-        reply: asyncio.Future[Message] = asyncio.ensure_future(self._bus.call(message))
+        serial = message.serial = self._bus.next_serial()
+        reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waited: set[asyncio.Future[Plain]] = {reply, self._closed}
+        self._replies[serial] = reply
         try:
+            self._send(message, copies)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if reply.done():
                 return reply.result()
         except _UNFIT as error:
             raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
-        except (EOFError, OSError):
-            pass  # it ended while we waited, or as we sent
         finally:
-            reply.cancel()
-            # the library would keep it until a reply comes, which may be never
-            self._bus._method_return_handlers.pop(message.serial, None)
+            del self._replies[serial]
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
@@ -183,93 +203,122 @@ class Connection:
 
     def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
         """Answer a call with values; raises ValueError or TypeError if they do not fit."""
-        values = [to_wire(s, value) for s, value in zip(split(signature), body, strict=True)]
-        self._send(Message.new_method_return(call.message, signature, values))
+        values, copies = _to_send(signature, body)
+        message = Message.new_method_return(call.message, signature, values, _numbers(copies))
+        self._send(message, copies)
 
     def reply_error(self, call: Call, name: str, text: str) -> None:
         """Answer a call with an error."""
         sendable = text.replace("\0", " ").encode(errors="replace").decode()
         if len(sendable) > MAX_ERROR_CHARACTERS:
             sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
-        self._send(Message.new_error(call.message, name, sendable))
+        self._send(Message.new_error(call.message, name, sendable), ())
 
     def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
         """Send the signal `interface.name`."""
         interface, _, name = member.rpartition(".")
-        values = [to_wire(s, value) for s, value in zip(split(signature), body, strict=True)]
-        self._send(Message.new_signal(path, interface, name, signature, values))
+        values, copies = _to_send(signature, body)
+        message = Message.new_signal(path, interface, name, signature, values, _numbers(copies))
+        self._send(message, copies)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, copies: Sequence[Descriptor] = ()) -> None:
         # On a dead connection the descriptor's number may already be somebody else's.
         if not self._closed.done() and self._bus.connected:
             self._sent = self._bus.send(message)
-            self._sent.add_done_callback(_no_matter)
+            if copies:
+                self._sending[self._sent] = copies
+            self._sent.add_done_callback(self._was_sent)
+
+    def _was_sent(self, sent: asyncio.Future[Plain]) -> None:
+        self._sending.pop(sent, None)
+        if not sent.cancelled():
+            # that it failed is told by the end of the connection as well
+            sent.exception()
 
     def _receive(self, message: Message) -> bool:
+        descriptors = [Descriptor(number) for number in message.unix_fds]
         if message.message_type is MessageType.METHOD_CALL and self.on_call:
-            self.on_call(
-                Call(
-                    sender=message.sender or "",
-                    path=message.path or "",
-                    interface=message.interface or "",
-                    member=message.member or "",
-                    signature=message.signature,
-                    body=[from_wire(value) for value in message.body],
-                    wants_reply=not message.flags & MessageFlag.NO_REPLY_EXPECTED,
-                    message=message,
-                )
-            )
+            self.on_call(_taken(message, descriptors))
             return True
         if message.message_type is MessageType.SIGNAL and self.on_signal:
             self.on_signal(message)
+        reply = self._replies.get(message.reply_serial or 0)
+        if reply and not reply.done():
+            reply.set_result(_Answer(message, descriptors))
+            return True
+        for descriptor in descriptors:
+            descriptor.close()
         return False
 
     async def _wait_closed(self) -> None:
         with suppress(Exception):  # why it was lost is of no use: it is gone
             await self._bus.wait_for_disconnect()  # type: ignore[no-untyped-call]
+        self._sending.clear()
         if not self._closed.done():
             self._closed.set_result(None)
 
 
-class _PatientSocket:
-    """A socket whose full buffer is no error, as the library takes it to be: nothing is sent yet.
+class _Bus(MessageBus):
+    """The library's connection, on a socket of ours."""
 
-    The library then waits until the socket can be written, and tries again.
-    """
-
-    def __init__(self, real: socket.socket) -> None:
-        self._real = real
-
-    def send(self, data: memoryview) -> int:
-        """Send what the socket takes now, and give its size."""
-        try:
-            return self._real.send(data)
-        except BlockingIOError:
-            return 0
+    @staticmethod
+    def _create_socket_for_transport(transport: str, options: dict[str, str]) -> Plain:
+        plain, stream, address = MessageBus._create_socket_for_transport(transport, options)
+        stream.close()
+        patient = PatientSocket(fileno=plain.detach())
+        return patient, patient.makefile("rwb"), address
 
 
-def _no_matter(sent: asyncio.Future[Plain]) -> None:
-    """Take note of a failure to send, which the end of the connection tells as well."""
-    if not sent.cancelled():
-        sent.exception()
+def _taken(message: Message, descriptors: Sequence[Descriptor]) -> Call:
+    return Call(
+        sender=message.sender or "",
+        path=message.path or "",
+        interface=message.interface or "",
+        member=message.member or "",
+        signature=message.signature,
+        body=[from_wire(value) for value in message.body],
+        wants_reply=not message.flags & MessageFlag.NO_REPLY_EXPECTED,
+        message=message,
+        descriptors=descriptors,
+    )
 
 
 def _call(
     destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
-) -> Message:
+) -> tuple[Message, Sequence[Descriptor]]:
     interface, _, method = member.rpartition(".")
     try:
         _require_sendable(list(zip(split(signature), body, strict=True)))
-        return Message(
+        values, copies = _to_send(signature, body)
+        message = Message(
             destination=destination,
             path=path,
             interface=interface or None,
             member=method,
             signature=signature,
-            body=[to_wire(s, value) for s, value in zip(split(signature), body, strict=True)],
+            body=values,
+            unix_fds=_numbers(copies),
         )
     except _UNFIT as error:
         raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+    return message, copies
+
+
+def _to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
+    """Give values as the library takes them, and copies of the open files among them."""
+    values: list[Plain] = []
+    copies: list[Descriptor] = []
+    for kind, value in zip(split(signature), body, strict=True):
+        if kind == "h":
+            values.append(len(copies))
+            copies.append(Descriptor.copy_of(value))
+        else:
+            values.append(to_wire(kind, value))
+    return values, copies
+
+
+def _numbers(descriptors: Sequence[Descriptor]) -> list[int]:
+    return [descriptor.fileno() for descriptor in descriptors]
 
 
 def _require_sendable(values: Sequence[tuple[str, Plain]]) -> None:
@@ -289,8 +338,9 @@ def _require_sendable(values: Sequence[tuple[str, Plain]]) -> None:
 def _bus(address: str) -> MessageBus:
     try:
         if address in {"system", "session"}:
-            return MessageBus(bus_type=BusType.SYSTEM if address == "system" else BusType.SESSION)
-        return MessageBus(bus_address=address)
+            kind = BusType.SYSTEM if address == "system" else BusType.SESSION
+            return _Bus(bus_type=kind, negotiate_unix_fd=True)
+        return _Bus(bus_address=address, negotiate_unix_fd=True)
     except (InvalidAddressError, ValueError) as error:
         raise BusError(f"{address} is not the address of a message bus: {error}") from None
 
@@ -304,6 +354,23 @@ def split(signature: str) -> list[str]:
             types.append(signature[start : index + 1])
             start = index + 1
     return types
+
+
+def received(
+    signature: str, body: Sequence[Plain], descriptors: Sequence[Descriptor]
+) -> list[Plain]:
+    """Put descriptors where a message's values name them by index; raises InvalidArgs."""
+    values = list(body)
+    for place, kind in enumerate(split(signature)):
+        if kind != "h":
+            continue
+        if not values[place] < len(descriptors):
+            raise InvalidArgs(
+                f"argument {place + 1} names the descriptor {values[place]}, counted from 0, of the"
+                f" {len(descriptors)} that came with the message"
+            )
+        values[place] = descriptors[values[place]]
+    return values
 
 
 def from_wire(value: Plain) -> Plain:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import structlog
 
 from opdbus.bus import paths, standard
-from opdbus.bus.connection import split
+from opdbus.bus.connection import received, split
 from opdbus.bus.limits import require_reply
 from opdbus.errors import (
     Internal,
@@ -88,6 +88,7 @@ class Dispatcher:
         """Start to answer a call."""
         if self._stopping:
             self._refuse(call, ShuttingDown())
+            call.close()
             return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
@@ -115,6 +116,7 @@ class Dispatcher:
         # here and not in the task: one that is cancelled before its first step never runs
         if task.cancelled():
             self._refuse(call, ShuttingDown())
+        call.close()
 
     async def _answer(self, call: Call) -> None:
         try:
@@ -154,7 +156,8 @@ class Dispatcher:
         face, method = _method(call, node)
         standard.require_signature(call, method.inputs)
         await self._authorize(call, method.action)
-        result = await getattr(face, snake(method.name))(*call.body)
+        arguments = received(method.inputs, call.body, call.descriptors)
+        result = await getattr(face, snake(method.name))(*arguments)
         outputs = len(split(method.outputs))
         return method.outputs, list(result) if outputs > 1 else [result] * outputs
 

@@ -1,141 +1,32 @@
-"""The objects on the bus: each converts, delegates to the house, and converts back."""
+"""State objects on the bus: all of them, and each; they convert, delegate, and convert back."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from opdbus import __version__
 from opdbus.bus import contract, names, paths
-from opdbus.bus.connection import Typed
 from opdbus.bus.dispatch import caller
-from opdbus.bus.limits import MAX_REPLY_BYTES, require_objects, require_reply, require_text
+from opdbus.bus.formats import chosen
+from opdbus.bus.limits import require_objects, require_reply, require_text
 from opdbus.bus.options import MAX_LIMIT, Options, page
-from opdbus.errors import InvalidArgs, LimitsExceeded, ModelError, NoModel, UnknownObject
+from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS, Thing, thing_of
 from opdbus.index.search import MODES
-from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
 from opdbus.state import publish
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from opdbus.bus.connection import Plain
-    from opdbus.config import Config
-    from opdbus.engine.embedder import Embedder
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.memory import Memory
     from opdbus.state.object import StateObject
 
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
-
-_FLOAT_BYTES: Final = 4
-
-
-class VectorizerFace:
-    """org.opdbus.Vectorizer1: the model, and what runs it."""
-
-    interface = contract.interface(names.VECTORIZER)
-
-    def __init__(self, config: Config, memory: Memory, declared: Declared) -> None:
-        self._config = config
-        self._memory = memory
-        self._declared = declared
-        self._truncated = 0
-
-    async def vectorize(self, text: str, options: dict[str, Plain]) -> list[float]:
-        """Embed one text."""
-        vectors = await self._embed([text], options)
-        return [float(x) for x in vectors[0]]
-
-    async def vectorize_many(
-        self, texts: Sequence[str], options: dict[str, Plain]
-    ) -> tuple[int, int, str, bytes]:
-        """Embed texts into row-major float32."""
-        vectors = await self._embed(texts, options)
-        rows, dimension = vectors.shape
-        return rows, dimension, "float32", vectors.astype("<f4").tobytes()
-
-    async def count_tokens(
-        self, texts: Sequence[str], options: dict[str, Plain]
-    ) -> tuple[int, list[int]]:
-        """Count the tokens of texts as if nothing were cut."""
-        require_text(texts)
-        embedder = await self._embedder(Options(options, {"level": str}))
-        return embedder.model.shape.max_tokens, await embedder.count_tokens(texts)
-
-    async def levels(self, options: dict[str, Plain]) -> list[tuple[str, str, int, str, str]]:
-        """List the levels."""
-        Options(options, {})
-        rows = [("none", "", 0, "available", "lexical search only")]
-        for level in LEVELS.values():
-            status, detail = await asyncio.to_thread(self._level_status, level.name)
-            rows.append((level.name, level.repository, level.dimension, status, detail))
-        return rows
-
-    async def reload(self, options: dict[str, Plain]) -> None:
-        """Read the state file again."""
-        Options(options, {})
-        await self._declared.load()
-
-    async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
-        engine = self._memory.ready
-        return {
-            "Level": self._config.vector_level,
-            "State": self._state(),
-            "RequestedProvider": str(self._config.execution_provider),
-            "Truncated": self._truncated,
-            "Version": __version__,
-            **(_engine_properties(engine.embedder) if engine else _NO_ENGINE),
-        }
-
-    def _state(self) -> str:
-        engine = self._memory.ready
-        if not self._declared.tried or (engine is None and self._config.vector_level != "none"):
-            return "loading"
-        fell = engine is not None and bool(engine.embedder.proven.fallbacks)
-        faulty = fell or self._declared.last_error or self._memory.last_fault
-        return "degraded" if faulty else "ready"
-
-    def _level_status(self, name: str) -> tuple[str, str]:
-        if name == self._config.vector_level:
-            engine = self._memory.ready
-            return ("loaded", engine.embedder.proven.provider.name) if engine else ("loading", "")
-        try:
-            where = folder.find(LEVELS[name], self._config)
-        except ModelError as error:
-            return "missing", str(error)
-        return "available", f"{where}; set OP_DBUS_VECTOR_LEVEL={name} to load it"
-
-    async def _embedder(self, options: Options) -> Embedder:
-        level = options.get("level", self._config.vector_level)
-        if level != self._config.vector_level:
-            if level not in LEVELS:
-                raise InvalidArgs(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
-            raise NoModel(
-                f"the level {level} is not loaded, {self._config.vector_level} is: set"
-                f" OP_DBUS_VECTOR_LEVEL={level} and restart op-dbus"
-            )
-        return (await self._memory.engine()).embedder
-
-    async def _embed(self, texts: Sequence[str], options: dict[str, Plain]) -> NDArray[Plain]:
-        checked = Options(options, {"level": str, "truncate": bool})
-        require_text(texts)
-        embedder = await self._embedder(checked)
-        size = len(texts) * embedder.dimension * _FLOAT_BYTES
-        if size > MAX_REPLY_BYTES:
-            most = MAX_REPLY_BYTES // (embedder.dimension * _FLOAT_BYTES)
-            raise LimitsExceeded(f"{len(texts)} vectors do not fit into a reply: {most} texts do")
-        found = await embedder.embed(texts, truncate=checked.get("truncate", default=True))
-        self._truncated += found.truncated
-        return found.vectors
 
 
 class StateFace:
@@ -282,9 +173,10 @@ async def similar(
 
 async def vector(memory: Memory, thing: Thing, options: dict[str, Plain]) -> tuple[int, str, bytes]:
     """Give a thing's vector as it goes over the bus."""
-    Options(options, {})
+    checked = Options(options, {"dtype": str, "dimensions": int})
     found = await memory.vector(thing)
-    return len(found), "float32", found.astype("<f4").tobytes()
+    wanted = chosen(checked, len(found))
+    return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
 async def describe(memory: Memory, thing: Thing) -> dict[str, Plain]:
@@ -331,38 +223,3 @@ def _hit(hit: Hit) -> WireHit:
         "snippet": hit.snippet,
     }
     return paths.of(*hit.thing), hit.score.total, details
-
-
-def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
-    proven, model = embedder.proven, embedder.model
-    return {
-        "Model": model.name,
-        "ModelRevision": model.weights_sha256,
-        "Dimension": embedder.dimension,
-        "MaxTokens": model.shape.max_tokens,
-        "Provider": proven.provider.name,
-        "Device": proven.hardware,
-        "Precision": proven.proof.precision,
-        "Fallbacks": [(fallback.provider, fallback.reason) for fallback in proven.fallbacks],
-        "Proof": {
-            "nodes": Typed("a{su}", dict(proven.proof.nodes)),
-            "checked_at": Typed("t", int(proven.proof.checked_at)),
-            "max_deviation": proven.proof.max_deviation,
-            "tolerance": proven.proof.tolerance,
-        },
-        "QueueDepth": embedder.scheduler.depth,
-    }
-
-
-_NO_ENGINE: Final[Mapping[str, Plain]] = {
-    "Model": "",
-    "ModelRevision": "",
-    "Dimension": 0,
-    "MaxTokens": 0,
-    "Provider": "",
-    "Device": "",
-    "Precision": "",
-    "Fallbacks": [],
-    "Proof": {},
-    "QueueDepth": 0,
-}

@@ -17,6 +17,15 @@ MAX_TEXT_BYTES: Final = 1 << 20
 MAX_OBJECTS: Final = 10_000
 # A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
 MAX_REPLY_BYTES: Final = 1 << 20
+# Of one bulk call: hours of computing.
+MAX_BULK_TEXTS: Final = 1_000_000
+MAX_BULK_FILE: Final = 1 << 30
+# Vectors of bulk calls are memory of ours until the caller closes their file: of one call, and of
+# all that run.
+MAX_BULK_BYTES: Final = 512 << 20
+MAX_BULK_BYTES_RUNNING: Final = 1 << 30
+MAX_BULK_CALLS: Final = 2
+MAX_BULK_CALLS_RUNNING: Final = 8
 
 
 def require_text(texts: Sequence[str]) -> None:

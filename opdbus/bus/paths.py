@@ -10,6 +10,7 @@ from opdbus.errors import UnknownObject
 
 ROOT: Final = "/org/opdbus"
 STATE: Final = "/org/opdbus/state"
+JOBS: Final = "/org/opdbus/job"
 
 _PLAIN: Final = string.ascii_letters + string.digits
 # each byte, read as Latin-1, that is not itself in a path

@@ -46,20 +46,23 @@ class Announcer:
 
     async def refresh(self, path: str, face: Face) -> None:
         """Send PropertiesChanged for what is not as it was at the last call."""
-        values = await face.properties()
-        properties = face.interface.properties
+        self.tell(path, face.interface.name, await face.properties())
+
+    def tell(self, path: str, interface: str, values: Mapping[str, Plain]) -> None:
+        """Send PropertiesChanged for values that were told otherwise; none: the object is gone."""
+        properties = contract.interface(interface).properties
         emitting = {n: v for n, v in values.items() if properties[n].emits == "true"}
-        before = self._told.get(path, {})
+        before = self._told.pop(path, {})
         changed = {
             name: Typed(properties[name].signature, value)
             for name, value in emitting.items()
             if before.get(name) != value
         }
-        self._told[path] = emitting
+        if emitting:
+            self._told[path] = emitting
         if before and changed:
-            name = face.interface.name
             member = f"{PROPERTIES}.PropertiesChanged"
-            self._connection.emit(path, member, "sa{sv}as", name, changed, [])
+            self._connection.emit(path, member, "sa{sv}as", interface, changed, [])
 
     def _state(self, member: str, *body: Plain) -> None:
         self._emit(paths.STATE, names.STATE, member, *body)

@@ -14,27 +14,33 @@ from opdbus.index.catalogue import Thing
 
 if TYPE_CHECKING:
     from opdbus.bus.dispatch import Face
+    from opdbus.bus.jobs import Jobs
     from opdbus.index.finder import Finder
     from opdbus.index.memory import Memory
 
 
 class Tree:
-    """Two fixed objects, and one below them for each thing in memory."""
+    """Two fixed objects, one below them for each thing in memory, and one for each job."""
 
-    def __init__(self, vectorizer: Face, state: Face, memory: Memory, finder: Finder) -> None:
+    def __init__(
+        self, vectorizer: Face, state: Face, memory: Memory, finder: Finder, jobs: Jobs
+    ) -> None:
         self._fixed = {
             "/": Node((), lambda: ["org"]),
             "/org": Node((), lambda: ["opdbus"]),
-            paths.ROOT: Node((vectorizer,), lambda: ["state"]),
+            paths.ROOT: Node((vectorizer,), lambda: ["job", "state"]),
             paths.STATE: Node((state,), lambda: self._below(paths.STATE)),
         }
         self._memory = memory
+        self._jobs = jobs
         self._finder = finder
 
     def find(self, path: str) -> Node | None:
         """Give the node at a path, or None."""
         if path in self._fixed:
             return self._fixed[path]
+        if (path + "/").startswith(f"{paths.JOBS}/"):
+            return self._jobs.find(path)
         try:
             thing = thing_at(path)
         except UnknownObject:

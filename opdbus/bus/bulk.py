@@ -1,0 +1,214 @@
+"""Many texts at once: from a file of the caller's to a file of vectors, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.bus.descriptors import Descriptor
+from opdbus.bus.dispatch import caller
+from opdbus.bus.limits import (
+    MAX_BULK_BYTES,
+    MAX_BULK_BYTES_RUNNING,
+    MAX_BULK_CALLS,
+    MAX_BULK_CALLS_RUNNING,
+)
+from opdbus.bus.texts import TextFile
+from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import ParamSpec, TypeVar
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from opdbus.bus.formats import Format
+    from opdbus.bus.jobs import Job, Jobs
+    from opdbus.engine.embedder import Embedder
+    from opdbus.engine.tokenizer import Tokens
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+# A call of more texts is a job that others see.
+JOB_TEXTS: Final = 10_000
+# Windows of one call on their way: the model has work while the next one is read and tokenized.
+_WINDOWS: Final = 3
+# Few, so that a person's text never waits long for a thread of the tokenizer's.
+_TOKENIZED_AT_ONCE: Final = 128
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a caller wants: vectors in which format, texts cut or not, a job to be seen or not."""
+
+    format: Format
+    truncate: bool
+    is_job: bool
+
+
+class Vectors(NamedTuple):
+    """A sealed file of row-major vectors, and how many of the texts were cut."""
+
+    file: Descriptor
+    rows: int
+    truncated: int
+
+
+class Bulk:
+    """All bulk calls: their limits, and threads of their own.
+
+    A file system that hangs stops bulk calls, and nothing else.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self._calls: Counter[str] = Counter()
+        self._bytes = 0
+        self._threads = ThreadPoolExecutor(MAX_BULK_CALLS_RUNNING, thread_name_prefix="bulk")
+
+    async def run(self, embedder: Embedder, texts: Descriptor, order: Order) -> Vectors:
+        """Embed the texts of a file, of which no more is held than a few thousand texts.
+
+        Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. A caller who is
+        cancelled takes all work back.
+        """
+        # a thread may still read when the call, and with it the caller's own, has ended
+        file = Descriptor.copy_of(texts)
+        with self._counted(caller.get().sender):
+            source = await self.on_thread(TextFile, file)
+            lines = (await self.on_thread(source.measure)).lines
+            with self._reserved(lines * order.format.row_bytes):
+                is_seen = order.is_job or lines > JOB_TEXTS
+                sink = Sink(order.format)
+                with self.jobs.begin("bulk", lines, is_seen=is_seen) as job:
+                    work = _Work(self, embedder, order, job)
+                    await job.run(work.stream(source, sink))
+                return Vectors(await self.on_thread(sink.sealed), job.done, work.truncated)
+
+    async def on_thread(self, work: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
+        """Do what blocks on a thread of bulk calls."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    @contextmanager
+    def _counted(self, sender: str) -> Iterator[None]:
+        running = self._calls.total()
+        if self._calls[sender] >= MAX_BULK_CALLS or running >= MAX_BULK_CALLS_RUNNING:
+            raise LimitsExceeded(
+                f"{self._calls[sender]} bulk calls of yours are running, {running} of all callers;"
+                f" the limits are {MAX_BULK_CALLS} and {MAX_BULK_CALLS_RUNNING}: wait for one"
+            )
+        self._calls[sender] += 1
+        try:
+            yield
+        finally:
+            self._calls -= Counter({sender: 1})
+
+    @contextmanager
+    def _reserved(self, size: int) -> Iterator[None]:
+        if size > MAX_BULK_BYTES:
+            raise LimitsExceeded(
+                f"the vectors would take {size >> 20} MiB, past the limit of"
+                f" {MAX_BULK_BYTES >> 20} MiB a call: send fewer texts, or ask for a smaller dtype"
+                " or fewer dimensions"
+            )
+        if self._bytes + size > MAX_BULK_BYTES_RUNNING:
+            raise LimitsExceeded(
+                f"running bulk calls have reserved {self._bytes >> 20} of"
+                f" {MAX_BULK_BYTES_RUNNING >> 20} MiB, and this one needs {size >> 20}: ask later"
+            )
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+
+class Sink:
+    """A file in memory that vectors are written into, in any order, and that is then sealed."""
+
+    def __init__(self, wanted: Format) -> None:
+        self._format = wanted
+        number = os.memfd_create("op-dbus-vectors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._file = Descriptor(number)
+
+    def write(self, first: int, vectors: NDArray[np.float32]) -> None:
+        """Write vectors (n, d) from the row `first` on; blocks."""
+        data = memoryview(self._format.encode(vectors))
+        offset = first * self._format.row_bytes
+        try:
+            while data:
+                written = os.pwrite(self._file.fileno(), data, offset)
+                data, offset = data[written:], offset + written
+        except OSError as error:
+            raise LimitsExceeded(
+                f"there is no memory for the vectors: {error}; send fewer texts"
+            ) from None
+
+    def sealed(self) -> Descriptor:
+        """Give the file, which nobody can change any more."""
+        fcntl.fcntl(self._file.fileno(), fcntl.F_ADD_SEALS, _SEALS)
+        return self._file
+
+
+class _Work:
+    """One call's texts on their way, window by window."""
+
+    def __init__(self, bulk: Bulk, embedder: Embedder, order: Order, job: Job) -> None:
+        self._bulk = bulk
+        self._embedder = embedder
+        self._order = order
+        self._job = job
+        self.truncated = 0
+
+    async def stream(self, source: TextFile, sink: Sink) -> None:
+        """Read, compute and write until the file ends, several windows at a time."""
+        flying: deque[asyncio.Task[None]] = deque()
+        row = 0
+        try:
+            while texts := await self._bulk.on_thread(source.window):
+                self._require_counted(row + len(texts))
+                if len(flying) == _WINDOWS:
+                    await flying.popleft()
+                flying.append(asyncio.create_task(self._embed(texts, row, sink)))
+                row += len(texts)
+            while flying:
+                await flying.popleft()
+        finally:
+            for task in flying:
+                task.cancel()
+            await asyncio.gather(*flying, return_exceptions=True)
+
+    async def _embed(self, texts: Sequence[str], row: int, sink: Sink) -> None:
+        rows: list[Tokens] = []
+        for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
+            rows += await self._embedder.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
+        self._note_truncated(rows, row)
+        vectors = await self._embedder.scheduler.embed(rows, bulk=True)
+        await self._bulk.on_thread(sink.write, row, vectors)
+        self._job.advance(len(rows))
+
+    def _note_truncated(self, rows: Sequence[Tokens], first: int) -> None:
+        cut = [number for number, row in enumerate(rows, first + 1) if row.truncated]
+        if cut and not self._order.truncate:
+            raise Truncated(
+                f"the text of line {cut[0]} is longer than the"
+                f" {self._embedder.model.shape.max_tokens} tokens that the model reads: shorten it,"
+                " or allow `truncate`"
+            )
+        self.truncated += len(cut)
+
+    def _require_counted(self, rows: int) -> None:
+        if rows > self._job.total:
+            raise InvalidArgs(
+                f"the file held {self._job.total} lines and now holds more: leave it alone until"
+                " its vectors are there"
+            )

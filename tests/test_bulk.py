@@ -1,0 +1,311 @@
+"""Bulk calls: files in, sealed files out, in bounded memory, and nothing left open."""
+
+import asyncio
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from bulky import DIMENSION, Engine, in_memory, lines, open_files, vector_of
+from running import PATIENCE_SECONDS
+
+from opdbus.bus.bulk import JOB_TEXTS, Bulk, Order, Vectors
+from opdbus.bus.descriptors import Descriptor
+from opdbus.bus.dispatch import Caller, caller
+from opdbus.bus.formats import Format
+from opdbus.bus.jobs import Jobs
+from opdbus.bus.limits import MAX_BULK_CALLS, MAX_BULK_CALLS_RUNNING
+from opdbus.bus.texts import WINDOW_TEXTS
+from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
+
+FLOATS = Order(Format("float32", DIMENSION), truncate=True, is_job=False)
+
+
+def run(work: Callable[[Bulk], Awaitable[Any]]) -> Any:
+    """Do work as a caller, with bulk calls that run nowhere else."""
+
+    async def both() -> Any:
+        caller.set(Caller(":1.5", 1000))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await work(Bulk(Jobs(lambda *_: None)))
+
+    return asyncio.run(both())
+
+
+def embedded(texts: list[str], order: Order = FLOATS) -> tuple[bytes, Vectors]:
+    """Embed texts, and give what is in the file."""
+
+    async def work(bulk: Bulk) -> tuple[bytes, Vectors]:
+        found = await bulk.run(Engine(), in_memory(lines(texts)), order)
+        return os.pread(found.file.fileno(), 1 << 30, 0), found
+
+    answer: tuple[bytes, Vectors] = run(work)
+    return answer
+
+
+@pytest.mark.parametrize("count", [0, 1, WINDOW_TEXTS, WINDOW_TEXTS * 5 + 7])
+def test_each_text_has_its_row(count: int) -> None:
+    """Write the vectors in the order of the lines, however many windows they take."""
+    texts = [f"text {number % 500}" for number in range(count)]
+    data, found = embedded(texts)
+    rows = np.frombuffer(data, "<f4").reshape(found.rows, DIMENSION)
+    assert found.rows == count
+    known = {text: vector_of(text) for text in set(texts)}
+    assert all((row == known[text]).all() for row, text in zip(rows, texts, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "ubinary"])
+def test_rows_are_in_the_format_that_is_asked_for(dtype: str) -> None:
+    """Write what the format makes of the vectors, cut to the dimensions."""
+    texts = [f"text {number}" for number in range(3000)]
+    wanted = Format(dtype, 5)
+    data, _ = embedded(texts, Order(wanted, truncate=True, is_job=False))
+    assert data == wanted.encode(np.array([vector_of(text) for text in texts]))
+
+
+def test_nobody_can_change_the_answer() -> None:
+    """Seal the file: no writing, growing, shrinking, nor mapping to write, nor unsealing."""
+    _, found = embedded(["a", "b"])
+    number = found.file.fileno()
+    assert fcntl.fcntl(number, fcntl.F_GET_SEALS) == 0b1111
+    assert os.get_inheritable(number) is False
+    assert os.lseek(number, 0, os.SEEK_CUR) == 0
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: os.pwrite(number, b"x", 0),
+        lambda: os.ftruncate(number, 0),
+        lambda: os.ftruncate(number, 1 << 20),
+        lambda: mmap.mmap(number, 0),
+    )
+    for change in changes:
+        with pytest.raises(PermissionError):
+            change()
+
+
+def test_few_texts_are_held_at_a_time() -> None:
+    """Keep three windows on their way: the model always has work, and never all of it."""
+    engine = Engine(pace=0.05)
+
+    async def work(bulk: Bulk) -> None:
+        await bulk.run(engine, in_memory(lines(["x"] * WINDOW_TEXTS * 12)), FLOATS)
+
+    run(work)
+    assert engine.calls == 12
+    assert engine.most == 3 * WINDOW_TEXTS
+
+
+def test_what_is_cut_is_counted_or_refused() -> None:
+    """Count texts that were cut, and where that is not allowed name the first one's line."""
+    texts = ["short", "x" * 200, "short", "x" * 200]
+    assert embedded(texts)[1].truncated == 2
+    with pytest.raises(Truncated, match="line 2 is longer than the 100 tokens"):
+        embedded(texts, Order(Format("float32", DIMENSION), truncate=False, is_job=False))
+
+
+def test_a_fault_in_any_line_ends_the_call() -> None:
+    """Raise InvalidArgs for the first line that is no JSON string, late as it may come."""
+
+    async def work(bulk: Bulk) -> None:
+        content = lines(["x"] * 9000) + b"oops\n"
+        await bulk.run(Engine(), in_memory(content), FLOATS)
+
+    with pytest.raises(InvalidArgs, match="line 9001, column 1 "):
+        run(work)
+
+
+def test_a_fault_of_the_engine_ends_the_call() -> None:
+    """Let the engine's own error out, and leave none of the windows behind."""
+
+    class Failing(Engine):
+        async def embed(self, rows: Any, *, bulk: bool = False) -> Any:
+            if self.calls == 3:
+                raise LimitsExceeded("the engine is out of order")
+            return await super().embed(rows, bulk=bulk)
+
+    engine = Failing()
+
+    async def work(bulk: Bulk) -> None:
+        with pytest.raises(LimitsExceeded, match="out of order"):
+            await bulk.run(engine, in_memory(lines(["x"] * WINDOW_TEXTS * 20)), FLOATS)
+        assert len(asyncio.all_tasks()) == 1
+
+    run(work)
+    assert engine.held == 0
+
+
+def test_a_file_that_gets_more_lines_is_refused() -> None:
+    """Write no more vectors than room was reserved for."""
+    file = in_memory(b'"' + b"x" * 399_997 + b'"\n')
+
+    class Changing(Bulk):
+        async def on_thread(self, work: Any, *args: Any) -> Any:
+            found = await super().on_thread(work, *args)
+            if getattr(work, "__name__", "") == "measure":
+                os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0)
+            return found
+
+    async def work(_bulk: Bulk) -> None:
+        with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
+            await Changing(Jobs(lambda *_: None)).run(Engine(), file, FLOATS)
+
+    run(work)
+
+
+def test_what_would_not_fit_is_refused_before_it_is_computed() -> None:
+    """Raise LimitsExceeded at once for vectors past 512 MiB, and take fewer dimensions."""
+    texts = in_memory(b'"x"\n' * 600_000)
+    engine = Engine()
+
+    async def work(bulk: Bulk) -> None:
+        wide = Order(Format("float32", 384), truncate=True, is_job=False)
+        with pytest.raises(LimitsExceeded, match="878 MiB, past the limit of 512 MiB"):
+            await bulk.run(engine, texts, wide)
+
+    run(work)
+    assert engine.calls == 0
+
+
+def test_memory_is_reserved_for_all_calls_together() -> None:
+    """Refuse the call that would take the running ones past 1 GiB, and take it afterwards."""
+    texts = in_memory(b'"x"\n' * 330_000)
+    order = Order(Format("float32", 384), truncate=True, is_job=False)
+
+    async def work(bulk: Bulk) -> None:
+        calls = []
+        for number in range(2):
+            caller.set(Caller(f":1.{number}", 1000))
+            engine = Engine(asyncio.Event())
+            calls.append(asyncio.create_task(bulk.run(engine, texts, order)))
+            await engine.begun.wait()
+        caller.set(Caller(":1.9", 1000))
+        with pytest.raises(LimitsExceeded, match="reserved 966 of 1024 MiB"):
+            await bulk.run(engine, texts, order)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        small = in_memory(lines(["x"]))
+        assert (await bulk.run(Engine(), small, FLOATS)).rows == 1
+
+    run(work)
+
+
+def test_a_caller_has_two_calls_at_a_time() -> None:
+    """Refuse a third call of one caller at once, serve others, and count calls that have ended."""
+
+    async def work(bulk: Bulk) -> None:
+        engine = Engine(asyncio.Event())
+        file = in_memory(lines(["x"]))
+        calls = []
+        for number in range(MAX_BULK_CALLS_RUNNING):
+            caller.set(Caller(f":1.{number // MAX_BULK_CALLS}", 1000))
+            calls.append(asyncio.create_task(bulk.run(engine, file, FLOATS)))
+        await asyncio.sleep(0)
+        with pytest.raises(LimitsExceeded, match="2 bulk calls of yours are running, 8 of all"):
+            await bulk.run(engine, file, FLOATS)
+        caller.set(Caller(":1.99", 1000))
+        with pytest.raises(LimitsExceeded, match="0 bulk calls of yours are running, 8 of all"):
+            await bulk.run(engine, file, FLOATS)
+        assert engine.hold
+        engine.hold.set()
+        assert [found.rows for found in await asyncio.gather(*calls)] == [1] * 8
+        assert (await bulk.run(engine, file, FLOATS)).rows == 1
+
+    run(work)
+
+
+async def _until_idle(bulk: Bulk) -> None:
+    """Wait until no thread works for bulk calls."""
+    all_free = threading.Barrier(MAX_BULK_CALLS_RUNNING)
+    waits = (bulk.on_thread(all_free.wait) for _ in range(MAX_BULK_CALLS_RUNNING))
+    await asyncio.gather(*waits)
+
+
+def test_a_caller_who_leaves_stops_the_work() -> None:
+    """Take every window back from the engine, close every file, and free the caller's place."""
+    before = open_files()
+
+    async def work(bulk: Bulk) -> None:
+        engine = Engine(asyncio.Event())
+        file = in_memory(lines(["x"] * WINDOW_TEXTS * 20))
+        for _ in range(MAX_BULK_CALLS + 1):
+            engine.begun.clear()
+            call = asyncio.create_task(bulk.run(engine, file, FLOATS))
+            await engine.begun.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert engine.held == 0
+            assert len(asyncio.all_tasks()) == 1
+        file.close()
+        await _until_idle(bulk)
+        assert engine.computed == 0
+
+    inside = open_files()
+    run(work)
+    assert open_files() == inside == before
+
+
+def test_many_texts_are_a_job() -> None:
+    """Show a call past 10,000 texts as a job, a smaller one only if that is asked for."""
+
+    async def work(bulk: Bulk) -> list[tuple[int, str]]:
+        for count, is_job in ((JOB_TEXTS, False), (JOB_TEXTS + 1, False), (5, True)):
+            order = Order(FLOATS.format, truncate=True, is_job=is_job)
+            await bulk.run(Engine(), in_memory(lines(["x"] * count)), order)
+        nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
+        values = [await node.faces[0].properties() for node in nodes if node]
+        return [(v["Done"], v["State"]) for v in values]
+
+    assert run(work) == [(JOB_TEXTS + 1, "done"), (5, "done")]
+
+
+def test_a_job_can_be_cancelled() -> None:
+    """Answer Cancelled to the caller of a job that is cancelled, and take the work back."""
+
+    async def work(bulk: Bulk) -> None:
+        engine = Engine(asyncio.Event())
+        order = Order(FLOATS.format, truncate=True, is_job=True)
+        call = asyncio.create_task(bulk.run(engine, in_memory(lines(["x"] * 5000)), order))
+        await engine.begun.wait()
+        node = bulk.jobs.find(bulk.jobs.paths()[0])
+        assert node
+        await node.faces[0].cancel()  # type: ignore[attr-defined] -- it is a JobFace
+        with pytest.raises(Cancelled):
+            await call
+        assert (engine.held, engine.computed) == (0, 0)
+
+    run(work)
+
+
+def test_the_callers_file_may_be_closed_while_a_thread_reads() -> None:
+    """Read from a copy: closing what the call brought neither hurts nor leaks."""
+    before = open_files()
+
+    async def work(bulk: Bulk) -> int:
+        file = in_memory(lines(["x"] * 10_000))
+        call = asyncio.create_task(bulk.run(Engine(), file, FLOATS))
+        await asyncio.sleep(0)
+        file.close()
+        return (await call).rows
+
+    assert run(work) == 10_000
+    assert open_files() == before
+
+
+def test_a_descriptor_is_closed_with_its_holder() -> None:
+    """Close a file when it is told to, and when nobody holds it any more."""
+    before = open_files()
+    file = in_memory(b"")
+    copy = Descriptor.copy_of(file)
+    assert open_files() == before + 2
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="is closed"):
+        file.fileno()
+    del copy
+    assert open_files() == before
+    with pytest.raises(ValueError, match="is not an open file"):
+        Descriptor.copy_of(987654)

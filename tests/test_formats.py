@@ -1,0 +1,80 @@
+"""Vectors as bytes: cut, made of length 1 again, and in each dtype."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdbus.bus.formats import BITS, Format, chosen
+from opdbus.bus.options import Options
+from opdbus.errors import InvalidArgs
+
+
+def unit(rows: int, dimension: int, seed: int = 0) -> np.ndarray:
+    """Make vectors of length 1."""
+    vectors = np.random.default_rng(seed).normal(size=(rows, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@given(st.integers(1, 40), st.integers(0, 5), st.sampled_from(sorted(BITS)), st.data())
+def test_rows_have_their_bytes(dimension: int, rows: int, dtype: str, data: st.DataObject) -> None:
+    """Give exactly `row_bytes` for each vector, whatever is asked for."""
+    wanted = Format(dtype, data.draw(st.integers(1, dimension)))
+    assert len(wanted.encode(unit(rows, dimension))) == rows * wanted.row_bytes
+
+
+def test_float32_is_the_vector_itself() -> None:
+    """Change nothing where nothing is asked for."""
+    vectors = unit(3, 10)
+    assert Format("float32", 10).encode(vectors) == vectors.astype("<f4").tobytes()
+
+
+def test_fewer_dimensions_have_length_1() -> None:
+    """Keep the first numbers, in proportion, and make the vector of length 1 again."""
+    vectors = unit(4, 10)
+    cut = Format("float32", 4).shorten(vectors)
+    assert cut.shape == (4, 4)
+    assert cut.dtype == np.float32
+    assert np.allclose(np.linalg.norm(cut, axis=1), 1)
+    assert np.allclose(cut[1] / cut[1][0], vectors[1, :4] / vectors[1, 0], rtol=1e-5)
+
+
+def test_nothing_stays_nothing() -> None:
+    """Give zeros, not NaN, for a vector that is 0 in the dimensions that are kept."""
+    assert not Format("float32", 2).shorten(np.array([[0, 0, 1]], np.float32)).any()
+
+
+def test_float16_and_int8_are_near() -> None:
+    """Keep the direction of a vector in 16 and in 8 bits."""
+    vectors = unit(5, 384)
+    half = np.frombuffer(Format("float16", 384).encode(vectors), "<f2").reshape(5, 384)
+    assert np.abs(half - vectors).max() < 1e-4
+    small = np.frombuffer(Format("int8", 384).encode(vectors), np.int8).reshape(5, 384)
+    assert (small == np.rint(vectors * 127)).all()
+
+
+def test_int8_holds_the_extremes() -> None:
+    """Keep 1 and -1 apart, also where rounding has made them a little more."""
+    data = Format("int8", 2).encode(np.array([[1.01, -1.01]], np.float32))
+    assert np.frombuffer(data, np.int8).tolist() == [127, -127]
+
+
+def test_ubinary_is_a_bit_for_each_number_above_0() -> None:
+    """Put the first number into the highest bit, and fill the last byte with 0."""
+    vectors = np.array([[0.5, -0.5, 0, 0.1, -1, -1, -1, 0.2, 0.3]], np.float32)
+    assert Format("ubinary", 9).encode(vectors) == bytes([0b10010001, 0b10000000])
+
+
+def test_what_is_not_asked_for_is_the_whole_vector() -> None:
+    """Choose float32 and all dimensions by default."""
+    assert chosen(Options({}, {}), 384) == Format("float32", 384)
+
+
+@pytest.mark.parametrize(
+    "given", [{"dtype": "float64"}, {"dtype": ""}, {"dimensions": 0}, {"dimensions": 385},
+              {"dimensions": -1}],
+)  # fmt: skip
+def test_what_no_model_has_is_refused(given: dict[str, object]) -> None:
+    """Raise InvalidArgs for an unknown dtype and for dimensions that the model has not."""
+    with pytest.raises(InvalidArgs, match=r"there are float32|from 1 to 384"):
+        chosen(Options(given, {"dtype": str, "dimensions": int}), 384)
