@@ -1,6 +1,7 @@
 """What tests of bulk calls need: files of texts, engines in memory, open files counted."""
 
 import asyncio
+import gc
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -27,8 +28,10 @@ def in_memory(content: bytes) -> Descriptor:
     return file
 
 
-def open_files() -> int:
-    """Count the files that this process has open."""
+def open_files(*, settled: bool = False) -> int:
+    """Count the files that this process has open; first without what other tests left behind."""
+    if settled:
+        gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
