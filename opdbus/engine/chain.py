@@ -54,6 +54,8 @@ class Proven:
     proof: Proof
     fallbacks: tuple[Fallback, ...]
     placement: Placement
+    # what the weights take on the disk, and about what they take in memory
+    weight_bytes: int
     # what the precision was chosen by; None where the provider has only one, or a setting chose
     report: gate.Report | None = None
 
@@ -67,14 +69,17 @@ class Chain:
     opener: Open = open_session
     host: Host = HERE
 
-    async def choose(self, names: Sequence[str]) -> Proven:
-        """Open and prove sessions on the first of the named providers that can be had.
+    async def choose(self, lost: Sequence[Fallback] = ()) -> Proven:
+        """Open and prove sessions on the first of the wanted providers that can be had.
 
-        Takes about a second, and some more where a graph or a gate's report is not yet kept.
+        Those that were `lost` come last: they may be all that there is. Takes about a second, and
+        some more where a graph or a gate's report is not yet kept.
         Raises ProviderError with every reason, ModelError.
         """
-        fallbacks: list[Fallback] = []
-        for provider in candidates(names, self.host):
+        rows = candidates(self.config.execution_provider.names, self.host)
+        gone = {fallback.provider for fallback in lost}
+        fallbacks = list(lost)
+        for provider in sorted(rows, key=lambda row: row.name in gone):
             try:
                 return await self._try(provider, tuple(fallbacks))
             except ProviderError as error:
@@ -94,7 +99,8 @@ class Chain:
             self._proven, built, provider, list(devices), placement
         )
         hardware = ", ".join(devices.values())
-        return Proven(sessions, provider, hardware, proof, fallbacks, placement, report)
+        size = built.data.stat().st_size
+        return Proven(sessions, provider, hardware, proof, fallbacks, placement, size, report)
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:
         """Give the precisions that may be used, the one that a setting names or all."""

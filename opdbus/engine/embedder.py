@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opdbus.engine.budget import Budget
 from opdbus.engine.chain import Chain
+from opdbus.engine.host import HERE
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.session import open_session
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ShuttingDown, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from typing import TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.config import Config
-    from opdbus.engine.chain import Open, Proven
+    from opdbus.engine.chain import Fallback, Open, Proven
+    from opdbus.engine.host import Host
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
@@ -58,6 +60,8 @@ class Embedder:
         # not asyncio's own threads, which everything else needs: the database, the shutdown
         self._threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._closed = False
+        self._holders = 0
+        self._released = asyncio.Event()
 
     def close(self) -> None:
         """Drop the texts that wait to be tokenized, without waiting for those that are."""
@@ -88,15 +92,32 @@ class Embedder:
         Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
         the queue has no room, ProviderLost, ShuttingDown.
         """
-        rows = await self.tokenize(texts)
-        cut = [number for number, row in enumerate(rows) if row.truncated]
-        if cut and not truncate:
-            raise Truncated(
-                f"{len(cut)} of {len(rows)} texts are longer than the"
-                f" {self.model.shape.max_tokens} tokens that the model reads; the first is number"
-                f" {cut[0]}, counted from 0: shorten it, or allow `truncate`"
-            )
-        return Embedding(await self.scheduler.embed(rows), len(cut))
+        with self.held():
+            rows = await self.tokenize(texts)
+            cut = [number for number, row in enumerate(rows) if row.truncated]
+            if cut and not truncate:
+                raise Truncated(
+                    f"{len(cut)} of {len(rows)} texts are longer than the"
+                    f" {self.model.shape.max_tokens} tokens that the model reads; the first is"
+                    f" number {cut[0]}, counted from 0: shorten it, or allow `truncate`"
+                )
+            return Embedding(await self.scheduler.embed(rows), len(cut))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the engine from being closed while it is worked with in several steps."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._released.set()
+
+    async def drained(self) -> None:
+        """Wait until nobody holds the engine any more."""
+        while self._holders:
+            self._released.clear()
+            await self._released.wait()
 
     async def _on_thread(self, work: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
         if self._closed:
@@ -106,13 +127,17 @@ class Embedder:
 
 @asynccontextmanager
 async def open_embedder(
-    model: Model, config: Config, opener: Open = open_session
+    model: Model,
+    config: Config,
+    opener: Open = open_session,
+    host: Host = HERE,
+    lost: Sequence[Fallback] = (),
 ) -> AsyncIterator[Embedder]:
     """Build the graph if need be, open and prove sessions, and serve until closed.
 
-    Raises ModelError and ProviderError.
+    Providers that were `lost` are tried last. Raises ModelError and ProviderError.
     """
-    proven = await Chain(model, config, opener).choose(config.execution_provider.names)
+    proven = await Chain(model, config, opener, host).choose(lost)
     tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
     scheduler = Scheduler(

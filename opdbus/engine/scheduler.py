@@ -126,6 +126,11 @@ class Scheduler:
         return sum(job.left for job in self._jobs.values())
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._stopping
+
+    @property
     def budget(self) -> int:
         """Most tokens a batch, as of now."""
         return self._budget.tokens
@@ -134,11 +139,6 @@ class Scheduler:
     def lanes(self) -> int:
         """Count the batches that may run at once."""
         return len(self._threads)
-
-    async def drained(self) -> None:
-        """Wait until everything that was asked for is done, while no more is asked for."""
-        while jobs := [job.done for job in self._jobs.values()]:
-            await asyncio.wait(jobs)
 
     async def embed(self, rows: Sequence[Tokens], *, bulk: bool = False) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.

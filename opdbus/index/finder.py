@@ -9,6 +9,7 @@ import numpy as np
 
 from opdbus.index import lexical
 from opdbus.index.catalogue import Thing, matches, thing_of
+from opdbus.index.rerank import RERANKED
 from opdbus.index.search import ceiling, rank, relevant
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from opdbus.index.catalogue import View
     from opdbus.index.embedded import Engine
     from opdbus.index.memory import Memory
+    from opdbus.index.rerank import Reranker
     from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
 
@@ -61,20 +63,23 @@ class _Query:
 class Finder:
     """Searches a memory; every answer is exact, over all objects that match the page."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, reranker: Reranker | None = None) -> None:
         self._memory = memory
+        self._reranker = reranker
 
-    async def search(self, question: str, page: Page, mode: str = "hybrid") -> list[Hit]:
+    async def search(
+        self, question: str, page: Page, mode: str = "hybrid", level: str = ""
+    ) -> list[Hit]:
         """Find the things that best answer a question, best first.
 
-        `mode` is one of search.MODES; hybrid and vector wait for the model. Raises NoModel.
+        `mode` is one of search.MODES; hybrid and vector wait for the model. With a `level`, the
+        best ones are put in order by that level's model. Raises NoModel, ModelError.
         """
         matches = await self._matches(question) if mode != "vector" else {}
         if mode == "lexical":
             return await self._hits(page, _Query(question, matches))
-        engine = await self._memory.engine()
-        vector = (await engine.embedder.embed([question])).vectors[0]
-        return await self._hits(page, _Query(question, matches, (engine, vector)))
+        query = _Query(question, matches, await self._memory.ask(question))
+        return await self._hits(page, query, level)
 
     async def similar(self, thing: Thing, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
@@ -93,7 +98,17 @@ class Finder:
         objects = len(self._memory.catalogue.view().entries)
         return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
-    async def _hits(self, page: Page, query: _Query) -> list[Hit]:
+    async def _hits(self, page: Page, query: _Query, level: str = "") -> list[Hit]:
+        enough = max(page.offset + page.limit, RERANKED if level else 0)
+        found = self._ranked(page, query, enough)
+        if level and self._reranker:
+            best = [(entry, score.lexical) for entry, score in found[:RERANKED]]
+            contents = await self._memory.content([entry for entry, _ in best])
+            order = await self._reranker.order(query.question, best, contents, level)
+            found = order + found[RERANKED:]
+        return await self._read(found[page.offset : page.offset + page.limit])
+
+    def _ranked(self, page: Page, query: _Query, enough: int) -> list[tuple[Entry, Score]]:
         view = self._memory.catalogue.view()
         cosines = _cosines(*query.vector, view) if query.vector else None
         shares = np.zeros(len(view.entries), np.float32)
@@ -108,9 +123,9 @@ class Finder:
             if thing != query.without and matches(entry, page.wanted or {}):
                 # a thing counts once, by its best entry
                 found.setdefault(thing, (entry, score))
-            if len(found) == page.offset + page.limit:
+            if len(found) == enough:
                 break
-        return await self._read(list(found.values())[page.offset :])
+        return list(found.values())
 
     async def _read(self, found: Sequence[tuple[Entry, Score]]) -> list[Hit]:
         contents = await self._memory.content([entry for entry, _ in found])

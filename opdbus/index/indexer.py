@@ -53,15 +53,19 @@ class Indexer:
 
         `on_fault` is told what failed, and "" when it no longer does.
         """
-        engine = await self._memory.engine()
         failures = 0
         while True:
             await self._memory.stale.wait()
             self._memory.stale.clear()
+            engine = await self._memory.engine()
             try:
-                await self._catch_up(engine)
+                with engine.embedder.held():
+                    await self._catch_up(engine)
             except ShuttingDown:
-                raise
+                if self._memory.ready is engine:
+                    raise
+                # another engine took its place meanwhile
+                self._memory.stale.set()
             except OpDbusError as error:
                 delay = self._retry_seconds[min(failures, len(self._retry_seconds) - 1)]
                 failures += 1
@@ -74,7 +78,7 @@ class Indexer:
 
     async def _catch_up(self, engine: Engine) -> None:
         computed = 0
-        while pending := self._memory.pending()[:_WINDOW]:
+        while (pending := self._memory.pending()[:_WINDOW]) and self._memory.ready is engine:
             done = await self._embed(engine, pending)
             computed += done
             if not done:

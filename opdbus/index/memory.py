@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from opdbus.errors import AccessDenied, NoModel, NoVector
+from opdbus.errors import AccessDenied, NoModel, NoVector, ProviderLost, ShuttingDown
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
 from opdbus.index.embedded import Engine, stored_vectors
@@ -85,16 +85,25 @@ class Memory:
     # the engine
 
     async def attach(self, embedder: Embedder) -> int:
-        """Take an engine, load the vectors that it made before, and give their number."""
+        """Take an engine, load the vectors of its kind that are kept, and give their number.
+
+        It takes the place of the one before, if there was one.
+        """
         engine = Engine(embedder)
         wanted = {entry.text_digest for entry in self.catalogue}
         digests, matrix = await self.archive.read(
             lambda store: stored_vectors(store, wanted, engine)
         )
         engine.vectors.add(digests, matrix)
+        self.detach()
         self._engine.set_result(engine)
         self.stale.set()
         return len(digests)
+
+    def detach(self) -> None:
+        """Have whoever needs vectors wait for the next engine: the one before is gone."""
+        if self._engine.done():
+            self._engine = asyncio.get_running_loop().create_future()
 
     def without_engine(self, reason: NoModel) -> None:
         """Answer every request for vectors with this error."""
@@ -111,6 +120,22 @@ class Memory:
         future = self._engine
         there = future.done() and not future.cancelled() and future.exception() is None
         return future.result() if there else None
+
+    async def ask(self, question: str) -> tuple[Engine, NDArray[np.float32]]:
+        """Embed a question: the engine and the vector (dimension,).
+
+        A provider that is lost meanwhile costs time, not the question. Raises NoModel.
+        """
+        while True:
+            engine = await self.engine()
+            try:
+                return engine, (await engine.embedder.embed([question])).vectors[0]
+            except (ProviderLost, ShuttingDown):
+                if self.ready is engine:
+                    # nobody has told us of a loss yet, or the daemon stops
+                    await asyncio.sleep(0)
+                if self.ready is engine and engine.embedder.scheduler.is_stopping:
+                    raise
 
     def pending(self) -> list[Entry]:
         """Give one entry for each text that has no vector yet."""

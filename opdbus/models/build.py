@@ -51,6 +51,11 @@ class Built:
         return self.folder / GRAPH
 
     @property
+    def data(self) -> Path:
+        """The weights."""
+        return self.folder / DATA
+
+    @property
     def proof(self) -> Path:
         """The rows of token ids and the vectors that plain numpy gives for them."""
         return self.folder / PROOF

@@ -1,0 +1,291 @@
+"""The engines that are loaded: the configured level's, others on demand, switched and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from opdbus.engine.chain import Fallback
+from opdbus.engine.embedder import open_embedder
+from opdbus.engine.host import HERE, Host
+from opdbus.engine.session import open_session
+from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    from opdbus.config import Config
+    from opdbus.engine.chain import Open
+    from opdbus.engine.embedder import Embedder, Embedding
+
+log = structlog.get_logger()
+
+# What levels beside the configured one may hold loaded, unless a setting says otherwise.
+MAX_LOADED_BYTES: Final = 1 << 30
+# When a provider that was lost is tried again: it may have been reset, or its memory freed.
+_RETRY_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """A level's engine, or the wait for it; `stack` closes it."""
+
+    level: str
+    embedder: asyncio.Future[Embedder]
+    stack: AsyncExitStack
+
+
+async def _nothing(_embedder: Embedder | None, _reason: str) -> None:
+    return None
+
+
+class Engines:
+    """Use as a context; `start` opens the configured level, the others are opened when asked for.
+
+    `on_change` is awaited with the configured level's new engine, before the old one is closed, or
+    with None when it was lost and another one is sought.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        on_change: Callable[[Embedder | None, str], Awaitable[None]] = _nothing,
+        opener: Open = open_session,
+        host: Host = HERE,
+        retry_seconds: Sequence[float] = _RETRY_SECONDS,
+    ) -> None:
+        self.config = config
+        self.on_change = on_change
+        self._opener = opener
+        self._host = host
+        self._retry_seconds = retry_seconds
+        # by level, the least recently used first
+        self._slots: dict[str, _Slot] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._one_switch = asyncio.Lock()
+        self._is_closed = False
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Self:
+        """Open nothing yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Close every engine; what waits for one is told that we are stopping."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for slot in list(self._slots.values()):
+            if not slot.embedder.done():
+                slot.embedder.set_exception(ShuttingDown())
+                slot.embedder.exception()
+            await slot.stack.aclose()
+
+    async def start(self) -> Embedder:
+        """Open the configured level; raises ModelError and ProviderError."""
+        embedder = await self.get(self.config.vector_level)
+        await self.on_change(embedder, "proven at start")
+        return embedder
+
+    async def failed(self) -> None:
+        """Wait until the configured level is lost for good; raises why."""
+        await asyncio.shield(self._failed)
+
+    @property
+    def loaded(self) -> dict[str, Embedder]:
+        """Give the engines that serve now, by level."""
+        return {
+            level: slot.embedder.result()
+            for level, slot in self._slots.items()
+            if slot.embedder.done() and not slot.embedder.exception()
+        }
+
+    async def get(self, level: str = "") -> Embedder:
+        """Give a level's engine, opening it if need be; "" is the configured level.
+
+        Raises InvalidArgs, NoModel, ModelError, ProviderError, ShuttingDown.
+        """
+        wanted = self._named(level)
+        if self._is_closed:
+            raise ShuttingDown
+        slot = self._slots.pop(wanted, None)
+        if slot is None:
+            slot = _Slot(wanted, asyncio.get_running_loop().create_future(), AsyncExitStack())
+            self._background(self._open(slot))
+        self._slots[wanted] = slot
+        return await asyncio.shield(slot.embedder)
+
+    async def embed(
+        self, texts: Sequence[str], level: str = "", *, truncate: bool = True
+    ) -> Embedding:
+        """Give the vectors of texts; a provider that is lost meanwhile costs time, not the call.
+
+        Raises what `get` and `Embedder.embed` raise.
+        """
+        while True:
+            embedder = await self.get(level)
+            try:
+                return await embedder.embed(texts, truncate=truncate)
+            except ProviderLost:
+                await asyncio.sleep(0)  # the loss is told on the loop, and may be still to come
+            except ShuttingDown:
+                # perhaps only this engine, which was retired between these two lines
+                if self._is_closed:
+                    raise
+
+    async def switch(self, config: Config) -> Embedder:
+        """Serve with other settings: build and prove beside the old engine, then swap.
+
+        Requests that the old engine has are finished by it. Raises ModelError and ProviderError;
+        then all is as it was.
+        """
+        async with self._one_switch:
+            level = config.vector_level
+            stack = AsyncExitStack()
+            embedder = await self._opened(config, level, stack, ())
+            old = list(self._slots.values())
+            self.config = config
+            self._slots = {level: self._serving(level, embedder, stack)}
+            await self.on_change(embedder, f"switched to {config.execution_provider}")
+            for slot in old:
+                self._background(self._retire(slot))
+            return embedder
+
+    def _named(self, level: str) -> str:
+        configured = self.config.vector_level
+        if configured == "none":
+            raise NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")
+        wanted = {"med": "medium", "": configured}.get(level, level)
+        if wanted not in LEVELS:
+            raise InvalidArgs(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
+        return wanted
+
+    def _serving(self, level: str, embedder: Embedder, stack: AsyncExitStack) -> _Slot:
+        future: asyncio.Future[Embedder] = asyncio.get_running_loop().create_future()
+        future.set_result(embedder)
+        slot = _Slot(level, future, stack)
+        embedder.scheduler.on_lost = lambda error: self._lost(slot, error)
+        return slot
+
+    async def _open(self, slot: _Slot) -> None:
+        """Open a slot's engine, and make room for it."""
+        try:
+            embedder = await self._opened(self.config, slot.level, slot.stack, ())
+        except OpDbusError as error:
+            self._slots.pop(slot.level, None)
+            if not slot.embedder.done():
+                slot.embedder.set_exception(error)
+                slot.embedder.exception()  # retrieved, in case nobody waits any more
+            return
+        embedder.scheduler.on_lost = lambda error: self._lost(slot, error)
+        slot.embedder.set_result(embedder)
+        self._make_room(slot)
+
+    async def _opened(
+        self, config: Config, level: str, stack: AsyncExitStack, lost: Sequence[Fallback]
+    ) -> Embedder:
+        model = await asyncio.to_thread(folder.load, LEVELS[level], config)
+        opening = open_embedder(model, config, self._opener, self._host, lost)
+        return await stack.enter_async_context(opening)
+
+    def _make_room(self, newest: _Slot) -> None:
+        """Retire the least recently used levels past the limit, never the configured one."""
+        limit = self.config.max_loaded_bytes or MAX_LOADED_BYTES
+        held = sum(embedder.proven.weight_bytes for embedder in self.loaded.values())
+        for level, embedder in list(self.loaded.items()):
+            if held <= limit:
+                return
+            if level in {newest.level, self.config.vector_level}:
+                continue
+            held -= embedder.proven.weight_bytes
+            log.info("level unloaded", level=level, reason="OP_DBUS_MAX_LOADED_BYTES")
+            self._background(self._retire(self._slots.pop(level)))
+
+    async def _retire(self, slot: _Slot) -> None:
+        """Close an engine when all that it was asked for is done."""
+        with suppress(OpDbusError):
+            embedder = await asyncio.shield(slot.embedder)
+            await embedder.drained()
+        await slot.stack.aclose()
+
+    # a provider that stops working
+
+    def _lost(self, slot: _Slot, error: ProviderLost) -> None:
+        """Put a wait in the place of an engine that died, and look for another."""
+        if self._slots.get(slot.level) is not slot or self._is_closed:
+            return
+        embedder = slot.embedder.result()
+        log.error("provider lost", provider=embedder.proven.provider.name, reason=str(error))
+        waiting = _Slot(slot.level, asyncio.get_running_loop().create_future(), AsyncExitStack())
+        self._slots[slot.level] = waiting
+        self._background(self._replace(slot, waiting, embedder, error))
+
+    async def _replace(
+        self, dead: _Slot, waiting: _Slot, embedder: Embedder, error: ProviderLost
+    ) -> None:
+        await self._tell(waiting.level, None, str(error))
+        await dead.stack.aclose()
+        fallback = Fallback(embedder.proven.provider.name, str(error))
+        try:
+            found = await self._opened(self.config, waiting.level, waiting.stack, (fallback,))
+        except OpDbusError as fault:
+            self._slots.pop(waiting.level, None)
+            waiting.embedder.set_exception(fault)
+            waiting.embedder.exception()
+            if waiting.level == self.config.vector_level and not self._failed.done():
+                self._failed.set_exception(fault)
+            return
+        self._slots[waiting.level] = slot = self._serving(waiting.level, found, waiting.stack)
+        waiting.embedder.set_result(found)
+        await self._tell(slot.level, found, str(error))
+        if found.proven.provider.name != fallback.provider:
+            self._background(self._try_again(slot))
+
+    async def _try_again(self, slot: _Slot) -> None:
+        """Go back to the better provider as soon as it can be proven again."""
+        for delay in self._retry_seconds:
+            await asyncio.sleep(delay)
+            if self._slots.get(slot.level) is not slot:
+                return  # switched meanwhile, or lost again
+            if await self._climb(slot):
+                return
+        log.warning("provider given up", provider=slot.embedder.result().proven.provider.name)
+
+    async def _climb(self, slot: _Slot) -> bool:
+        stack, current = AsyncExitStack(), slot.embedder.result().proven.provider.name
+        async with self._one_switch:
+            try:
+                found = await self._opened(self.config, slot.level, stack, ())
+            except OpDbusError as error:
+                log.info("provider still lost", reason=str(error))
+                return False
+            if found.proven.provider.name == current or self._slots.get(slot.level) is not slot:
+                await stack.aclose()
+                return False
+            self._slots[slot.level] = self._serving(slot.level, found, stack)
+            await self._tell(slot.level, found, "it can be proven again")
+            self._background(self._retire(slot))
+            return True
+
+    async def _tell(self, level: str, embedder: Embedder | None, reason: str) -> None:
+        if level == self.config.vector_level:
+            await self.on_change(embedder, reason)
+
+    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,63 @@
+"""The cascade: a small model finds, a larger one puts the best in order."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from opdbus.index.search import LEXICAL_WEIGHT, Score
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.engine.engines import Engines
+    from opdbus.index.store import Content, Entry
+
+# As many hits as people look at; a large model takes tens of milliseconds for each on a CPU.
+RERANKED: Final = 24
+# Vectors that are kept for the next question: 12 MB of MPNet's.
+_KEPT: Final = 4096
+
+
+class Reranker:
+    """Orders hits by the vectors of another level, which are computed when first needed."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._vectors: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
+
+    async def order(
+        self,
+        question: str,
+        found: Sequence[tuple[Entry, float]],
+        contents: Mapping[int, Content],
+        level: str,
+    ) -> list[tuple[Entry, Score]]:
+        """Give entries in a new order, best first, of entries with their lexical shares.
+
+        Raises InvalidArgs, NoModel, ModelError, ProviderError.
+        """
+        there = [(entry, share) for entry, share in found if entry.id in contents]
+        texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
+        numerics = (await self._engines.get(level)).numerics
+        new = [key for key in texts if (numerics, key) not in self._vectors]
+        vectors = (
+            await self._engines.embed([question, *map(texts.__getitem__, new)], level)
+        ).vectors
+        asked, known = vectors[0], dict(zip(new, vectors[1:], strict=True))
+        known |= {key: self._vectors[numerics, key] for key in texts if key not in known}
+        self._keep(numerics, known)
+        scores = [(entry, float(known[entry.text_digest] @ asked), share) for entry, share in there]
+        rows = [(e, Score(cos + LEXICAL_WEIGHT * share, cos, share)) for e, cos, share in scores]
+        return sorted(rows, key=lambda row: -row[1].total)
+
+    def _keep(self, numerics: str, known: Mapping[bytes, NDArray[np.float32]]) -> None:
+        for key, vector in known.items():
+            self._vectors[numerics, key] = vector
+            self._vectors.move_to_end((numerics, key))
+        while len(self._vectors) > _KEPT:
+            self._vectors.popitem(last=False)
