@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from opdbus.index.search import LEXICAL_WEIGHT, Score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.engine.engines import Engines
@@ -45,9 +44,8 @@ class Reranker:
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
         numerics = (await self._engines.get(level)).numerics
         new = [key for key in texts if (numerics, key) not in self._vectors]
-        vectors = (
-            await self._engines.embed([question, *map(texts.__getitem__, new)], level)
-        ).vectors
+        asking = [question, *map(texts.__getitem__, new)]
+        vectors = (await self._engines.embed(asking, level)).vectors
         asked, known = vectors[0], dict(zip(new, vectors[1:], strict=True))
         known |= {key: self._vectors[numerics, key] for key in texts if key not in known}
         self._keep(numerics, known)
