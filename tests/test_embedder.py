@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -12,30 +11,19 @@ import numpy as np
 import pytest
 
 from opdbus.config import ProviderRequest
-from opdbus.engine.embedder import Embedder, choose, open_embedder, open_onnx
-from opdbus.errors import (
-    LimitsExceeded,
-    ModelError,
-    ProofFailed,
-    ProviderError,
-    ShuttingDown,
-    Truncated,
-)
-from opdbus.models import build, folder, reference, weights
+from opdbus.engine.embedder import Embedder, open_embedder
+from opdbus.engine.session import open_session
+from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
+from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from opdbus.config import Config
-    from opdbus.engine.embedder import Open
-    from opdbus.engine.providers import Provider
-    from opdbus.engine.session import Session
+    from opdbus.engine.providers import Placement, Provider
+    from opdbus.engine.session import Ran, Session
     from opdbus.models.folder import Model
-
-STRICT = ProviderRequest(("cpu",), strict=True)
-CHAIN = ProviderRequest(("cuda", "cpu"), strict=False)
 
 
 @pytest.fixture(scope="module")
@@ -44,119 +32,29 @@ def model(tiny_model: Path) -> Model:
     return folder.read(tiny_model, LEVELS["medium"])
 
 
-@pytest.fixture(scope="module")
-def built(model: Model, tmp_path_factory: pytest.TempPathFactory) -> build.Built:
-    """Build the tiny model's graph."""
-    made = build.Built(tmp_path_factory.mktemp("graphs") / "tiny")
-    build.write(model.weights, made.folder, model.shape)
-    return made
-
-
-@pytest.fixture
-def without_cuda() -> None:
-    """Skip on a machine with an NVIDIA driver."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return
-    pytest.skip("this machine has an NVIDIA driver")
-
-
 class Altered:
-    """A real session whose vectors are altered."""
+    """A real session whose vectors are one off."""
 
-    def __init__(self, session: Session, alter: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self.alter = alter
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Embed, and alter."""
-        return self.alter(self.session.run(ids))
+        return self.session.run(ids) + 1
 
-    def finish_profile(self) -> dict[str, int]:
+    def finish_profile(self) -> Ran:
         """Count nodes truly."""
         return self.session.finish_profile()
 
 
-def altering(alter: Callable[[np.ndarray], np.ndarray]) -> Open:
-    """Make an opener of altered sessions."""
-
-    def opener(graph: Path, provider: Provider, threads: int, device: int) -> Session:
-        return Altered(open_onnx(graph, provider, threads, device), alter)
-
-    return opener
+def altered(graph: Path, provider: Provider, placement: Placement) -> Session:
+    """Open an altered session."""
+    return Altered(open_session(graph, provider, placement))
 
 
-def test_strict_cpu(built: build.Built, settings: Config) -> None:
-    """Give the proven session, its provider and hardware, and no fallbacks."""
-    proven = choose(STRICT, built, settings)
-    assert proven.provider.name == "cpu:onnxruntime"
-    assert proven.hardware
-    assert proven.fallbacks == ()
-    assert proven.proof.max_deviation < 1e-5
-
-
-@pytest.mark.usefixtures("without_cuda")
-def test_strict_cuda(built: build.Built, settings: Config) -> None:
-    """Refuse CUDA without a driver, saying what is missing and what to do."""
-    with pytest.raises(ProviderError, match=r"no NVIDIA driver here .*; install the driver"):
-        choose(ProviderRequest(("cuda",), strict=True), built, settings)
-
-
-@pytest.mark.usefixtures("without_cuda")
-def test_a_chain_moves_on(built: build.Built, settings: Config) -> None:
-    """Fall back along a chain, and record why."""
-    proven = choose(CHAIN, built, settings)
-    assert proven.provider.name == "cpu:onnxruntime"
-    (fallback,) = proven.fallbacks
-    assert fallback.provider == "cuda"
-    assert "no NVIDIA driver here" in fallback.reason
-
-
-@pytest.mark.usefixtures("without_cuda")
-def test_a_chain_that_ends(built: build.Built, settings: Config) -> None:
-    """Give every reason when no provider of a chain can be had."""
-
-    def opener(_graph: Path, provider: Provider, _threads: int, _device: int) -> Session:
-        raise ProviderError(f"{provider.name} has no memory")
-
-    with pytest.raises(ProviderError, match=r"no NVIDIA driver.*; cpu:onnxruntime has no memory"):
-        choose(CHAIN, built, settings, opener)
-
-
-@pytest.mark.parametrize(
-    "alter", [lambda vectors: vectors + np.float32(1e-4), lambda vectors: vectors * np.nan]
-)
-def test_a_lying_session_is_never_served(
-    built: build.Built, settings: Config, alter: Callable[[np.ndarray], np.ndarray]
-) -> None:
-    """Refuse a provider whose vectors are not the model's."""
-    with pytest.raises(ProviderError, match="its results cannot be trusted"):
-        choose(STRICT, built, settings, altering(alter))
-
-
-def test_a_provider_that_raises_what_it_likes(built: build.Built, settings: Config) -> None:
-    """Move on from a session whose run fails with an error of its own."""
-
-    def fail(_vectors: np.ndarray) -> np.ndarray:
-        raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
-
-    with pytest.raises(ProviderError, match="cannot run it: CUBLAS_STATUS_ALLOC_FAILED"):
-        choose(STRICT, built, settings, altering(fail))
-
-
-def test_threads_and_device_reach_the_session(built: build.Built, settings: Config) -> None:
-    """Open the session with the threads and the device of the settings."""
-    seen = []
-
-    def opener(graph: Path, provider: Provider, threads: int, device: int) -> Session:
-        seen.append((threads, device))
-        return open_onnx(graph, provider, threads, device)
-
-    choose(STRICT, built, replace(settings, threads=3, gpu_device=1), opener)
-    choose(STRICT, built, settings, opener)
-    assert seen[0] == (3, 1)
-    assert seen[1][0] >= 1
+def model_threads() -> list[threading.Thread]:
+    """List the model's threads."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
 
 def test_texts_to_vectors(model: Model, settings: Config) -> None:
@@ -227,7 +125,7 @@ def test_what_cannot_run_builds_nothing(model: Model, settings: Config) -> None:
     async def main() -> None:
         asked = replace(settings, execution_provider=ProviderRequest(("cuda",), strict=True))
         with pytest.raises(ProviderError, match="cuda cannot run"):
-            async with open_embedder(model, replace(asked, gpu_device=999)):
+            async with open_embedder(model, replace(asked, gpu_device=("999",))):
                 raise AssertionError("opened")
         assert not (settings.state_dir / "graphs").exists()
 
@@ -270,12 +168,12 @@ def test_tokenizing_keeps_to_its_own_threads() -> None:
 
 
 def test_closing(model: Model, settings: Config) -> None:
-    """End the model thread on leaving, and refuse texts after that."""
+    """End the model's threads on leaving, and refuse texts after that."""
 
     async def main() -> None:
         async with open_embedder(model, settings) as embedder:
-            assert "model" in {thread.name for thread in threading.enumerate()}
-        assert "model" not in {thread.name for thread in threading.enumerate()}
+            assert len(model_threads()) == embedder.proven.placement.lanes
+        assert model_threads() == []
         with pytest.raises(ShuttingDown):
             await embedder.embed(["a"])
 
@@ -286,13 +184,12 @@ def test_a_refused_provider_leaves_no_thread(model: Model, settings: Config) -> 
     """Start nothing when no provider can be proven."""
 
     async def main() -> None:
-        opener = altering(lambda vectors: vectors + 1)
         with pytest.raises(ProviderError):
-            async with open_embedder(model, settings, opener):
+            async with open_embedder(model, settings, altered):
                 raise AssertionError("opened")
 
     asyncio.run(main())
-    assert "model" not in {thread.name for thread in threading.enumerate()}
+    assert model_threads() == []
 
 
 def test_a_broken_tokenizer(model: Model, settings: Config, tmp_path: Path) -> None:
@@ -309,8 +206,3 @@ def test_a_broken_tokenizer(model: Model, settings: Config, tmp_path: Path) -> N
                 raise AssertionError("opened")
 
     asyncio.run(main())
-
-
-def test_a_proof_failure_is_a_provider_error() -> None:
-    """Let a failed proof move a chain on, as any other reason does."""
-    assert issubclass(ProofFailed, ProviderError)

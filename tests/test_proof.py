@@ -149,7 +149,7 @@ def test_another_precision(
 
 def test_a_claim_of_int8(built: build.Built, probe: Probe) -> None:
     """Catch an fp32 session that is said to compute in int8, though its vectors are exact."""
-    with pytest.raises(ProofFailed, match="to compute in int8, but .* on fp32"):
+    with pytest.raises(ProofFailed, match=r"to compute in int8, but .* on fp32"):
         proven(opened(built), probe, "int8")
 
 

@@ -1,16 +1,18 @@
-"""One queue, one model thread, and a settled future for everyone."""
+"""One queue, a thread for each lane, and a settled future for everyone."""
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
+from opdbus.engine.budget import Budget
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.tokenizer import Tokens
-from opdbus.errors import Internal, LimitsExceeded, ShuttingDown
+from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 SOON = 10.0  # seconds: a limit for what should take none, not a measurement
 
@@ -49,9 +51,17 @@ class Model:
         assert await asyncio.to_thread(self.entered.wait, SOON)
 
 
-def scheduler(run: Callable[[np.ndarray], np.ndarray], **settings: float) -> Scheduler:
-    """Make a scheduler of two dimensions."""
-    return Scheduler(run, **{"dimension": 2, "budget": 12, "limit": 100, **settings})
+def scheduler(
+    *lanes: Callable[[np.ndarray], np.ndarray], budget: int = 12, **settings: Any
+) -> Scheduler:
+    """Make a scheduler of two dimensions, and of one lane for each of the runs."""
+    more = {"dimension": 2, "limit": 100, **settings}
+    return Scheduler(lanes, budget=Budget(1 << 16, fixed=budget), **more)
+
+
+def model_threads() -> list[threading.Thread]:
+    """List the model's threads."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("model")]
 
 
 def complete(main: Awaitable[None]) -> None:
@@ -61,7 +71,7 @@ def complete(main: Awaitable[None]) -> None:
         await asyncio.wait_for(main, SOON)
 
     asyncio.run(limited())
-    assert "model" not in {thread.name for thread in threading.enumerate()}
+    assert model_threads() == []
 
 
 async def queued(call: Awaitable[np.ndarray]) -> asyncio.Task:
@@ -113,13 +123,14 @@ def test_budget_is_kept() -> None:
 
 
 def test_model_thread() -> None:
-    """Run the model on one thread, named `model`."""
+    """Run a lane on one thread, named `model` and its number."""
 
     async def main() -> None:
         model = Model()
         async with scheduler(model.run) as tested:
             await asyncio.gather(*(tested.embed([row(n)]) for n in range(9)))
-        assert model.threads == {"model"}
+            assert tested.lanes == 1
+        assert model.threads == {"model-0"}
 
     complete(main())
 
@@ -279,10 +290,9 @@ def test_shutdown_does_not_wait_for_a_stuck_model() -> None:
     asyncio.run(main(model))
     # the loop is closed now; an exception in the thread would fail this test
     model.gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "model":
-            thread.join(SOON)
-            assert not thread.is_alive()
+    for thread in model_threads():
+        thread.join(SOON)
+        assert not thread.is_alive()
 
 
 def test_shutdown_is_quick_when_idle() -> None:
