@@ -32,6 +32,13 @@ class _Engines:
     def _embed(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 -- arrays
         return self._loop.run_until_complete(self._engine.embed(sentences=list(texts)))[0]
 
+    def settings(self) -> str:
+        """Tell whether the model could be made a BetterTransformer, which not every kind can."""
+        self.at(1)
+        modules = self._engine._model_replicas[0].modules()
+        better = any("BetterTransformer" in type(module).__name__ for module in modules)
+        return "torch, BetterTransformer" if better else "torch"
+
     async def _start(self, batch: int) -> None:
         from infinity_emb import AsyncEmbeddingEngine, EngineArgs
 
@@ -54,9 +61,5 @@ def load(folder: Path, _: Path, threads: int, __: dict[str, str]) -> tuple[At, F
 
     torch.set_num_threads(threads)
     engines = _Engines(folder)
-    facts = {
-        "precision": "float32",
-        "threads": str(threads),
-        "settings": "torch, BetterTransformer",
-    }
+    facts = {"precision": "float32", "threads": str(threads), "settings": engines.settings()}
     return engines.at, facts

@@ -43,8 +43,8 @@ def _open(
     # never closed, but kept: the process ends with its work
     runner, opened = asyncio.Runner(), open_embedder(model, settings)
     embedder = runner.run(opened.__aenter__())
-    precision, provider = settings.precision, embedder.proven.provider.name
-    facts = {"precision": precision, "settings": provider}
+    proven = embedder.proven
+    facts = {"precision": proven.placement.precision, "settings": proven.provider.name}
 
     def embed(texts: Sequence[str], _kept: object = opened) -> Any:  # noqa: ANN401 -- an array
         return runner.run(embedder.embed(texts)).vectors
