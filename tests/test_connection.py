@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import pytest
+from bulky import in_memory, open_files
 from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
@@ -166,36 +167,59 @@ def test_an_error_keeps_its_name_and_a_bounded_text(bus_address: str) -> None:
 
 
 def test_a_slow_bus_loses_nothing() -> None:
-    """Outlive a bus daemon that reads nothing for a while, and send all in order after it."""
-    bus = Bus()
-    count, size = 200, 50_000
+    """Outlive a bus daemon that reads nothing for a while, and send all in order after it.
 
-    async def run() -> list[int]:
-        seen: list[int] = []
+    Signals and messages with open files alike: each arrives once, whole, with its own file.
+    """
+    bus = Bus()
+    count, size, every = 300, 50_000, 50
+
+    async def run() -> list[Any]:
+        seen: list[Any] = []
         done = asyncio.Event()
 
         def take(message: Any) -> None:
             if message.member == "Numbered":
+                assert message.body[1] == "x" * size
                 seen.append(message.body[0])
-                if len(seen) == count:
+                if len(seen) == count + count // every:
                     done.set()
 
+        def answer(call: Call) -> None:
+            (file,) = call.descriptors
+            seen.append(os.pread(file.fileno(), 100, 0))
+            call.close()
+
         async with Connection(bus.address) as sender, Connection(bus.address) as receiver:
-            receiver.on_signal = take
+            receiver.on_signal, receiver.on_call = take, answer
             await receiver.subscribe("type='signal',interface='a.b'")
             os.kill(bus.pid, signal.SIGSTOP)
+            calls = []
             for number in range(count):
+                if number % every == 0:
+                    file = in_memory(b"with %d" % number)
+                    call = sender.call(receiver.name, "/", "a.b.Take", "h", file)
+                    calls.append(asyncio.create_task(call))
+                    await asyncio.sleep(0)  # it is sent now, or waits to be
+                    file.close()
                 sender.emit("/", "a.b.Numbered", "us", number, "x" * size)
             await asyncio.sleep(0)
             os.kill(bus.pid, signal.SIGCONT)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await done.wait()
+            for call in calls:
+                call.cancel()
         return seen
 
+    expected: list[Any] = []
+    for number in range(count):
+        expected += [b"with %d" % number, number] if number % every == 0 else [number]
+    before = open_files(settled=True)
     try:
-        assert asyncio.run(run()) == list(range(count))
+        assert asyncio.run(run()) == expected
     finally:
         bus.kill()
+    assert open_files() <= before
 
 
 def test_what_was_answered_is_sent_before_the_end(bus_address: str) -> None:
