@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from array import array
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opdbus import errors
@@ -12,9 +17,9 @@ from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.names import BUS_NAME, OBJECT, STATE, VECTORIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
-    from typing import Self, TypeVar
+    from typing import BinaryIO, Self, TypeVar
 
     T = TypeVar("T")
 
@@ -33,6 +38,19 @@ _NOT_THERE: Final = (
 )
 
 Json: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Row-major vectors in a file that nobody can change; whoever is given them closes it.
+
+    `dimension` counts numbers, of the type `dtype`, little-endian.
+    """
+
+    file: BinaryIO
+    rows: int
+    dimension: int
+    dtype: str
 
 
 class Client:
@@ -70,17 +88,34 @@ class Client:
         found: list[list[Json]] = await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {})
         return found
 
-    async def vectorize(self, texts: Sequence[str], level: str = "") -> list[list[float]]:
-        """Give the vectors of texts, however many there are."""
-        options = {"level": level} if level else {}
+    async def vectorize(
+        self, texts: Sequence[str], options: Mapping[str, Json] | None = None
+    ) -> list[list[float]]:
+        """Give the vectors of texts, however many there are; options: level, dimensions."""
         vectors: list[list[float]] = []
         for part in _pages(texts, _TEXTS_A_CALL, _text_size):
             rows, dimension, _, data = await self._call(
-                paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", part, options
+                paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", part, dict(options or {})
             )
             flat: list[float] = list(array("f", bytes(data)))
             vectors += [flat[row * dimension : (row + 1) * dimension] for row in range(rows)]
         return vectors
+
+    async def vectorize_bulk(
+        self, texts: Iterable[str] | Path, options: Mapping[str, Json] | None = None
+    ) -> Vectors:
+        """Give the vectors of any number of texts, or of the JSON strings, one a line, of a file.
+
+        Options: level, dtype, dimensions, truncate, job. Waits as long as it takes.
+        """
+        with _as_file(texts) as file:
+            descriptor, rows, dimension, dtype = await self._ask_patiently(
+                paths.ROOT, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", file, dict(options or {})
+            )
+        try:
+            return Vectors(os.fdopen(os.dup(descriptor.fileno()), "rb"), rows, dimension, dtype)
+        finally:
+            descriptor.close()
 
     async def count_tokens(self, texts: Sequence[str]) -> tuple[int, list[int]]:
         """Give the model's limit and each text's tokens."""
@@ -164,13 +199,19 @@ class Client:
     async def _ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                return await self._connection.call(BUS_NAME, path, member, signature, *body)
-        except RemoteError as error:
-            raise self._translated(error) from None
+                return await self._ask_patiently(path, member, signature, *body)
         except TimeoutError:
             raise errors.BusError(
                 f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: look into its log"
             ) from None
+
+    async def _ask_patiently(
+        self, path: str, member: str, signature: str, *body: Json
+    ) -> list[Json]:
+        try:
+            return await self._connection.call(BUS_NAME, path, member, signature, *body)
+        except RemoteError as error:
+            raise self._translated(error) from None
 
     def _translated(self, error: RemoteError) -> errors.OpDbusError:
         if error.name in _NOT_THERE:
@@ -182,6 +223,23 @@ class Client:
             return errors.AccessDenied(str(error))
         known = {kind.dbus_name: kind for kind in errors.tree()}
         return known.get(error.name, errors.OpDbusError)(str(error))
+
+
+@contextmanager
+def _as_file(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
+    """Open a file of texts, or write texts into one in memory; raises InvalidArgs."""
+    try:
+        if isinstance(texts, Path):
+            file: BinaryIO = texts.open("rb")
+        else:
+            file = os.fdopen(os.memfd_create("op-dbus-texts"), "w+b")
+    except OSError as error:
+        raise errors.InvalidArgs(f"cannot open the texts: {error}") from None
+    with file:
+        if not isinstance(texts, Path):
+            file.writelines(json.dumps(text).encode() + b"\n" for text in texts)
+            file.flush()
+        yield file
 
 
 def _pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
