@@ -1,29 +1,36 @@
-"""The table of providers, and why one cannot be used."""
+"""The table of providers: what each needs, and every reason why one cannot be used."""
+
+from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from opdbus import config
+from opdbus.engine.host import HERE, Adapter, Host
 from opdbus.engine.providers import (
-    CPU_ENGINES,
     PROVIDERS,
-    Host,
+    Placement,
+    accelerators,
     candidates,
-    cuda_hardware,
-    require_cuda,
-    require_onnxruntime,
+    cpu_engines,
 )
 from opdbus.errors import ProviderError
+from opdbus.models.dialects import DIALECTS
 
-CUDA = ("CUDAExecutionProvider", "CPUExecutionProvider")
-DRIVER = "libcuda.so.1"
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+RUNTIME_NAMES = [row.runtime_name for row in PROVIDERS.values()]
+PACKAGES = ("onnxruntime", "openvino", "onnxruntime_ep_webgpu")
+WANTED = ("0",)
 
 
-class Driver:
-    """An NVIDIA driver: as much of it as is asked."""
+class Library:
+    """A driver or runtime library: NVIDIA's and AMD's, as much of them as is asked."""
 
     def __init__(self, devices: int = 2, fault: int = 0) -> None:
         self.devices = devices
@@ -48,112 +55,401 @@ class Driver:
         name.value = f"Example GPU {handle.value}".encode()
         return 0
 
+    def cuDeviceGetUuid(self, raw: Any, handle: ctypes.c_int) -> int:  # noqa: N802 -- the driver's own name
+        """Give a device's number among all into a reference."""
+        raw._obj[:] = bytes([handle.value, *range(1, 16)])
+        return 0
+
+    def hipGetDeviceCount(self, count: Any) -> int:  # noqa: N802 -- the runtime's own name
+        """Count devices into a reference."""
+        count._obj.value = self.devices
+        return self.fault
+
+    def hipDeviceGetName(self, name: Any, _size: int, device: int) -> int:  # noqa: N802 -- the runtime's own name
+        """Give a device's name into a buffer."""
+        name.value = f"Example Instinct {device}".encode()
+        return 0
+
+
+UUID = "GPU-29010203-0405-0607-0809-0a0b0c0d0e0f"
+RADEON = Adapter("AMD Radeon Example", is_gpu=True)
+INTEL = {"CPU": "Example CPU", "GPU.1": "Arc B", "NPU": "AI Boost", "GPU.0": "Arc A"}
+
 
 def host(
+    name: str,
     *,
-    packages: Sequence[str] = ("onnxruntime",),
-    providers: Sequence[str] = CUDA,
-    driver: Driver | None = None,
-    missing: Sequence[str] = (),
+    without: Iterable[str] = (),
+    providers: Sequence[str] = RUNTIME_NAMES,
+    library: Library | None = None,
+    adapters: Sequence[Adapter] = (RADEON,),
+    openvino: dict[str, str] | None = None,
+    **more: Any,
 ) -> Host:
-    """Make a machine that has everything for CUDA, but for what is named."""
+    """Make a machine that has everything for a provider, but for what is named."""
 
-    def library(name: str) -> Any:
-        if name in missing:
-            raise OSError(f"{name}: cannot open shared object file")
-        return driver or Driver()
+    def load(wanted: str) -> Any:
+        if wanted in without:
+            raise OSError(f"{wanted}: cannot open shared object file")
+        return library or Library()
 
+    more = {"system": {"directml": "win32", "coreml": "darwin"}.get(name, "linux"), **more}
     return Host(
-        has_package=packages.__contains__,
+        has_package=lambda package: package in set(PACKAGES) - set(without),
+        version=lambda _distribution: "1.2.3",
         runtime_providers=lambda: providers,
         preload=lambda: None,
-        library=library,
+        library=load,
+        openvino_devices=lambda: INTEL if openvino is None else openvino,
+        adapters=lambda _runtime_name: adapters,
+        processor=lambda: "Example CPU",
+        **more,
     )
 
 
-def test_everything_is_there() -> None:
-    """Accept a machine that has the wheel, the driver, a GPU and the libraries."""
-    require_cuda(0, host())
-    require_cuda(1, host())
-    require_onnxruntime(0, host())
+HARDWARE = {
+    "cpu:openvino": "Example CPU",
+    "cpu:onnxruntime": "Example CPU",
+    "openvino": "Arc A (GPU.0)",
+    "cuda": "Example GPU 40",
+    "tensorrt": "Example GPU 40",
+    "directml": "AMD Radeon Example",
+    "coreml": "Apple GPU and Neural Engine",
+    "webgpu": "AMD Radeon Example",
+    "migraphx": "Example Instinct 0",
+}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_everything_is_there(name: str) -> None:
+    """Name the hardware of each row's first device where nothing is missing."""
+    assert PROVIDERS[name].require(WANTED, host(name)) == {0: HARDWARE[name]}
 
 
 @pytest.mark.parametrize(
-    ("broken", "missing", "advice"),
+    ("name", "version"),
     [
-        (host(packages=()), "the package onnxruntime is not installed", "pip install"),
-        (host(providers=CUDA[1:]), "was built without CUDA", "op-dbus[gpu]"),
-        (host(missing=[DRIVER]), "no NVIDIA driver here (libcuda.so.1", "OP_DBUS_EXECUTION_PROVID"),
-        (host(driver=Driver(devices=0)), "the NVIDIA driver finds no GPU", "nvidia-smi"),
-        (host(driver=Driver(fault=100)), "the NVIDIA driver finds no GPU", "nvidia-smi"),
-        (host(missing=["libcudart.so.13"]), "libcudart.so.13 was not found", "op-dbus[gpu]"),
-        (host(missing=["libcublasLt.so.13"]), "libcublasLt.so.13 was not found", "op-dbus[gpu]"),
-        (host(missing=["libcudnn.so.9"]), "libcudnn.so.9 was not found", "op-dbus[gpu]"),
+        ("cpu:openvino", "openvino 1.2.3"),
+        ("openvino", "openvino 1.2.3"),
+        ("cpu:onnxruntime", "onnxruntime-gpu 1.2.3"),
+        ("tensorrt", "onnxruntime-gpu 1.2.3"),
+        ("webgpu", "onnxruntime-ep-webgpu 1.2.3"),
     ],
 )
-def test_what_cuda_lacks(broken: Host, missing: str, advice: str) -> None:
-    """Say in one sentence what CUDA lacks and what to do."""
+def test_versions(name: str, version: str) -> None:
+    """Name the package and its version that a provider comes from."""
+    assert PROVIDERS[name].installed(host(name)) == version
+
+
+def without(name: str, *missing: str) -> Host:
+    """Make a machine that lacks packages or libraries."""
+    return host(name, without=missing)
+
+
+DRIVER = "libcuda.so.1"
+SOFTWARE = (
+    Adapter("llvmpipe (LLVM 19.1.7, 256 bits)", is_gpu=True),
+    Adapter("Microsoft Basic Render Driver", is_gpu=True),
+    Adapter("Google SwiftShader", is_gpu=True),
+    Adapter("Mesa lavapipe", is_gpu=True),
+    Adapter("D3D12 (WARP)", is_gpu=True),
+)
+PROCESSOR = Adapter("AMD EPYC", is_gpu=False)
+WHY_NOT = [
+    ("cpu:openvino", without("cpu:openvino", "openvino"), "openvino is not", "`pip install openv"),
+    ("cpu:onnxruntime", without("", "onnxruntime"), "package onnxruntime is not", "`pip install"),
+    ("openvino", without("openvino", "openvino"), "openvino is not", "`pip install openvino`"),
+    ("openvino", host("openvino", openvino={"CPU": "x"}), "no Intel GPU or NPU", "cpu:openvino"),
+    ("directml", host("directml", system="linux"), "only Windows has it", "=auto"),
+    ("directml", without("directml", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("coreml", host("coreml", system="linux"), "only macOS has it", "=auto"),
+    ("coreml", without("coreml", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("webgpu", without("webgpu", "onnxruntime"), "package onnxruntime is not", "pip install"),
+    (
+        "webgpu",
+        without("webgpu", "onnxruntime_ep_webgpu"),
+        "the package onnxruntime-ep-webgpu is not installed",
+        "`pip install onnxruntime-ep-webgpu`",
+    ),
+    ("migraphx", without("migraphx", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("migraphx", without("migraphx", "libamdhip64.so"), "no ROCm here (libamdhip64.so", "ROCm 7"),
+    ("migraphx", host("migraphx", library=Library(0)), "ROCm finds no GPU", "rocminfo"),
+    ("migraphx", host("migraphx", library=Library(fault=100)), "ROCm finds no GPU", "/dev/kfd"),
+    *[
+        (name, host(name, providers=["CPUExecutionProvider"]), f"was built without {built}", advice)
+        for name, built, advice in (
+            ("cuda", "CUDA", "op-dbus[gpu]"),
+            ("tensorrt", "Tensorrt", "op-dbus[gpu]"),
+            ("directml", "Dml", "onnxruntime-directml"),
+            ("coreml", "CoreML", "pip install onnxruntime"),
+            ("migraphx", "MIGraphX", "onnxruntime-migraphx"),
+        )
+    ],
+    *[
+        (name, broken, missing, advice)
+        for name in ("cuda", "tensorrt")
+        for broken, missing, advice in (
+            (without(name, "onnxruntime"), "package onnxruntime is not installed", "pip install"),
+            (without(name, DRIVER), "no NVIDIA driver here (libcuda.so.1", "install the driver"),
+            (host(name, library=Library(0)), "the NVIDIA driver finds no GPU", "nvidia-smi"),
+            (host(name, library=Library(fault=100)), "driver finds no GPU", "/dev/nvidia*"),
+            (without(name, "libcudart.so.13"), "libcudart.so.13 was not found", "op-dbus[gpu]"),
+            (without(name, "libcublasLt.so.13"), "libcublasLt.so.13 was not", "op-dbus[gpu]"),
+            (without(name, "libcudnn.so.9"), "libcudnn.so.9 was not found", "op-dbus[gpu]"),
+        )
+    ],
+    ("tensorrt", without("", "libnvinfer.so.10"), "libnvinfer.so.10 was not", "tensorrt>=10,<11"),
+    *[
+        (
+            name,
+            host(name, adapters=[PROCESSOR, adapter]),
+            f"only {adapter.name}, which comp",
+            "=cpu",
+        )
+        for name in ("directml", "webgpu")
+        for adapter in SOFTWARE
+    ],
+    *[
+        (name, host(name, adapters=adapters), "of hardware GPUs there is none", "the GPU's driver")
+        for name in ("directml", "webgpu")
+        for adapters in ((), (PROCESSOR,))
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "broken", "missing", "advice"), WHY_NOT)
+def test_why_not(name: str, broken: Host, missing: str, advice: str) -> None:
+    """Say in one sentence what a provider lacks, and what to do."""
     with pytest.raises(ProviderError) as caught:
-        require_cuda(0, broken)
+        PROVIDERS[name].require(WANTED, broken)
     sentence = str(caught.value)
-    assert "cannot run" in sentence
-    assert missing in sentence
-    assert advice in sentence.partition("; ")[2]
+    assert sentence.startswith(f"{name} cannot run: ")
+    finding, _, what_to_do = sentence.partition("; ")
+    assert missing in finding
+    assert advice in what_to_do
     assert "\n" not in sentence
 
 
-def test_a_device_that_is_not_there() -> None:
-    """Say how many devices there are when another one is asked for."""
-    with pytest.raises(ProviderError, match=r"device 2: there are 2, .* OP_DBUS_GPU_DEVICE"):
-        require_cuda(2, host())
+def test_every_row_has_a_reason() -> None:
+    """Flip each row of the table at least once, so that none is believed unseen."""
+    assert {name for name, *_ in WHY_NOT} == set(PROVIDERS)
 
 
-def test_cpu_lacks_its_package() -> None:
-    """Say which package the CPU engine lacks."""
-    with pytest.raises(ProviderError, match=r"onnxruntime is not installed; .* `pip install"):
-        require_onnxruntime(0, host(packages=()))
+def test_hardware_beside_software() -> None:
+    """Pass over an adapter that draws in software where there is a real one."""
+    both = host("webgpu", adapters=[SOFTWARE[0], PROCESSOR, RADEON])
+    assert PROVIDERS["webgpu"].require(WANTED, both) == {0: RADEON.name}
+
+
+def test_cuda_needs_no_tensorrt() -> None:
+    """Ask CUDA for no library of TensorRT's."""
+    assert PROVIDERS["cuda"].require(WANTED, without("cuda", "libnvinfer.so.10"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [
+        (("1",), {1: "Example GPU 41"}),
+        (("1", "0"), {1: "Example GPU 41", 0: "Example GPU 40"}),
+        (("all",), {0: "Example GPU 40", 1: "Example GPU 41"}),
+        ((UUID,), {1: "Example GPU 41"}),
+        ((UUID.upper(),), {1: "Example GPU 41"}),
+        ((UUID.replace("GPU-29", "gpu-28"), UUID), {0: "Example GPU 40", 1: "Example GPU 41"}),
+    ],
+)
+def test_devices_that_are_wanted(wanted: Sequence[str], chosen: dict[int, str]) -> None:
+    """Find devices by number, by UUID in any case, or all of them, in the order asked."""
+    found = PROVIDERS["cuda"].require(wanted, host("cuda"))
+    assert list(found.items()) == list(chosen.items())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "missing"),
+    [(("2",), "device 2"), (("0", "7", "9"), "device 7, 9"), (("GPU-0",), "device GPU-0")],
+)
+def test_a_device_that_is_not_there(wanted: Sequence[str], missing: str) -> None:
+    """Say which devices are missing, and how many there are."""
+    reason = rf"cuda cannot run on {missing}: there are 2, .* OP_DBUS_GPU_DEVICE \(`op-dbus devic"
+    with pytest.raises(ProviderError, match=reason):
+        PROVIDERS["cuda"].require(wanted, host("cuda"))
+
+
+def test_a_device_without_a_uuid() -> None:
+    """Find no device by an empty name where the driver gives no UUIDs."""
+    with pytest.raises(ProviderError, match="cannot run on device"):
+        PROVIDERS["migraphx"].require(("",), host("migraphx"))
+
+
+def test_the_processor_is_one_device() -> None:
+    """Run on the processor whatever accelerator the settings name: a chain may end there."""
+    for name in ("cpu:openvino", "cpu:onnxruntime"):
+        assert PROVIDERS[name].require((UUID,), host(name)) == {0: "Example CPU"}
 
 
 def test_libraries_are_preloaded_before_they_are_sought() -> None:
     """Bring the libraries of packages within reach, then look for them."""
     events: list[str] = []
 
-    def library(name: str) -> Driver:
+    def library(name: str) -> Library:
         events.append(name)
-        return Driver()
+        return Library()
 
-    require_cuda(0, Host(lambda _: True, lambda: CUDA, lambda: events.append("preload"), library))
+    watched = replace(host("cuda"), preload=lambda: events.append("preload"), library=library)
+    PROVIDERS["cuda"].require(WANTED, watched)
     assert events.index(DRIVER) < events.index("preload") < events.index("libcudart.so.13")
 
 
-def test_hardware_names() -> None:
-    """Name the processor, and the GPU that was asked for."""
-    assert PROVIDERS["cpu:onnxruntime"].hardware(0).strip()
-    assert cuda_hardware(1, host()) == "Example GPU 41"
+def test_what_cannot_be_had_is_not_asked_for_more() -> None:
+    """Load no driver where the package is missing already."""
+
+    def library(name: str) -> Library:
+        raise AssertionError(name)
+
+    bare = replace(host("cuda", providers=[]), library=library)
+    with pytest.raises(ProviderError, match="was built without CUDA"):
+        PROVIDERS["cuda"].require(WANTED, bare)
 
 
-def test_cuda_here() -> None:
-    """Name the driver as what is missing on a machine without one."""
+def test_here() -> None:
+    """Name this machine's processor, and the driver as what is missing where there is none."""
+    assert PROVIDERS["cpu:onnxruntime"].require(WANTED)[0].strip()
     try:
         ctypes.CDLL(DRIVER)
     except OSError:
         pass
     else:
         pytest.skip("this machine has an NVIDIA driver")
-    PROVIDERS["cpu:onnxruntime"].require(0)
     with pytest.raises(ProviderError, match=r"no NVIDIA driver here .*; install the driver"):
-        PROVIDERS["cuda"].require(0)
+        PROVIDERS["cuda"].require(WANTED)
+
+
+def test_accelerators_are_gpus_then_npus() -> None:
+    """Number OpenVINO's GPUs first, then its NPUs, and never its CPU."""
+    assert list(accelerators(host("openvino"))) == ["GPU.0", "GPU.1", "NPU"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "first"),
+    [("x86_64", "openvino"), ("amd64", "openvino"), ("aarch64", "onnxruntime"), ("arm64", "onnx")],
+)
+def test_cpu_engines(machine: str, first: str) -> None:
+    """Take OpenVINO first on x86-64, and ONNX Runtime first everywhere else."""
+    engines = cpu_engines(host("", machine=machine))
+    assert engines[0].startswith(f"cpu:{first}")
+    assert set(engines) == {"cpu:openvino", "cpu:onnxruntime"}
 
 
 def test_candidates() -> None:
     """Expand `cpu` to its engines and name each row once, in the order of the request."""
-    engines = [PROVIDERS[name] for name in CPU_ENGINES]
+    engines = [PROVIDERS[name] for name in cpu_engines()]
     assert candidates(("cpu",)) == engines
     assert candidates(("cuda", "cpu")) == [PROVIDERS["cuda"], *engines]
-    assert candidates(("cpu", "cuda", "cpu:onnxruntime", "cpu")) == [*engines, PROVIDERS["cuda"]]
+    asked = ("cpu", "cuda", "cpu:onnxruntime", "cpu")
+    assert candidates(asked) == [*engines, PROVIDERS["cuda"]]
 
 
 def test_every_setting_has_a_row() -> None:
-    """Know every provider that the settings accept."""
+    """Know every provider that the settings accept, and list none twice."""
     assert set(config.PROVIDERS) == {"cpu", *PROVIDERS}
     assert {name for name, row in PROVIDERS.items() if name != row.name} == set()
+    assert set(config.AUTO_CHAIN) <= set(config.PROVIDERS)
+    assert set(config.PROVIDER_ALIASES.values()) <= set(PROVIDERS)
+
+
+@pytest.mark.parametrize(
+    ("features", "openvino", "onnxruntime"),
+    [
+        ("amx_bf16 amx_int8 avx512_vnni", ("int8", "bf16", "fp32"), ("int8", "fp32")),
+        ("avx512_bf16 avx512_vnni avx2", ("int8", "bf16", "fp32"), ("int8", "fp32")),
+        ("avx512_bf16", ("bf16", "fp32"), ("fp32",)),
+        ("avx512_vnni", ("int8", "fp32"), ("int8", "fp32")),
+        ("avx_vnni", ("int8", "fp32"), ("int8", "fp32")),
+        ("avx2 fma", ("fp32",), ("fp32",)),
+        ("", ("fp32",), ("fp32",)),
+        ("asimd asimddp", ("fp32",), ("int8", "fp32")),
+        ("asimd i8mm", ("fp32",), ("int8", "fp32")),
+    ],
+)
+def test_precisions_by_features(
+    features: str, openvino: tuple[str, ...], onnxruntime: tuple[str, ...]
+) -> None:
+    """Offer on a processor what its features make fast, and fp32 always."""
+    machine = host("", features=lambda: frozenset(features.split()))
+    assert PROVIDERS["cpu:openvino"].precisions(machine) == openvino
+    assert PROVIDERS["cpu:onnxruntime"].precisions(machine) == onnxruntime
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_precision_has_its_graph(name: str) -> None:
+    """Have a dialect that exists for each precision, fp32 included, of which all know the name."""
+    row = PROVIDERS[name]
+    assert "fp32" in row.dialects
+    assert row.dialects.keys() <= set(config.PRECISIONS)
+    assert set(row.dialects.values()) <= DIALECTS.keys()
+    fast = host(name, features=lambda: frozenset({"amx_bf16", "avx512_vnni"}))
+    assert set(row.precisions(fast)) <= row.dialects.keys()
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "directml", "coreml", "webgpu", "migraphx"])
+def test_drivers_compilers_get_standard_graphs(name: str) -> None:
+    """Give providers that know no operators of ONNX Runtime's a graph without them."""
+    for dialect in PROVIDERS[name].dialects.values():
+        assert not DIALECTS[dialect].is_contrib
+        assert DIALECTS[dialect].opset <= 17
+
+
+def test_options_of_cuda() -> None:
+    """Tell CUDA its device and its memory's limit, and no limit where none is set."""
+    options = PROVIDERS["cuda"].options
+    given = options(Placement(device=3, memory_limit=1 << 30))
+    assert (given["device_id"], given["gpu_mem_limit"]) == (3, 1 << 30)
+    assert given["use_tf32"] == 0
+    assert "gpu_mem_limit" not in options(Placement())
+
+
+def test_options_of_tensorrt(tmp_path: Path) -> None:
+    """Tell TensorRT one profile for all shapes, the precision, and where to keep its engines."""
+    options = PROVIDERS["tensorrt"].options
+    given = options(Placement(device=1, precision="fp16", memory_limit=5, cache=tmp_path))
+    assert given["trt_fp16_enable"]
+    assert (given["device_id"], given["trt_max_workspace_size"]) == (1, 5)
+    assert given["trt_engine_cache_path"] == given["trt_timing_cache_path"] == str(tmp_path)
+    bare = options(Placement())
+    assert not bare["trt_fp16_enable"]
+    assert not any("cache" in name for name in bare)
+
+
+def test_tensorrt_builds_one_engine() -> None:
+    """Keep every batch of TensorRT's within the profile that its engine is built for."""
+    row = PROVIDERS["tensorrt"]
+    options = row.options(Placement())
+    assert options["trt_profile_min_shapes"] == "input_ids:1x1"
+    # the longest row of any level's model has 512 tokens
+    assert options["trt_profile_max_shapes"] == f"input_ids:{row.most_rows}x512"
+
+
+def test_options_of_openvino() -> None:
+    """Tell OpenVINO the precision in its own words, streams and threads."""
+    options = PROVIDERS["cpu:openvino"].options
+    given = options(Placement(precision="bf16", threads=6, lanes=3))
+    assert given["device"] == "CPU"
+    hints = ("INFERENCE_PRECISION_HINT", "NUM_STREAMS", "INFERENCE_NUM_THREADS")
+    assert [given["config"][name] for name in hints] == ["bf16", "3", "6"]
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in given["config"]
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in options(Placement(precision="int8"))["config"]
+
+
+def test_placement_on_another_device() -> None:
+    """Give the same placement on another device."""
+    first = Placement(precision="fp16", lanes=2)
+    assert first.on(3) == replace(first, device=3)
+
+
+def test_the_host_here() -> None:
+    """Ask this machine what it has without raising, and find what these tests run with."""
+    assert HERE.has_package("onnxruntime")
+    assert not HERE.has_package("no_such_package")
+    assert HERE.version("numpy")
+    assert HERE.version("no-such-package") == ""
+    assert "CPUExecutionProvider" in HERE.runtime_providers()
+    assert HERE.processor()

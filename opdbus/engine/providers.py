@@ -64,8 +64,9 @@ class Provider:
     precisions: Callable[[Host], tuple[str, ...]] = lambda _host: ("fp16", "fp32")
     # where else nodes may run, without breaking the promise that the name makes
     also: frozenset[str] = frozenset()
-    # most tokens a batch, whatever was measured
+    # most tokens and most rows a batch, whatever was measured
     most_tokens: int = 1 << 16
+    most_rows: int = 1 << 16
     uses_openvino: bool = False
     # installed beside onnxruntime, and found by device instead of by name
     plugin: str = ""
@@ -86,7 +87,7 @@ class Provider:
         if tuple(wanted) == (ALL_DEVICES,):
             return {index: device.name for index, device in enumerate(devices)}
         known = {str(index): index for index in range(len(devices))}
-        known |= {device.uuid.lower(): index for index, device in enumerate(devices)}
+        known |= {device.uuid.lower(): i for i, device in enumerate(devices) if device.uuid}
         missing = [name for name in wanted if name.lower() not in known]
         if missing:
             raise ProviderError(
@@ -294,6 +295,10 @@ def _cuda_options(placement: Placement) -> dict[str, Any]:
     return options
 
 
+# Past these it would build another engine; memory is set aside for as many of the longest rows.
+_PROFILE_ROWS: Final = 512
+
+
 def _tensorrt_options(placement: Placement) -> dict[str, Any]:
     # without profiles it would build an engine anew for each shape, for minutes
     options: dict[str, Any] = {
@@ -301,7 +306,7 @@ def _tensorrt_options(placement: Placement) -> dict[str, Any]:
         "trt_fp16_enable": placement.precision == "fp16",
         "trt_profile_min_shapes": "input_ids:1x1",
         "trt_profile_opt_shapes": "input_ids:64x32",
-        "trt_profile_max_shapes": "input_ids:512x512",
+        "trt_profile_max_shapes": f"input_ids:{_PROFILE_ROWS}x512",
     }
     if placement.memory_limit:
         options["trt_max_workspace_size"] = placement.memory_limit
@@ -413,6 +418,7 @@ PROVIDERS: Final = {
             options=_tensorrt_options,
             also=frozenset({"CUDAExecutionProvider"}),
             most_tokens=1 << 14,
+            most_rows=_PROFILE_ROWS,
         ),
         Provider(
             "directml",
