@@ -351,3 +351,334 @@ def test_interactive_overtakes_bulk() -> None:
         assert model.ran == [[0], [7], [1], [2]]
 
     complete(main())
+
+
+def test_lanes_run_at_once() -> None:
+    """Run as many batches at once as there are lanes, each on its own thread."""
+    together = threading.Barrier(3, timeout=SOON)
+    threads = set()
+
+    def run(ids: np.ndarray) -> np.ndarray:
+        together.wait()
+        threads.add(threading.current_thread().name)
+        return vectors_of(ids)
+
+    async def main() -> None:
+        async with scheduler(run, run, run, budget=1) as tested:
+            found = await tested.embed([row(n) for n in range(9)])
+            assert found[:, 0].tolist() == list(range(9))
+            assert tested.lanes == 3
+        assert threads == {"model-0", "model-1", "model-2"}
+
+    complete(main())
+
+
+class Small:
+    """A device with room for so many tokens at once, over all of its lanes."""
+
+    def __init__(self, room: int, complaint: str = "CUDA failure 2: out of memory") -> None:
+        self.room = room
+        self.complaint = complaint
+        self.used = 0
+        self.ran: list[list[int]] = []
+        self.refused = 0
+        self._lock = threading.Lock()
+        # what a row of one token waits for
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Embed, if there is room."""
+        with self._lock:
+            if self.used + ids.size > self.room:
+                self.refused += 1
+                raise RuntimeError(self.complaint)
+            self.used += ids.size
+            self.ran.append(ids[:, 0].tolist())
+        if ids.shape[1] == 1:
+            self.entered.set()
+            assert self.gate.wait(SOON)
+        with self._lock:
+            self.used -= ids.size
+        return vectors_of(ids)
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "CUDA failure 2: out of memory ; GPU=0 ; hostname=x ; expr=cudaMalloc(&p, size);",
+        "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 1024",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
+        "std::bad_alloc",
+        "Unable to allocate 1.2 GiB for an array",
+        "the model's run failed: MemoryError",
+    ],
+)
+def test_out_of_memory_halves(complaint: str) -> None:
+    """Run in halves what did not fit at once, for every way of saying so, and fail nobody."""
+
+    async def main() -> None:
+        device = Small(room=13, complaint=complaint)
+        async with scheduler(device.run, budget=60) as tested:
+            found = await tested.embed([row(n, 3) for n in range(20)])
+            assert found[:, 0].tolist() == list(range(20))
+            assert tested.budget < 16
+        assert device.refused == 3  # of 20 rows, of 10, of 5
+        assert max(map(len, device.ran)) <= 4
+
+    complete(main())
+
+
+def test_memory_is_shared_by_the_lanes() -> None:
+    """Fail no row that fits alone, however many lanes there are and whatever the others run."""
+
+    async def main() -> None:
+        device = Small(room=9)
+        rows = [row(n, 2 + n * 7 % 8) for n in range(80)]
+        async with scheduler(*[device.run] * 4, budget=40) as tested:
+            calls = [tested.embed(rows[n : n + 8], bulk=n % 16 == 0) for n in range(0, 80, 8)]
+            found = np.concatenate(await asyncio.gather(*calls))
+        assert found.tolist() == [[n, 2 + n * 7 % 8] for n in range(80)]
+        assert device.refused
+
+    complete(main())
+
+
+def test_a_row_that_only_fits_alone() -> None:
+    """Let the other lanes finish and hold them back for a row that needs the whole device."""
+
+    async def main() -> None:
+        device = Small(room=9)
+        async with scheduler(*[device.run] * 3) as tested:
+            first = await queued(tested.embed([row(1, 1)]))
+            assert await asyncio.to_thread(device.entered.wait, SOON)
+            large = await queued(tested.embed([row(2, 9)]))
+            # it has failed beside the first, and waits for the device
+            assert await asyncio.to_thread(settled, tested, lambda: tested._hermits == 1)
+            later = [await queued(tested.embed([row(n, 4)])) for n in (3, 4)]
+            device.gate.set()
+            found = await asyncio.gather(first, large, *later)
+            assert [int(vectors[0, 0]) for vectors in found] == [1, 2, 3, 4]
+        assert device.refused == 1
+        assert device.ran[:2] == [[1], [2]]
+
+    complete(main())
+
+
+def settled(tested: Scheduler, condition: Callable[[], bool]) -> bool:
+    """Wait until the scheduler's threads have come to a state; it tells when they change it."""
+    with tested._wake:
+        return tested._wake.wait_for(condition, SOON)
+
+
+def test_a_row_that_never_fits() -> None:
+    """Tell only its caller that a row has no room even alone, and go on."""
+
+    async def main() -> None:
+        device = Small(room=9)
+        async with scheduler(device.run, device.run) as tested:
+            bad, good = await asyncio.gather(
+                tested.embed([row(1, 10), row(2, 4)]),
+                tested.embed([row(3, 4)]),
+                return_exceptions=True,
+            )
+            assert isinstance(bad, Internal)
+            assert "batch of 1: CUDA failure 2: out of memory" in str(bad)
+            assert good.tolist() == [[3, 4]]
+            assert (await tested.embed([row(4, 9)])).tolist() == [[4, 9]]
+            assert tested.depth == 0
+
+    complete(main())
+
+
+class Mortal:
+    """A model that dies at the row 13: from then on nothing runs."""
+
+    def __init__(self, complaint: str = "CUDA failure 700: an illegal memory access") -> None:
+        self.complaint = complaint
+        self.is_dead = False
+        self.runs = 0
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Embed, while it lives."""
+        self.runs += 1
+        self.is_dead = self.is_dead or 13 in ids[:, 0]
+        if self.is_dead:
+            raise RuntimeError(self.complaint)
+        return vectors_of(ids)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("complaint", ["illegal memory access", "CUDA out of memory"])
+def test_a_provider_that_dies(lanes: int, complaint: str) -> None:
+    """Settle every future with ProviderLost when not even two tokens run, and tell it once."""
+
+    async def main() -> None:
+        model, told = Mortal(complaint), []
+        async with scheduler(*[model.run] * lanes, budget=3, limit=1000) as tested:
+            tested.on_lost = told.append
+            calls = [tested.embed([row(n) for n in range(20)], bulk=bulk) for bulk in (False, True)]
+            more = [tested.embed([row(n)]) for n in range(20, 40)]
+            found = await asyncio.gather(*calls, *more, return_exceptions=True)
+            lost = [error for error in found if isinstance(error, Exception)]
+            assert {type(error) for error in lost} == {ProviderLost}
+            assert isinstance(found[0], ProviderLost)
+            assert isinstance(found[1], ProviderLost)
+            assert f"the provider stopped working: {complaint}" in str(lost[0])
+            runs = model.runs
+            with pytest.raises(ProviderLost, match=complaint):
+                await tested.embed([row(1)])
+            assert model.runs == runs
+            assert tested.depth == 0
+        assert [type(error) for error in told] == [ProviderLost]
+
+    complete(main())
+
+
+def test_lanes_that_die_together() -> None:
+    """Tell a loss once though every lane finds it at the same moment."""
+    together = threading.Barrier(3, timeout=SOON)
+
+    def run(ids: np.ndarray) -> np.ndarray:
+        if ids[0, 0] >= 10:
+            together.wait()
+        raise RuntimeError("gone")
+
+    async def main() -> None:
+        told: list[ProviderLost] = []
+        async with scheduler(run, run, run, budget=1) as tested:
+            tested.on_lost = told.append
+            with pytest.raises(ProviderLost, match="gone"):
+                await tested.embed([row(n) for n in (10, 11, 12)])
+        assert len(told) == 1
+
+    complete(main())
+
+
+def test_a_batch_that_fails_beside_others() -> None:
+    """Fail only the callers of a bad batch while the other lanes go on."""
+
+    def run(ids: np.ndarray) -> np.ndarray:
+        return vectors_of(ids)[:, :1] if ids.shape[1] == 5 else vectors_of(ids)
+
+    async def main() -> None:
+        async with scheduler(*[run] * 3, limit=1000) as tested:
+            calls = [tested.embed([row(n, 1 + n % 7)]) for n in range(70)]
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            for number, answer in enumerate(found):
+                if 1 + number % 7 == 5:
+                    assert isinstance(answer, Internal)
+                else:
+                    assert answer.tolist() == [[number, 1 + number % 7]]
+
+    complete(main())
+
+
+def test_shutdown_of_many_lanes() -> None:
+    """Finish what each lane runs, and settle the rest, when several are busy."""
+
+    async def main() -> None:
+        models = [Model(shut=True) for _ in range(3)]
+        tested = scheduler(*(model.run for model in models), budget=1)
+        await tested.__aenter__()
+        calls = [await queued(tested.embed([row(n)], bulk=n > 6)) for n in range(9)]
+        for model in models:
+            await model.is_running()
+        leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
+        for model in models:
+            model.gate.set()
+        await leaving
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        ran = [n for model in models for (n,) in model.ran]
+        for number, answer in enumerate(found):
+            if number in ran:
+                assert answer.tolist() == [[number, 3]]
+            else:
+                assert isinstance(answer, ShuttingDown)
+        assert len(ran) >= 3
+
+    complete(main())
+
+
+def test_shutdown_while_a_row_waits_for_the_device() -> None:
+    """Stop though one lane waits for another that is stuck."""
+
+    async def main(device: Small) -> None:
+        async with scheduler(device.run, device.run, patience=0.05) as tested:
+            calls = [await queued(tested.embed([row(1, 1)]))]
+            assert await asyncio.to_thread(device.entered.wait, SOON)
+            calls.append(await queued(tested.embed([row(2, 9)])))
+            assert await asyncio.to_thread(settled, tested, lambda: tested._hermits == 1)
+        for call in calls:
+            with pytest.raises(ShuttingDown):
+                await call
+
+    device = Small(room=9)
+    asyncio.run(main(device))
+    device.gate.set()
+    for thread in model_threads():
+        thread.join(SOON)
+    assert model_threads() == []
+
+
+def test_a_caller_who_leaves_before_a_retry() -> None:
+    """Run nothing again for a caller who left while the batch was failing."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+
+        def run(ids: np.ndarray) -> np.ndarray:
+            model.run(ids)
+            if len(ids) > 1:
+                raise RuntimeError("out of memory")
+            return vectors_of(ids)
+
+        async with scheduler(run, budget=100) as tested:
+            gone = await queued(tested.embed([row(1), row(2)]))
+            await model.is_running()
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            model.gate.set()
+            assert (await tested.embed([row(7)])).tolist() == [[7, 3]]
+        assert model.ran == [[1, 2], [7]]
+
+    complete(main())
+
+
+def test_limits_beside_work_that_goes_on() -> None:
+    """Refuse at once what is past the limit, while all that was taken finishes."""
+
+    async def main() -> None:
+        models = [Model(shut=True) for _ in range(2)]
+        async with scheduler(*(model.run for model in models), limit=10, budget=1) as tested:
+            taken = [await queued(tested.embed([row(n)])) for n in range(10)]
+            refused = [tested.embed([row(n)]) for n in range(20)]
+            answers = await asyncio.gather(*refused, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {LimitsExceeded}
+            # bulk work has its own bounds
+            bulk = await queued(tested.embed([row(99)] * 30, bulk=True))
+            for model in models:
+                model.gate.set()
+            for number, vectors in enumerate(await asyncio.gather(*taken)):
+                assert vectors.tolist() == [[number, 3]]
+            assert len(await bulk) == 30
+
+    complete(main())
+
+
+def test_bulk_is_not_starved() -> None:
+    """Run bulk rows while people never stop asking."""
+
+    async def main() -> None:
+        async with scheduler(Model().run, budget=1) as tested:
+            bulk = asyncio.ensure_future(tested.embed([row(n, 2) for n in range(5)], bulk=True))
+            asked = 0
+            while not bulk.done():
+                # two at a time: one always waits while the other runs
+                await asyncio.gather(*(tested.embed([row(n, 3)]) for n in range(2)))
+                asked += 1
+                assert asked < 1000
+            assert (await bulk)[:, 0].tolist() == list(range(5))
+
+    complete(main())

@@ -32,7 +32,14 @@ log = structlog.get_logger()
 # A running batch takes milliseconds; one that takes this long is stuck and is not waited for.
 _PATIENCE_SECONDS: Final = 1.0
 # What runtimes say, in lower case, when a device's memory does not suffice.
-_NO_MEMORY: Final = ("out of memory", "failed to allocate", "bad_alloc", "alloc_failed")
+_NO_MEMORY: Final = (
+    "out of memory",
+    "failed to allocate",
+    "unable to allocate",
+    "bad_alloc",
+    "alloc_failed",
+    "memoryerror",
+)
 # Two tokens that every vocabulary has: what is left to try when a batch has failed.
 _CANARY: Final = ((0, 1),)
 
@@ -89,8 +96,8 @@ class Scheduler:
         ]
         self._left = len(self._threads)
         self._running = 0
-        # one row has the device to itself
-        self._is_exclusive = False
+        # lanes that run alone, or wait to: nobody else begins meanwhile, or they would wait forever
+        self._hermits = 0
 
     async def __aenter__(self) -> Self:
         """Start the model's threads."""
@@ -211,7 +218,7 @@ class Scheduler:
                     self._wake.notify_all()
 
     def _has_news(self) -> bool:
-        is_free = len(self._backlog) and not self._is_exclusive
+        is_free = len(self._backlog) and not self._hermits
         return bool(self._stopping or self._lost or is_free)
 
     def _attempt(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
@@ -254,24 +261,24 @@ class Scheduler:
         tokens = sum(len(member.request.rows[member.row]) for member in members)
         with self._wake:
             self._budget.out_of_memory(tokens)
-            self._backlog.put_back(members)
+            # those who left meanwhile are not run again; who leaves now is dropped after this
+            self._backlog.put_back([member for member in members if member.request in self._jobs])
             budget = self._budget.tokens
         log.warning("out of memory", batch_tokens=tokens, next_batch_tokens=budget)
 
     def _alone(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
         """Run a batch while no other lane runs: what fits alone must not fail beside others."""
         with self._wake:
+            self._hermits += 1
             self._running -= 1
             self._wake.notify_all()
-            self._wake.wait_for(lambda: not self._is_exclusive and not self._running)
-            self._is_exclusive = True
+            self._wake.wait_for(lambda: not self._running)
             self._running += 1
         try:
             return self._attempt(run, members)
         finally:
             with self._wake:
-                self._is_exclusive = False
-                self._wake.notify_all()
+                self._hermits -= 1
 
     def _give_up(self, error: Exception) -> None:
         lost = ProviderLost(f"the provider stopped working: {error}")
