@@ -125,6 +125,14 @@ def test_a_row_above_the_budget_runs_alone() -> None:
     assert [len(backlog.next_batch(10)) for _ in range(3)] == [1, 1, 0]
 
 
+def test_rows_have_a_limit_too() -> None:
+    """Run no more rows than the provider is built for, however short they are."""
+    backlog = Backlog()
+    backlog.add(request([1] * 5, bulk=True))
+    backlog.add(request([1] * 3))
+    assert [len(backlog.next_batch(100, most_rows=4)) for _ in range(3)] == [4, 4, 0]
+
+
 def test_drop_leaves_others() -> None:
     """Take out the rows of one request, and of no other of the same lengths."""
     backlog = Backlog()

@@ -122,6 +122,19 @@ def test_budget_is_kept() -> None:
     complete(main())
 
 
+def test_rows_have_a_limit() -> None:
+    """Run no batch of more rows than the budget says."""
+
+    async def main() -> None:
+        model = Model()
+        budget = Budget(100, fixed=100, rows=3)
+        async with Scheduler([model.run], dimension=2, budget=budget, limit=100) as tested:
+            await tested.embed([row(n) for n in range(7)])
+        assert [len(batch) for batch in model.ran] == [3, 3, 1]
+
+    complete(main())
+
+
 def test_model_thread() -> None:
     """Run a lane on one thread, named `model` and its number."""
 

@@ -66,7 +66,7 @@ class Backlog:
             key = (member.request.bulk, len(member.request.rows[member.row]))
             self._queues.setdefault(key, deque()).appendleft(member)
 
-    def next_batch(self, budget: int) -> list[Member]:
+    def next_batch(self, budget: int, most_rows: int = 1 << 30) -> list[Member]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 
         Gives an empty list when nothing waits.
@@ -75,7 +75,7 @@ class Backlog:
         if lead is None:
             return []
         bulk, length = lead
-        room = max(1, budget // length)
+        room = max(1, min(budget // length, most_rows))
         members = self._take((bulk, length), room)
         return members + self._take((not bulk, length), room - len(members))
 

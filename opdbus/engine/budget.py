@@ -19,9 +19,11 @@ class Budget:
     """Most tokens a batch, found by measurement while serving; not thread-safe.
 
     `fixed` is a setting that replaces the measurement; only a lack of memory goes below it.
+    `rows` is the most rows a batch, for a provider that is built for so many.
     """
 
-    def __init__(self, most: int, *, fixed: int | None = None) -> None:
+    def __init__(self, most: int, *, fixed: int | None = None, rows: int = 1 << 16) -> None:
+        self.rows = rows
         self._most = fixed or most
         self._is_fixed = fixed is not None
         self._wanted = self._most if fixed else min(_START, most)

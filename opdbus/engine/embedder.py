@@ -140,10 +140,11 @@ async def open_embedder(
     proven = await Chain(model, config, opener, host).choose(lost)
     tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
+    row = proven.provider
     scheduler = Scheduler(
         lanes,
         dimension=model.shape.hidden,
-        budget=Budget(proven.provider.most_tokens, fixed=config.batch_tokens),
+        budget=Budget(row.most_tokens, fixed=config.batch_tokens, rows=row.most_rows),
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:

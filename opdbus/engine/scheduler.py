@@ -206,7 +206,7 @@ class Scheduler:
                 self._wake.wait_for(self._has_news)
                 if self._stopping or self._lost:
                     return
-                members = self._backlog.next_batch(self._budget.tokens)
+                members = self._backlog.next_batch(self._budget.tokens, self._budget.rows)
                 self._running += 1
             try:
                 self._on_loop(self._deliver, members, self._attempt(run, members))
