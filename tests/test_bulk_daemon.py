@@ -1,0 +1,209 @@
+"""Bulk calls to a daemon: the same vectors, whoever asks; jobs that others watch and cancel."""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bulky import lines
+from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Caller, Running, calling
+
+from opdbus.client import Client
+from opdbus.errors import Cancelled, InvalidArgs, OpDbusError, Truncated
+
+WORDS = "network name server mail disk user web time login backup unit service host".split()
+TEXTS = [" ".join(WORDS[n % 7 : n % 11 + 1]) + " x" * (n % 20) for n in range(300)]
+JOB = "org.opdbus.Job1"
+# Long enough that it can be watched and cancelled.
+MANY = [f"{text} {number % 10}" for number in range(200) for text in TEXTS]
+
+
+def served(
+    daemon: Running, work: Callable[[Client, Caller], Awaitable[Any]]
+) -> Any:  # fmt: skip
+    """Do work as two clients of a daemon that is ready."""
+
+    async def both() -> Any:
+        async with calling(daemon.bus) as caller, Client(daemon.bus) as client:
+            await caller.ready("ready", "degraded")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await work(client, caller)
+
+    with daemon:
+        return asyncio.run(both())
+
+
+def test_bulk_gives_what_a_plain_call_gives(daemons: Callable[..., Running]) -> None:
+    """Give the same bytes by file and by message, in every dtype, and the same numbers to all."""
+
+    async def work(client: Client, caller: Caller) -> None:
+        for options in ({}, {"dtype": "float16", "dimensions": 20}, {"dtype": "int8"},
+                        {"dtype": "ubinary", "dimensions": 13}):  # fmt: skip
+            found = await client.vectorize_bulk(TEXTS, options)
+            with found.file:
+                data = found.file.read()
+            member, signature = f"{VECTORIZER}.VectorizeMany", "asa{sv}"
+            rows, dimension, dtype, plain = await caller.call(
+                ROOT_PATH, member, signature, TEXTS, options
+            )
+            assert (found.rows, found.dimension, found.dtype) == (rows, dimension, dtype)
+            wide = np.frombuffer(data, np.uint8).astype(int)
+            # a batch of another size may round the last bit otherwise
+            assert len(data) == len(plain)
+            if dtype in {"int8", "ubinary"}:
+                assert (wide == np.frombuffer(plain, np.uint8)).mean() > 0.99
+            else:
+                kind = np.dtype(dtype).newbyteorder("<")
+                there = np.frombuffer(plain, kind)
+                assert np.abs(np.frombuffer(data, kind) - there).max() < 1e-3
+        short = await caller.call(
+            ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "mail", {"dimensions": 5}
+        )
+        assert len(short[0]) == 5
+        assert np.isclose(np.linalg.norm(short[0]), 1)
+
+    served(daemons(), work)
+
+
+def test_a_file_is_as_good_as_texts(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Read a file that the caller opened, and say what is wrong with it by line and column."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_bytes(lines(TEXTS))
+    bad.write_bytes(b'"a"\n"b\n')
+
+    async def work(client: Client, _caller: Caller) -> None:
+        found = await client.vectorize_bulk(good)
+        found.file.close()
+        assert found.rows == len(TEXTS)
+        with pytest.raises(InvalidArgs, match="line 2, column 1 of the texts: Unterminated"):
+            await client.vectorize_bulk(bad)
+        with pytest.raises(InvalidArgs, match="cannot open the texts"):
+            await client.vectorize_bulk(tmp_path / "none")
+        with pytest.raises(Truncated, match="line 1 is longer than the 48 tokens"):
+            await client.vectorize_bulk(["mail " * 100], {"truncate": False})
+        with pytest.raises(InvalidArgs, match="no dtype 'float8'"):
+            await client.vectorize_bulk(["x"], {"dtype": "float8"})
+        reader, writer = os.pipe()
+        with pytest.raises(OpDbusError, match="this is a pipe"):
+            await client._ask_patiently(
+                ROOT_PATH, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", reader, {}
+            )
+        os.close(reader)
+        os.close(writer)
+
+    served(daemons(), work)
+
+
+async def _job(caller: Caller) -> str:
+    """Wait until the bus tells of a job, and give its path."""
+
+    def has_job(body: list[Any]) -> bool:
+        return bool(body[0] == VECTORIZER and body[1].get("Jobs"))
+
+    body = await caller.signal("PropertiesChanged", has_job)
+    path: str = body[1]["Jobs"][0]
+    return path
+
+
+def test_others_watch_a_job(daemons: Callable[..., Running]) -> None:
+    """Show who runs how much, tell of progress until the end, and list it below its folder."""
+
+    async def work(client: Client, caller: Caller) -> None:
+        call = asyncio.create_task(client.vectorize_bulk(MANY[:15_000]))
+        path = await _job(caller)
+        assert path == "/org/opdbus/job/1"
+        ended = lambda body: body[0] == JOB and body[1].get("State") == "done"  # noqa: E731
+        await caller.signal("PropertiesChanged", ended)
+        (await call).file.close()
+        values = [
+            await caller.get(path, JOB, name) for name in ("Kind", "Done", "Total", "Progress")
+        ]
+        assert values == ["bulk", 15_000, 15_000, 1.0]
+        assert await caller.get(path, JOB, "User") == os.geteuid()
+        assert await caller.get(path, JOB, "Caller") == client._connection.name
+        told = [body[1] for at, name, body in caller.signals
+                if at == path and name == "PropertiesChanged"]  # fmt: skip
+        steps = [values["Done"] for values in told if "Done" in values]
+        assert steps == sorted(steps)
+        introspect = "org.freedesktop.DBus.Introspectable.Introspect"
+        assert '<node name="job"/>' in (await caller.call(ROOT_PATH, introspect))[0]
+        assert '<node name="1"/>' in (await caller.call("/org/opdbus/job", introspect))[0]
+        assert '<method name="Cancel">' in (await caller.call(path, introspect))[0]
+
+    served(daemons(), work)
+
+
+def test_others_cancel_a_job(daemons: Callable[..., Running]) -> None:
+    """Answer Error.Cancelled to the caller whose job another client of the user cancels."""
+
+    async def work(client: Client, caller: Caller) -> None:
+        call = asyncio.create_task(client.vectorize_bulk(MANY))
+        path = await _job(caller)
+        await caller.call(path, f"{JOB}.Cancel")
+        with pytest.raises(Cancelled, match="of 60000 were done"):
+            await call
+        assert await caller.get(path, JOB, "State") == "cancelled"
+        await _until_idle(caller)
+
+    served(daemons(), work)
+
+
+def test_who_leaves_takes_the_job_along(daemons: Callable[..., Running]) -> None:
+    """Stop computing at once for a caller whose connection is gone."""
+
+    async def work(client: Client, caller: Caller) -> None:
+        async with Client(client._where) as leaver:
+            call = asyncio.create_task(leaver.vectorize_bulk(MANY))
+            path = await _job(caller)
+            call.cancel()
+        state = lambda: caller.get(path, JOB, "State")  # noqa: E731
+        await caller.until(state, "cancelled")
+        await _until_idle(caller)
+
+    served(daemons(), work)
+
+
+async def _until_idle(caller: Caller) -> None:
+    depth = lambda: caller.get(ROOT_PATH, VECTORIZER, "QueueDepth")  # noqa: E731
+    await caller.until(depth, 0)
+
+
+def test_the_command_writes_a_file(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Write .npy files that numpy reads, and raw rows, and refuse options that do not go along."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_bytes(lines(TEXTS))
+    with daemons() as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready("ready", "degraded")
+
+        asyncio.run(wait())
+        for dtype, more, shape in (
+            ("float32", (), (300, 32)),
+            ("float16", ("--dimensions", "7"), (300, 7)),
+            ("ubinary", (), (300, 4)),
+        ):
+            out = tmp_path / f"{dtype}.npy"
+            done = daemon.cli("vectorize", "--bulk", str(texts), "--output", str(out),
+                              "--dtype", dtype, *more, "--json")  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["rows"] == 300
+            found = np.load(out)
+            assert found.shape == shape
+            assert found.dtype == (np.uint8 if dtype == "ubinary" else np.dtype(dtype))
+        raw = tmp_path / "vectors.raw"
+        done = daemon.cli("vectorize", "--bulk", str(texts), "--output", str(raw))
+        assert done.stdout == f"300 x 32 float32: {raw}\n"
+        rows = np.frombuffer(raw.read_bytes(), "<f4").reshape(300, 32)
+        assert np.array_equal(rows, np.load(tmp_path / "float32.npy"))
+        assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+        for wrong in (["--bulk", str(texts)], ["--output", str(raw)], ["x", "--dtype", "int8"],
+                      ["x", "--bulk", str(texts), "--output", str(raw)]):  # fmt: skip
+            refused = daemon.cli("vectorize", *wrong)
+            assert (refused.returncode, "go together" in refused.stderr) == (2, True)
+        assert daemon.cli("vectorize", "--dimensions", "5", "one").stdout.count(" ") == 4
