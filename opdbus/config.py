@@ -6,11 +6,11 @@ import difflib
 import os
 import shlex
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.errors import ConfigError
+from opdbus.errors import ConfigError, InvalidArgs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -250,6 +250,11 @@ SETTINGS: Final = (
 )
 # The variable that names the TOML file; it is no setting itself.
 CONFIG_FILE_VARIABLE: Final = PREFIX + "CONFIG"
+# What an engine is opened with: these can change while serving, by opening another one.
+ENGINE_SETTINGS: Final = frozenset(
+    "execution_provider gpu_device vector_level model model_dir precision batch_tokens"
+    " queue_limit threads gpu_mem_limit max_loaded_bytes".split()
+)
 BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
 
 
@@ -275,6 +280,22 @@ class Config:
     log_level: str
     log_format: str
     sources: Mapping[str, str] = field(repr=False)
+
+    def on(self, provider: str, device: str = "") -> Config:
+        """Give these settings with another provider and, if given, device; raises InvalidArgs."""
+        given = {"execution_provider": provider, **({"gpu_device": device} if device else {})}
+        problems: list[str] = []
+        values = {
+            key: _parsed(BY_KEY[key], text, "call", problems=problems)
+            for key, text in given.items()
+        }
+        if problems:
+            raise InvalidArgs("\n".join(problems))
+        return replace(self, **values, sources={**self.sources, **dict.fromkeys(given, "call")})
+
+    def differing(self, other: Config) -> set[str]:
+        """Give the keys of the settings that have another value there."""
+        return {key for key in BY_KEY if getattr(self, key) != getattr(other, key)}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Give (variable, effective value, source) for each setting, in the table's order."""

@@ -23,22 +23,23 @@ from opdbus.bus.names import BUS_NAME
 from opdbus.bus.signals import Announcer
 from opdbus.bus.tree import Tree
 from opdbus.bus.vectorizer import VectorizerFace
-from opdbus.engine.embedder import open_embedder
-from opdbus.errors import BusError, NoModel, OpDbusError
+from opdbus.config import ENGINE_SETTINGS
+from opdbus.engine.engines import Engines
+from opdbus.errors import BusError, ConfigError, NoModel, OpDbusError
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
-from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.index.rerank import Reranker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
     from typing import Any
 
     from dbus_fast import Message
 
     from opdbus.config import Config
+    from opdbus.engine.embedder import Embedder
 
 logger = structlog.get_logger()
 
@@ -51,10 +52,10 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
     Threads may still run then, which parse or compute for nobody: end the process at once.
     """
     try:
-        settings = config.load(environ, flags)
-        log.configure(settings, environ)
+        daemon = Daemon(lambda: config.load(environ, flags))
+        log.configure(daemon.settings, environ)
         # never closed: that would wait for those threads
-        asyncio.Runner().run(Daemon(settings).run())
+        asyncio.Runner().run(daemon.run())
     except OpDbusError as error:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
         return error.exit_code
@@ -64,9 +65,15 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
 class Daemon:
     """All parts of op-dbus, wired; `run` is its whole life."""
 
-    def __init__(self, settings: Config) -> None:
-        self._config = settings
+    def __init__(self, load: Callable[[], Config]) -> None:
+        self._load = load
+        self._config = load()
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def settings(self) -> Config:
+        """The settings as they were last read."""
+        return self._config
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -83,19 +90,22 @@ class Daemon:
         async with (
             Memory(self._config.state_dir / "memory.db") as self._memory,
             Connection(self._config.bus) as self._connection,
+            Engines(self._config, self._engine_changed) as self._engines,
         ):
             self._compose()
             await self._serve()
 
     def _compose(self) -> None:
         memory, connection = self._memory, self._connection
-        finder = Finder(memory)
+        finder = Finder(memory, Reranker(self._engines))
         self._announcer = Announcer(connection)
         memory.notify = self._announcer.announce
         self._declared = Declared(self._config.state_file, memory)
         jobs = Jobs(self._announcer.tell)
         jobs.on_change = self._refresh_soon
-        self._vectorizer = VectorizerFace(self._config, memory, self._declared, Bulk(jobs))
+        self._vectorizer = VectorizerFace(
+            self._engines, memory, self._declared, Bulk(jobs), self._reload
+        )
         self._state = StateFace(memory, finder, self._declared)
         self._tree = Tree(self._vectorizer, self._state, memory, finder, jobs)
         self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
@@ -118,29 +128,53 @@ class Daemon:
 
     async def _think(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
-        level = self._config.vector_level
-        if level == "none":
+        if self._config.vector_level == "none":
             self._memory.without_engine(
                 NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")
             )
             await asyncio.Event().wait()
-        model = await asyncio.to_thread(folder.load, LEVELS[level], self._config)
-        async with open_embedder(model, self._config) as embedder:
+        await self._engines.start()
+        threshold = self._config.drift_threshold
+        await Indexer(self._memory, threshold, on_fault=self._remember_fault).run()
+
+    async def _engine_changed(self, embedder: Embedder | None, reason: str) -> None:
+        """Serve with another engine from now on, or with none until there is one."""
+        if embedder is None:
+            self._memory.detach(self._engines.fault)
+            self._announcer.provider_changed("", reason)
+        else:
             known = await self._memory.attach(embedder)
             proven = embedder.proven
             logger.info(
                 "model proven",
-                model=model.name,
+                model=embedder.model.name,
                 provider=proven.provider.name,
                 device=proven.hardware,
+                precision=proven.proof.precision,
                 nodes=sum(proven.proof.nodes.values()),
                 deviation=f"{proven.proof.max_deviation:.1e}",
                 vectors=known,
             )
-            self._announcer.provider_changed(proven.provider.name, "proven at start")
-            await self._refresh()
-            threshold = self._config.drift_threshold
-            await Indexer(self._memory, threshold, on_fault=self._remember_fault).run()
+            self._announcer.provider_changed(proven.provider.name, reason)
+        await self._refresh()
+
+    async def _reload(self) -> None:
+        """Read the settings and the state file again; a fault in either leaves what was."""
+        await self._read_settings()
+        await self._declared.load()
+
+    async def _read_settings(self) -> None:
+        """Read the settings again, and serve with another engine where they ask for one."""
+        settings = self._load()
+        changed = settings.differing(self._config)
+        if changed & set(ENGINE_SETTINGS):
+            if "none" in {settings.vector_level, self._config.vector_level}:
+                raise ConfigError("the level none begins and ends with a start: restart op-dbus")
+            await self._engines.switch(settings)
+        if rest := changed - set(ENGINE_SETTINGS):
+            names = ", ".join(sorted(config.BY_KEY[key].variable for key in rest))
+            logger.warning("settings wait for a restart", settings=names)
+        self._config = settings
 
     async def _declare(self) -> None:
         """Keep the state file taken in."""
@@ -148,11 +182,15 @@ class Daemon:
         await self._declared.watch()
 
     async def _heed_hang_ups(self) -> None:
-        """Read the state file again after each SIGHUP."""
+        """Read settings and state file again after each SIGHUP."""
         while True:
             await self._hung_up.wait()
             self._hung_up.clear()
             logger.info("reloading", reason="SIGHUP")
+            try:
+                await self._read_settings()
+            except OpDbusError as error:
+                logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
             await self._declared.try_load()
 
     async def _connection_lost(self) -> None:

@@ -348,7 +348,7 @@ def test_a_chain_moves_on_and_says_why(daemons: Make) -> None:
 
     async def work(caller: Caller) -> None:
         assert await caller.ready("degraded") == "degraded"
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:onnxruntime"
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:openvino"
         assert await caller.get(ROOT_PATH, VECTORIZER, "RequestedProvider") == "cuda,cpu"
         ((provider, reason),) = await caller.get(ROOT_PATH, VECTORIZER, "Fallbacks")
         assert (provider, reason[:15]) == ("cuda", "cuda cannot run")

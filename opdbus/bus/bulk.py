@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.formats import Format
     from opdbus.bus.jobs import Job, Jobs
-    from opdbus.engine.embedder import Embedder
+    from opdbus.engine.engines import Lease
     from opdbus.engine.tokenizer import Tokens
 
     P = ParamSpec("P")
@@ -75,7 +75,7 @@ class Bulk:
         self._bytes = 0
         self._threads = ThreadPoolExecutor(MAX_BULK_CALLS_RUNNING, thread_name_prefix="bulk")
 
-    async def run(self, embedder: Embedder, texts: Descriptor, order: Order) -> Vectors:
+    async def run(self, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
         """Embed the texts of a file, of which no more is held than a few thousand texts.
 
         Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. A caller who is
@@ -90,7 +90,7 @@ class Bulk:
                 is_seen = order.is_job or lines > JOB_TEXTS
                 sink = Sink(order.format)
                 with self.jobs.begin("bulk", lines, is_seen=is_seen) as job:
-                    work = _Work(self, embedder, order, job)
+                    work = _Work(self, engine, order, job)
                     await job.run(work.stream(source, sink))
                 return Vectors(await self.on_thread(sink.sealed), job.done, work.truncated)
 
@@ -162,9 +162,9 @@ class Sink:
 class _Work:
     """One call's texts on their way, window by window."""
 
-    def __init__(self, bulk: Bulk, embedder: Embedder, order: Order, job: Job) -> None:
+    def __init__(self, bulk: Bulk, engine: Lease, order: Order, job: Job) -> None:
         self._bulk = bulk
-        self._embedder = embedder
+        self._engine = engine
         self._order = order
         self._job = job
         self.truncated = 0
@@ -190,9 +190,9 @@ class _Work:
     async def _embed(self, texts: Sequence[str], row: int, sink: Sink) -> None:
         rows: list[Tokens] = []
         for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
-            rows += await self._embedder.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
+            rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
         self._note_truncated(rows, row)
-        vectors = await self._embedder.scheduler.embed(rows, bulk=True)
+        vectors = await self._engine.embed(rows)
         await self._bulk.on_thread(sink.write, row, vectors)
         self._job.advance(len(rows))
 
@@ -201,7 +201,7 @@ class _Work:
         if cut and not self._order.truncate:
             raise Truncated(
                 f"the text of line {cut[0]} is longer than the"
-                f" {self._embedder.model.shape.max_tokens} tokens that the model reads: shorten it,"
+                f" {self._engine.max_tokens} tokens that the model reads: shorten it,"
                 " or allow `truncate`"
             )
         self.truncated += len(cut)

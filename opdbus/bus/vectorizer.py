@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from opdbus import __version__
@@ -12,12 +13,12 @@ from opdbus.bus.connection import Typed
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.options import Options
-from opdbus.errors import InvalidArgs, LimitsExceeded, ModelError, NoModel
+from opdbus.errors import LimitsExceeded, ModelError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Plain
     from opdbus.bus.descriptors import Descriptor
     from opdbus.bus.formats import Format
-    from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
+    from opdbus.engine.engines import Engines
     from opdbus.index.declared import Declared
     from opdbus.index.memory import Memory
 
@@ -39,11 +40,19 @@ class VectorizerFace:
 
     interface = contract.interface(names.VECTORIZER)
 
-    def __init__(self, config: Config, memory: Memory, declared: Declared, bulk: Bulk) -> None:
-        self._config = config
+    def __init__(
+        self,
+        engines: Engines,
+        memory: Memory,
+        declared: Declared,
+        bulk: Bulk,
+        reload: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._engines = engines
         self._memory = memory
         self._declared = declared
         self._bulk = bulk
+        self._reload = reload
         self._truncated = 0
 
     async def vectorize(self, text: str, options: dict[str, Plain]) -> list[float]:
@@ -71,7 +80,8 @@ class VectorizerFace:
             truncate=checked.get("truncate", default=True),
             is_job=checked.get("job", default=False),
         )
-        found = await self._bulk.run(embedder, texts, order)
+        with self._engines.lease(embedder) as engine:
+            found = await self._bulk.run(engine, texts, order)
         self._truncated += found.truncated
         return found.file, found.rows, wanted.dimensions, wanted.dtype
 
@@ -93,17 +103,23 @@ class VectorizerFace:
         return rows
 
     async def reload(self, options: dict[str, Plain]) -> None:
-        """Read the state file again."""
+        """Read settings and state file again."""
         Options(options, {})
-        await self._declared.load()
+        await self._reload()
+
+    async def set_provider(self, provider: str, device: str, options: dict[str, Plain]) -> None:
+        """Serve with another engine, once that is proven."""
+        Options(options, {})
+        await self._engines.switch(self._engines.config.on(provider, device))
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        engine = self._memory.ready
+        engine, config = self._memory.ready, self._engines.config
         return {
-            "Level": self._config.vector_level,
+            "Level": config.vector_level,
             "State": self._state(),
-            "RequestedProvider": str(self._config.execution_provider),
+            "RequestedProvider": str(config.execution_provider),
+            "Accuracy": _accuracy(self._engines.loaded),
             "Truncated": self._truncated,
             "Jobs": self._bulk.jobs.paths(),
             "Version": __version__,
@@ -112,32 +128,33 @@ class VectorizerFace:
 
     def _state(self) -> str:
         engine = self._memory.ready
-        if not self._declared.tried or (engine is None and self._config.vector_level != "none"):
+        if self._engines.fault:
+            return "failed"
+        has_level = self._engines.config.vector_level != "none"
+        if not self._declared.tried or (engine is None and has_level):
             return "loading"
         fell = engine is not None and bool(engine.embedder.proven.fallbacks)
         faulty = fell or self._declared.last_error or self._memory.last_fault
         return "degraded" if faulty else "ready"
 
     def _level_status(self, name: str) -> tuple[str, str]:
-        if name == self._config.vector_level:
-            engine = self._memory.ready
-            return ("loaded", engine.embedder.proven.provider.name) if engine else ("loading", "")
+        config, loaded = self._engines.config, self._engines.loaded.get(name)
+        if loaded:
+            proven = loaded.proven
+            return (
+                "loaded",
+                f"{proven.provider.name} on {proven.hardware}, {proven.proof.precision}",
+            )
+        if name == config.vector_level:
+            return "loading", str(self._engines.fault or "")
         try:
-            where = folder.find(LEVELS[name], self._config)
+            where = folder.find(LEVELS[name], config)
         except ModelError as error:
             return "missing", str(error)
-        return "available", f"{where}; set OP_DBUS_VECTOR_LEVEL={name} to load it"
+        return "available", f"{where}; loaded at the first call that asks for it"
 
     async def _embedder(self, options: Options) -> Embedder:
-        level = options.get("level", self._config.vector_level)
-        if level != self._config.vector_level:
-            if level not in LEVELS:
-                raise InvalidArgs(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
-            raise NoModel(
-                f"the level {level} is not loaded, {self._config.vector_level} is: set"
-                f" OP_DBUS_VECTOR_LEVEL={level} and restart op-dbus"
-            )
-        return (await self._memory.engine()).embedder
+        return await self._engines.get(options.get("level", ""))
 
     async def _embed(self, texts: Sequence[str], options: Options) -> tuple[Format, NDArray[Plain]]:
         """Give the format that is asked for, and vectors that are not in it yet."""
@@ -150,9 +167,28 @@ class VectorizerFace:
                 f"{len(texts)} vectors do not fit into a reply: {most} texts do; VectorizeBulk"
                 " takes any number"
             )
-        found = await embedder.embed(texts, truncate=options.get("truncate", default=True))
+        found = await self._engines.embed(
+            texts, options.get("level", ""), truncate=options.get("truncate", default=True)
+        )
         self._truncated += found.truncated
         return wanted, found.vectors
+
+
+def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
+    """Give what the accuracy gate saw of each precision, for each level that is loaded."""
+    reports = {level: engine.proven.report for level, engine in loaded.items()}
+    return [
+        {
+            "level": level,
+            "provider": report.provider,
+            "chosen": grade.precision == report.chosen,
+            "checked_at": Typed("t", int(report.checked_at)),
+            **asdict(grade),
+        }
+        for level, report in reports.items()
+        if report
+        for grade in report.grades
+    ]
 
 
 def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
@@ -168,6 +204,9 @@ def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
         "Fallbacks": [(fallback.provider, fallback.reason) for fallback in proven.fallbacks],
         "Proof": {
             "nodes": Typed("a{su}", dict(proven.proof.nodes)),
+            "products": Typed("a{su}", dict(proven.proof.products)),
+            "precision": proven.proof.precision,
+            "min_cosine": proven.proof.min_cosine,
             "checked_at": Typed("t", int(proven.proof.checked_at)),
             "max_deviation": proven.proof.max_deviation,
             "tolerance": proven.proof.tolerance,

@@ -208,7 +208,9 @@ def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
 @root.command()
 @click.argument("texts", nargs=-1)
 @click.option("--level", default="", help="The level whose model to use.")
-@click.option("--dimensions", type=click.IntRange(1), help="Only the first so many numbers of each vector.")
+@click.option(
+    "--dimensions", type=click.IntRange(1), help="Only the first so many numbers of each vector."
+)
 @click.option("--dtype", type=click.Choice(list(_NUMPY_TYPES)), help="Of the vectors in --output.")
 @click.option("--bulk", type=_FILE, help="The texts: a file of JSON strings, one a line.")
 @click.option("--output", type=_FILE, help="Where the vectors go: a .npy file, or raw rows.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,13 +19,17 @@ from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
     from types import TracebackType
     from typing import Any, Self
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from opdbus.config import Config
     from opdbus.engine.chain import Open
     from opdbus.engine.embedder import Embedder, Embedding
+    from opdbus.engine.tokenizer import Tokens
 
 log = structlog.get_logger()
 
@@ -41,6 +46,40 @@ class _Slot:
     level: str
     embedder: asyncio.Future[Embedder]
     stack: AsyncExitStack
+
+
+class Lease:
+    """An engine that stays open while it is worked with, or its successor if it is lost."""
+
+    def __init__(self, engines: Engines, embedder: Embedder, held: ExitStack) -> None:
+        self._engines = engines
+        self._embedder = embedder
+        self._held = held
+
+    @property
+    def max_tokens(self) -> int:
+        """The tokens past which texts are cut."""
+        return self._embedder.model.shape.max_tokens
+
+    async def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenize off the event loop; raises ShuttingDown."""
+        return await self._embedder.tokenize(texts)
+
+    async def embed(self, rows: Sequence[Tokens]) -> NDArray[np.float32]:
+        """Give the vectors (rows, dimension) of tokenized texts, after everyone's single texts.
+
+        Raises ProviderLost if the engine was lost and another one's vectors would not mix with
+        those that it gave, ShuttingDown.
+        """
+        while True:
+            embedder = self._embedder
+            try:
+                return await embedder.scheduler.embed(rows, bulk=True)
+            except ProviderLost:
+                found = await self._engines.successor(embedder)
+                if self._embedder is embedder:
+                    self._held.enter_context(found.held())
+                    self._embedder = found
 
 
 async def _nothing(_embedder: Embedder | None, _reason: str) -> None:
@@ -72,7 +111,8 @@ class Engines:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._one_switch = asyncio.Lock()
         self._is_closed = False
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # why the configured level has no engine, and nothing is left to try but to wait
+        self.fault: OpDbusError | None = None
 
     async def __aenter__(self) -> Self:
         """Open nothing yet."""
@@ -98,12 +138,8 @@ class Engines:
     async def start(self) -> Embedder:
         """Open the configured level; raises ModelError and ProviderError."""
         embedder = await self.get(self.config.vector_level)
-        await self.on_change(embedder, "proven at start")
+        await self._tell(self.config.vector_level, embedder, "proven at start")
         return embedder
-
-    async def failed(self) -> None:
-        """Wait until the configured level is lost for good; raises why."""
-        await asyncio.shield(self._failed)
 
     @property
     def loaded(self) -> dict[str, Embedder]:
@@ -147,6 +183,27 @@ class Engines:
                 if self._is_closed:
                     raise
 
+    @contextmanager
+    def lease(self, embedder: Embedder) -> Iterator[Lease]:
+        """Keep an engine for work of several steps."""
+        with ExitStack() as held:
+            held.enter_context(embedder.held())
+            yield Lease(self, embedder, held)
+
+    async def successor(self, lost: Embedder) -> Embedder:
+        """Give the engine that took the place of a lost one, to go on with what was begun.
+
+        Raises ProviderLost if its vectors would not mix with those of the other.
+        """
+        await asyncio.sleep(0)  # the loss is told on the loop, and may be still to come
+        found = await self.get(lost.model.level)
+        if found.numerics != lost.numerics:
+            raise ProviderLost(
+                f"{lost.proven.provider.name} stopped working, and {found.proven.provider.name}"
+                " computes in another precision: ask for all of it again"
+            )
+        return found
+
     async def switch(self, config: Config) -> Embedder:
         """Serve with other settings: build and prove beside the old engine, then swap.
 
@@ -160,7 +217,7 @@ class Engines:
             old = list(self._slots.values())
             self.config = config
             self._slots = {level: self._serving(level, embedder, stack)}
-            await self.on_change(embedder, f"switched to {config.execution_provider}")
+            await self._tell(level, embedder, f"switched to {config.execution_provider}")
             for slot in old:
                 self._background(self._retire(slot))
             return embedder
@@ -237,33 +294,52 @@ class Engines:
     async def _replace(
         self, dead: _Slot, waiting: _Slot, embedder: Embedder, error: ProviderLost
     ) -> None:
+        """Open the next provider of the chain, or the same one anew, until one can be had."""
         await self._tell(waiting.level, None, str(error))
         await dead.stack.aclose()
-        fallback = Fallback(embedder.proven.provider.name, str(error))
-        try:
-            found = await self._opened(self.config, waiting.level, waiting.stack, (fallback,))
-        except OpDbusError as fault:
-            self._slots.pop(waiting.level, None)
-            waiting.embedder.set_exception(fault)
-            waiting.embedder.exception()
-            if waiting.level == self.config.vector_level and not self._failed.done():
-                self._failed.set_exception(fault)
+        lost = Fallback(embedder.proven.provider.name, str(error))
+        for delay in self._delays():
+            found = await self._attempt(waiting, lost)
+            if found is not None:
+                break
+            await asyncio.sleep(delay)
+            if self._slots.get(waiting.level) is not waiting:
+                return  # switched meanwhile
+        else:
             return
-        self._slots[waiting.level] = slot = self._serving(waiting.level, found, waiting.stack)
-        waiting.embedder.set_result(found)
+        slot = self._serving(waiting.level, found, waiting.stack)
+        self._slots[slot.level] = slot
+        if not waiting.embedder.done():
+            waiting.embedder.set_result(found)
         await self._tell(slot.level, found, str(error))
-        if found.proven.provider.name != fallback.provider:
+        if found.proven.provider.name != lost.provider:
             self._background(self._try_again(slot))
+
+    async def _attempt(self, waiting: _Slot, lost: Fallback) -> Embedder | None:
+        """Open an engine in the place of a lost one; whoever waits is told why there is none."""
+        try:
+            return await self._opened(self.config, waiting.level, waiting.stack, (lost,))
+        except OpDbusError as fault:
+            log.error("no provider left", level=waiting.level, reason=str(fault))  # noqa: TRY400 -- a sentence, no traceback
+            if not waiting.embedder.done():
+                waiting.embedder.set_exception(fault)
+                waiting.embedder.exception()
+                if waiting.level == self.config.vector_level:
+                    self.fault = fault
+                    await self._tell(waiting.level, None, str(fault))
+            return None
+
+    def _delays(self) -> Iterator[float]:
+        """Give the pauses between attempts, the last one again and again."""
+        return chain(self._retry_seconds, repeat(self._retry_seconds[-1]))
 
     async def _try_again(self, slot: _Slot) -> None:
         """Go back to the better provider as soon as it can be proven again."""
-        for delay in self._retry_seconds:
+        for delay in self._delays():
             await asyncio.sleep(delay)
-            if self._slots.get(slot.level) is not slot:
-                return  # switched meanwhile, or lost again
-            if await self._climb(slot):
+            # else it was switched meanwhile, or lost again
+            if self._slots.get(slot.level) is not slot or await self._climb(slot):
                 return
-        log.warning("provider given up", provider=slot.embedder.result().proven.provider.name)
 
     async def _climb(self, slot: _Slot) -> bool:
         stack, current = AsyncExitStack(), slot.embedder.result().proven.provider.name
@@ -283,6 +359,8 @@ class Engines:
 
     async def _tell(self, level: str, embedder: Embedder | None, reason: str) -> None:
         if level == self.config.vector_level:
+            if embedder:
+                self.fault = None
             await self.on_change(embedder, reason)
 
     def _background(self, work: Coroutine[Any, Any, Any]) -> None:

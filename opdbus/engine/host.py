@@ -34,6 +34,11 @@ class Adapter(NamedTuple):
         """Whether this is a program on the CPU that passes for a GPU."""
         return any(word in self.name.lower() for word in _SOFTWARE)
 
+    @property
+    def is_hardware(self) -> bool:
+        """Whether this is a GPU."""
+        return self.is_gpu and not self.is_software
+
 
 def _has_package(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
@@ -75,13 +80,14 @@ def _adapters(runtime_name: str) -> Sequence[Adapter]:
     """Give the devices that a provider of ONNX Runtime offers, a plugin's after registering it."""
     from opdbus.engine.session import ep_devices
 
-    return [
-        Adapter(
-            str(found.device.metadata.get("Description", found.device.vendor)),
-            is_gpu=found.device.type.name == "GPU",
-        )
-        for found in ep_devices(runtime_name)
-    ]
+    return [adapter(found) for found in ep_devices(runtime_name)]
+
+
+def adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
+    """Tell a device of ONNX Runtime's by its name and kind."""
+    device = found.device
+    name = device.metadata.get("Description") or device.vendor
+    return Adapter(str(name), is_gpu=device.type.name == "GPU")
 
 
 @cache

@@ -77,10 +77,18 @@ class Provider:
 
         `wanted` is as in OP_DBUS_GPU_DEVICE.
         """
-        self.installed(host)
-        devices = self.devices(host)
-        chosen = {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
-        self.libraries(host)
+        try:
+            self.installed(host)
+            devices = self.devices(host)
+            chosen = {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
+            self.libraries(host)
+        except ProviderError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises what it likes
+            raise ProviderError(
+                f"{self.name} cannot run: {' '.join(str(error).split())}; install its packages"
+                f" again: {' '.join(self.packages)}"
+            ) from None
         return chosen
 
     def _chosen(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
@@ -214,9 +222,9 @@ def _apple(_host: Host) -> list[Gpu]:
 def _adapters(name: str, runtime_name: str) -> Callable[[Host], list[Gpu]]:
     def devices(host: Host) -> list[Gpu]:
         found = host.adapters(runtime_name)
-        real = [adapter for adapter in found if adapter.is_gpu and not adapter.is_software]
+        real = [Gpu(adapter.name) for adapter in found if adapter.is_hardware]
         if real:
-            return [Gpu(adapter.name) for adapter in real]
+            return real
         software = [adapter.name for adapter in found if adapter.is_software]
         why = f"only {software[0]}, which computes on the CPU" if software else "none"
         raise ProviderError(

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from opdbus.engine.host import adapter
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ def ep_devices(runtime_name: str) -> list[Any]:
     return [found for found in onnxruntime.get_ep_devices() if found.ep_name == runtime_name]
 
 
+def gpus(devices: Iterable[Any]) -> list[Any]:
+    """Give those of the devices that are GPUs and no program, as they are numbered for users."""
+    return [found for found in devices if adapter(found).is_hardware]
+
+
 def _onnxruntime() -> Any:  # noqa: ANN401 -- it has no types
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -136,7 +142,7 @@ def _opened(graph: Path, options: Any, provider: Provider, placement: Placement)
     if not provider.plugin:
         named = [(provider.runtime_name, settings)]
         return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
-    device = ep_devices(provider.runtime_name)[placement.device]
+    device = gpus(ep_devices(provider.runtime_name))[placement.device]
     options.add_provider_for_devices([device], settings)
     return onnxruntime.InferenceSession(graph, options, enable_fallback=0)
 
@@ -167,6 +173,9 @@ def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def brief(error: Exception) -> str:
-    """Give the first line of a runtime's message, without its source paths."""
-    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return line.rpartition(" : ")[2] if line.startswith("[ONNXRuntimeError]") else line
+    """Give the one line of a runtime's message that says what happened."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].startswith("Exception from "):
+        # OpenVINO begins with the places in its source, from the outermost on
+        return lines[-1]
+    return lines[0].rpartition(" : ")[2] if lines[0].startswith("[ONNXRuntimeError]") else lines[0]

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from opdbus.errors import AccessDenied, NoModel, NoVector, ProviderLost, ShuttingDown
+from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
 from opdbus.index.embedded import Engine, stored_vectors
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.engine.embedder import Embedder
+    from opdbus.errors import OpDbusError
     from opdbus.index.catalogue import Change
     from opdbus.index.events import Event
     from opdbus.index.store import Content, Entry, Record
@@ -100,12 +101,17 @@ class Memory:
         self.stale.set()
         return len(digests)
 
-    def detach(self) -> None:
-        """Have whoever needs vectors wait for the next engine: the one before is gone."""
+    def detach(self, fault: OpDbusError | None = None) -> None:
+        """Have whoever needs vectors wait for the next engine: the one before is gone.
+
+        With a `fault` nobody waits, but is told of it.
+        """
         if self._engine.done():
             self._engine = asyncio.get_running_loop().create_future()
+        if fault:
+            self.without_engine(fault)
 
-    def without_engine(self, reason: NoModel) -> None:
+    def without_engine(self, reason: OpDbusError) -> None:
         """Answer every request for vectors with this error."""
         self._engine.set_exception(reason)
         self._engine.exception()  # retrieved, so that asyncio does not call it lost
