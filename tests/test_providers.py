@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from opdbus import config
-from opdbus.engine.host import HERE, Adapter, Host
+from opdbus.engine.host import HERE, Adapter, Host, adapter
 from opdbus.engine.providers import (
     PROVIDERS,
     Placement,
@@ -17,6 +18,7 @@ from opdbus.engine.providers import (
     candidates,
     cpu_engines,
 )
+from opdbus.engine.session import gpus
 from opdbus.errors import ProviderError
 from opdbus.models.dialects import DIALECTS
 
@@ -239,6 +241,43 @@ def test_hardware_beside_software() -> None:
     """Pass over an adapter that draws in software where there is a real one."""
     both = host("webgpu", adapters=[SOFTWARE[0], PROCESSOR, RADEON])
     assert PROVIDERS["webgpu"].require(WANTED, both) == {0: RADEON.name}
+
+
+def test_the_session_counts_as_the_settings_do() -> None:
+    """Open a plugin's session on the device of that number among the real ones."""
+
+    def offered(kind: str, name: str, vendor: str = "Example") -> Any:
+        metadata = {"Description": name} if name else {}
+        device = SimpleNamespace(type=SimpleNamespace(name=kind), metadata=metadata, vendor=vendor)
+        return SimpleNamespace(device=device)
+
+    radeon, arc = offered("GPU", "Radeon"), offered("GPU", "", "Intel")
+    devices = [offered("GPU", "llvmpipe"), offered("CPU", "EPYC"), radeon, arc]
+    assert gpus(devices) == [radeon, arc]
+    machine = host("webgpu", adapters=[adapter(found) for found in devices])
+    assert PROVIDERS["webgpu"].require(("all",), machine) == {0: "Radeon", 1: "Intel"}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("error", [ImportError("libx.so: no\n such file"), RuntimeError("bad ABI")])
+def test_a_broken_installation(name: str, error: Exception) -> None:
+    """Say which packages to install again where a runtime fails in its own way."""
+
+    def broken(*_: object) -> Any:
+        raise error
+
+    machine = replace(
+        host(name),
+        runtime_providers=broken,
+        openvino_devices=broken,
+        adapters=broken,
+        version=broken,
+    )
+    with pytest.raises(ProviderError) as caught:
+        PROVIDERS[name].require(WANTED, machine)
+    finding, _, advice = str(caught.value).partition("; ")
+    assert finding == f"{name} cannot run: {' '.join(str(error).split())}"
+    assert advice == f"install its packages again: {' '.join(PROVIDERS[name].packages)}"
 
 
 def test_cuda_needs_no_tensorrt() -> None:
