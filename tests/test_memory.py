@@ -17,6 +17,7 @@ from tiny import write_tiny_model
 from opdbus import text
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedder, open_embedder
+from opdbus.engine.session import Ran, Session, open_session
 from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
 from opdbus.index.catalogue import Thing, thing_of
 from opdbus.index.events import Changed, Drift, Vectorized
@@ -68,14 +69,16 @@ class House:
 
 
 @asynccontextmanager
-async def house(settings: Config, *, engine: bool = True, **indexer: Any) -> AsyncIterator[House]:
+async def house(
+    settings: Config, *, engine: bool = True, opener: Any = open_session, **indexer: Any
+) -> AsyncIterator[House]:
     """Open the memory in the settings' folder, and vectorize it."""
     async with Memory(settings.state_dir / "memory.db") as memory:
         if not engine:
             yield House(memory, None, 0)
             return
         model = folder.load(LEVELS["medium"], settings)
-        async with open_embedder(model, settings) as embedder:
+        async with open_embedder(model, settings, opener) as embedder:
             made = House(memory, embedder, await memory.attach(embedder))
             indexing = asyncio.create_task(Indexer(memory, 0.0, **indexer).run())
             try:
@@ -643,26 +646,42 @@ def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], setting
     live(work, engine=False)
 
 
+class Sick:
+    """A session that runs two tokens at most while it is ill."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.is_ill = False
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Run, or fail."""
+        if self.is_ill and ids.shape[1] > 2:
+            raise MemoryError("no room")
+        return self._session.run(ids)
+
+    def finish_profile(self) -> Ran:
+        """Tell the truth."""
+        return self._session.finish_profile()
+
+
 def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
     """Tell of a failed batch, serve on, and finish once the model works again."""
     told: asyncio.Queue[str] = asyncio.Queue()
+    opened: list[Sick] = []
+
+    def opener(*given: Any) -> Session:
+        opened.append(Sick(open_session(*given)))
+        return opened[0]
 
     async def work(made: House) -> None:
-        assert made.embedder
-        scheduler = made.embedder.scheduler
-        real = scheduler._run
-
-        def fail(_ids: np.ndarray) -> np.ndarray:
-            raise MemoryError("no room")
-
-        scheduler._run = fail
+        opened[0].is_ill = True
         await made.declare(unit("a", "network"))
         async with asyncio.timeout(30):
             while "no room" not in await told.get():
                 pass
-            scheduler._run = real
+            opened[0].is_ill = False
             while await told.get():
                 pass
         assert not made.memory.pending()
 
-    live(work, on_fault=told.put_nowait, retry_seconds=(0.01,))
+    live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))

@@ -122,7 +122,14 @@ class Embedder:
     async def _on_thread(self, work: Callable[[Sequence[str]], T], texts: Sequence[str]) -> T:
         if self._closed:
             raise ShuttingDown
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, texts)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, texts)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and not task.cancelling():
+                # not we were cancelled: `close` dropped the text
+                raise ShuttingDown from None
+            raise
 
 
 @asynccontextmanager

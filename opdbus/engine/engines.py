@@ -35,6 +35,8 @@ log = structlog.get_logger()
 
 # What levels beside the configured one may hold loaded, unless a setting says otherwise.
 MAX_LOADED_BYTES: Final = 1 << 30
+# How long those who hold a lost engine are waited for.
+_PATIENCE_SECONDS: Final = 2.0
 # When a provider that was lost is tried again: it may have been reset, or its memory freed.
 _RETRY_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
 
@@ -78,6 +80,7 @@ class Lease:
             except ProviderLost:
                 found = await self._engines.successor(embedder)
                 if self._embedder is embedder:
+                    self._held.close()
                     self._held.enter_context(found.held())
                     self._embedder = found
 
@@ -296,6 +299,10 @@ class Engines:
     ) -> None:
         """Open the next provider of the chain, or the same one anew, until one can be had."""
         await self._tell(waiting.level, None, str(error))
+        # whoever holds it meets the loss at once; its memory may be needed for the next one
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await embedder.drained()
         await dead.stack.aclose()
         lost = Fallback(embedder.proven.provider.name, str(error))
         for delay in self._delays():

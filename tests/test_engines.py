@@ -1,0 +1,309 @@
+"""Engines while serving: levels on demand, switching, and providers that are lost."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import write_tiny_model
+
+from opdbus.config import Config, ProviderRequest
+from opdbus.engine.embedder import Embedder
+from opdbus.engine.engines import Engines
+from opdbus.engine.providers import Placement, Provider
+from opdbus.engine.session import Ran, Session, open_session
+from opdbus.errors import NoModel, ProviderError, ProviderLost, ShuttingDown
+from opdbus.models import build, folder
+from opdbus.models.catalogue import LEVELS
+
+CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
+CHAIN = ProviderRequest((OPENVINO, CPU), strict=False)
+TEXTS = ["alpha beta", "gamma", "delta alpha gamma beta"]
+
+
+class Mortal:
+    """The real session of a provider, until that provider is dead."""
+
+    def __init__(self, session: Session, provider: str, dead: set[str]) -> None:
+        self._session = session
+        self._provider = provider
+        self._dead = dead
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Run, if the provider lives."""
+        if self._provider in self._dead:
+            raise ProviderError("CUDA failure 719: unspecified launch failure")
+        return self._session.run(ids)
+
+    def finish_profile(self) -> Ran:
+        """Tell the truth."""
+        return self._session.finish_profile()
+
+
+class Hospital:
+    """Opens sessions that die with their provider, and remembers what was served when."""
+
+    def __init__(self) -> None:
+        self.dead: set[str] = set()
+        self.told: list[tuple[str, str]] = []
+        self.news = asyncio.Event()
+
+    def open(self, graph: Path, provider: Provider, placement: Placement) -> Session:
+        """Open the real thing."""
+        return Mortal(open_session(graph, provider, placement), provider.name, self.dead)
+
+    async def on_change(self, embedder: Embedder | None, reason: str) -> None:
+        """Take note of a change."""
+        self.told.append((embedder.proven.provider.name if embedder else "", reason))
+        self.news.set()
+
+    async def until(self, provider: str) -> None:
+        """Wait until a provider serves."""
+        while not self.told or self.told[-1][0] != provider:
+            self.news.clear()
+            await self.news.wait()
+
+
+@pytest.fixture
+def fp32(settings: Config, tiny_graphs: Path) -> Config:
+    """Give settings that need no gate, with the graph built already."""
+    shutil.copytree(tiny_graphs, settings.state_dir / "graphs")
+    return replace(settings, precision="fp32", execution_provider=CHAIN)
+
+
+def run(
+    settings: Config,
+    work: Callable[[Engines, Hospital], Awaitable[Any]],
+    retry_seconds: tuple[float, ...] = (60.0,),
+) -> Any:
+    """Run work with engines that are started."""
+
+    async def both() -> Any:
+        hospital = Hospital()
+        opening = Engines(
+            settings, hospital.on_change, hospital.open, retry_seconds=retry_seconds
+        )
+        async with asyncio.timeout(60), opening as engines:
+            await engines.start()
+            return await work(engines, hospital)
+
+    return asyncio.run(both())
+
+
+def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
+    """Answer the very calls that met the loss on the next provider, and record the reason."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        before = (await engines.embed(TEXTS)).vectors
+        hospital.dead.add(OPENVINO)
+        many = await asyncio.gather(*(engines.embed(TEXTS) for _ in range(20)))
+        assert all(np.abs(found.vectors - before).max() < 1e-5 for found in many)
+        await hospital.until(CPU)
+        (engine,) = engines.loaded.values()
+        (fallback,) = engine.proven.fallbacks
+        assert fallback.provider == OPENVINO
+        assert "stopped working: CUDA failure 719" in fallback.reason
+        assert [name for name, _ in hospital.told] == [OPENVINO, "", CPU]
+
+    run(fp32, work)
+
+
+def test_a_lost_provider_is_tried_again(fp32: Config) -> None:
+    """Go back to the better provider once it can be proven again."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        hospital.dead.add(OPENVINO)
+        await engines.embed(TEXTS)
+        await hospital.until(CPU)
+        hospital.dead.clear()
+        await hospital.until(OPENVINO)
+        assert (await engines.get()).proven.fallbacks == ()
+        await engines.embed(TEXTS)
+
+    run(fp32, work, retry_seconds=(0.0, 0.0))
+
+
+def test_all_providers_lost(fp32: Config) -> None:
+    """Refuse with every reason while nothing can be proven, and serve when something can."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        hospital.dead.update({OPENVINO, CPU})
+        with pytest.raises(ProviderError, match=r"cpu:onnxruntime.*; cpu:openvino"):
+            await engines.embed(TEXTS)
+        assert isinstance(engines.fault, ProviderError)
+        hospital.dead.clear()
+        await hospital.until(CPU)
+        assert engines.fault is None
+        await engines.embed(TEXTS)
+
+    run(fp32, work, retry_seconds=(0.01,))
+
+
+def test_a_strict_provider_is_opened_anew(fp32: Config) -> None:
+    """Prove the only provider again when it was lost: there is nothing else to fall to."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        hospital.dead.add(CPU)
+        with pytest.raises(ProviderError):
+            await engines.embed(TEXTS)
+        hospital.dead.clear()
+        await hospital.until(CPU)
+        await engines.embed(TEXTS)
+
+    strict = replace(fp32, execution_provider=ProviderRequest((CPU,), strict=True))
+    run(strict, work, retry_seconds=(0.01,))
+
+
+def test_switching_under_load_loses_nothing(fp32: Config) -> None:
+    """Answer every request while providers are switched back and forth under them."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        before = (await engines.embed(TEXTS)).vectors
+        stop, answered = asyncio.Event(), 0
+
+        async def ask() -> None:
+            nonlocal answered
+            while not stop.is_set():
+                found = await engines.embed(TEXTS)
+                assert np.abs(found.vectors - before).max() < 1e-5
+                answered += 1
+
+        asking = [asyncio.create_task(ask()) for _ in range(8)]
+        for name in (CPU, OPENVINO, CPU):
+            await engines.switch(engines.config.on(name))
+            assert (await engines.get()).proven.provider.name == name
+        stop.set()
+        await asyncio.gather(*asking)
+        assert answered > 24
+        assert [name for name, _ in hospital.told] == [OPENVINO, CPU, OPENVINO, CPU]
+
+    run(fp32, work)
+
+
+def test_a_failed_switch_changes_nothing(fp32: Config) -> None:
+    """Keep serving with the old engine when the new one cannot be had, and say why."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        old = await engines.get()
+        hospital.dead.add(CPU)
+        with pytest.raises(ProviderError, match="opened the model but cannot run it"):
+            await engines.switch(engines.config.on(CPU))
+        assert await engines.get() is old
+        assert engines.config.execution_provider == CHAIN
+        await engines.embed(TEXTS)
+
+    run(fp32, work)
+
+
+def test_a_lease_outlives_switch_and_loss(fp32: Config) -> None:
+    """Let work of several steps finish on the engine that it began with, or on its successor."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        old = await engines.get()
+        with engines.lease(old) as engine:
+            rows = await engine.tokenize(TEXTS)
+            await engines.switch(engines.config.on(CPU))
+            first = await engine.embed(rows)
+            hospital.dead.add(OPENVINO)
+            second = await engine.embed(rows)
+        assert np.abs(first - second).max() < 1e-5
+        # now that nobody holds it any more
+        while not old.scheduler.is_stopping:
+            await asyncio.sleep(0)
+
+    run(fp32, work)
+
+
+def test_a_lease_never_mixes_numerics(fp32: Config) -> None:
+    """Refuse to go on with an engine whose vectors must not mix with those given before."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        with engines.lease(await engines.get()) as engine:
+            rows = await engine.tokenize(TEXTS)
+            await engines.switch(replace(engines.config, precision="int8"))
+            assert (await engines.get()).proven.proof.precision == "int8"
+            hospital.dead.add(OPENVINO)
+            with pytest.raises(ProviderLost, match="another precision: ask for all of it again"):
+                await engine.embed(rows)
+
+    only = ProviderRequest((OPENVINO,), strict=True)
+    run(replace(fp32, execution_provider=only), work)
+
+
+def test_closing_settles_everything(fp32: Config) -> None:
+    """Tell whoever waits that we are stopping, also while an engine is being opened."""
+
+    async def both() -> None:
+        async with Engines(fp32) as engines:
+            waiting = asyncio.create_task(engines.get())
+            await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            await waiting
+        with pytest.raises(ShuttingDown):
+            await engines.get()
+
+    asyncio.run(both())
+
+
+def test_other_levels_are_loaded_when_asked_for(fp32: Config, tmp_path: Path) -> None:
+    """Load a level at its first call, and unload the least recently used past the limit."""
+    models = tmp_path / "models"
+    for level in ("low", "high"):
+        write_tiny_model(models / LEVELS[level].folder, family="mpnet" if level == "high" else "bert")
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        assert list(engines.loaded) == ["medium"]
+        await engines.embed(TEXTS, "low")
+        assert sorted(engines.loaded) == ["low", "medium"]
+        await engines.embed(TEXTS, "high")
+        low = engines.loaded.get("low")
+        assert low is None
+        assert sorted(engines.loaded) == ["high", "medium"]
+        await engines.embed(TEXTS, "low")
+        assert sorted(engines.loaded) == ["low", "medium"]
+
+    run(replace(fp32, model_dir=models, max_loaded_bytes=1), work)
+
+
+def test_calls_for_one_level_load_it_once(fp32: Config) -> None:
+    """Open one engine however many calls wait for it."""
+
+    async def both() -> None:
+        opened = []
+
+        def opener(graph: Path, provider: Provider, placement: Placement) -> Session:
+            opened.append(provider.name)
+            return open_session(graph, provider, placement)
+
+        async with Engines(fp32, opener=opener) as engines:
+            found = await asyncio.gather(*(engines.get() for _ in range(5)))
+            assert len(set(map(id, found))) == len(opened) == 1
+
+    asyncio.run(both())
+
+
+def test_a_level_that_cannot_be_had(fp32: Config) -> None:
+    """Say what is missing for a level, each time it is asked for, and serve the others."""
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        for _ in range(2):
+            with pytest.raises(Exception, match="op-dbus models pull low"):
+                await engines.embed(TEXTS, "low")
+        await engines.embed(TEXTS)
+
+    run(fp32, work)
+
+
+def test_level_none_has_no_vectors(fp32: Config) -> None:
+    """Refuse every level where the configured one is none."""
+
+    async def both() -> None:
+        async with Engines(replace(fp32, vector_level="none")) as engines:
+            with pytest.raises(NoModel):
+                await engines.get("medium")
+
+    asyncio.run(both())
