@@ -13,6 +13,7 @@ import pytest
 
 from opdbus import config
 from opdbus.config import Config
+from opdbus.errors import ModelError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
 
@@ -34,6 +35,15 @@ EXAMPLE = ROOT / "state.example.json"
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a folder with the tiny model."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def medium_model() -> folder.Model:
+    """Find the medium model, or skip."""
+    try:
+        return folder.load(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
+    except ModelError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
