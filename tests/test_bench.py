@@ -206,7 +206,7 @@ def subject(tiny_model: Path) -> Subject:
 
 
 def test_comparison_is_complete(script: Path, place: Place, subject: Subject) -> None:
-    """Measure everyone with all texts in both ways at every batch size, once a round."""
+    """Measure everyone with all texts in both ways at every batch size in every round."""
     found = compare(contest(script, peer={}), subject, plan(), place, lambda _: None)
     peer = {
         (figure.texts, figure.batch, figure.whole)
@@ -216,7 +216,8 @@ def test_comparison_is_complete(script: Path, place: Place, subject: Subject) ->
     assert peer == {(t, b, w) for t in ("object", "short") for b in (1, 4) for w in (False, True)}
     ours = [figure for figure in found.figures if figure.contender == OURS and figure.whole]
     assert [(figure.texts, figure.batch) for figure in ours] == [("object", 0), ("short", 0)]
-    assert {len(figure.seconds) for figure in found.figures} == {2}
+    turns = {(figure.batch, len(figure.seconds)) for figure in found.figures}
+    assert turns == {(1, 2), (4, 2), (0, 4)}
     assert [entry.cosine_min for entry in found.entries] == [pytest.approx(1)] * 3
     assert found.tokens.keys() == {"object", "short"}
 

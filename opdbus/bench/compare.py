@@ -100,8 +100,9 @@ class _Run:
         """Let every contender, one after the other, do all passes with a batch size."""
         for name in list(self._processes):
             with self._awake(name) as process:
-                for texts, whole in self._passes(process.contender, batch):
-                    self._measure(process, texts, batch, whole=whole)
+                for texts in self._plan.texts:
+                    self._measure(process, texts, batch, whole=False)
+                    self._measure(process, texts, batch, whole=True)
 
     def check(self) -> None:
         """Hold everybody's vectors against the reference's."""
@@ -150,14 +151,6 @@ class _Run:
             load_seconds=reply["seconds"],
             rss=reply["rss"],
         )
-
-    def _passes(self, contender: Contender, batch: int) -> Iterator[tuple[str, bool]]:
-        """Yield the kinds of texts, and whether they are handed over whole."""
-        once = contender.own_batches and batch != self._plan.batches[0]
-        for texts in self._plan.texts:
-            yield texts, False
-            if not once:
-                yield texts, True
 
     def _measure(self, process: Process, texts: str, batch: int, *, whole: bool) -> None:
         name = process.contender.name

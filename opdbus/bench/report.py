@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The seconds that a contender took for all texts of a kind, once a round.
+    """The seconds that a contender took for all texts of a kind, in each of its turns.
 
     The texts were handed over `batch` a call or, if `whole`, in one call with that batch size;
     then 0 means that the contender chose its batches itself.
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Texts a second in the round in the middle."""
+        """Texts a second in the turn in the middle."""
         return self.count / median(self.seconds)
 
 

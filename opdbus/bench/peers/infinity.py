@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class _Engines:
 
         if self._engine is not None:
             await self._engine.astop()
+            # or the models of all batch sizes would count as its memory
+            self._engine = None
+            gc.collect()
         arguments = EngineArgs(
             model_name_or_path=str(self._folder),
             engine="torch",
