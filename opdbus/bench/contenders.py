@@ -29,7 +29,7 @@ class Contender:
     options: Mapping[str, str] = field(default_factory=dict)
     # whether it needs the model as an ONNX file
     exported: bool = False
-    # whether its batches are its own choice, so that one call for all texts has one figure, taken in every turn
+    # whether it chooses its batches itself: one call for all texts then has one figure only
     own_batches: bool = False
 
     def python(self, venvs: Path) -> Path:
