@@ -7,6 +7,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from tiny import shape_of, write_tiny_model
 from tiny import weights as tiny_weights
 
@@ -15,6 +16,7 @@ from opdbus.engine.session import OnnxSession
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder, graph, reference, relative
 from opdbus.models.catalogue import LEVELS
+from opdbus.models.dialects import DIALECTS, Dialect
 from opdbus.models.families import FAMILIES
 from opdbus.models.folder import Shape
 from opdbus.models.weights import read
@@ -139,6 +141,77 @@ def test_the_graph_is_valid_onnx(tiny: Tiny) -> None:
     (given,), (found,) = made.graph.input, made.graph.output
     assert (given.name, found.name) == ("input_ids", "sentence_embedding")
     assert found.type.tensor_type.shape.dim[1].dim_value == shape.hidden
+
+
+ONNX, MICROSOFT = "", "com.microsoft"
+# largest deviation of any component, and smallest cosine, from plain numpy
+EXACTNESS = {
+    "float": (1e-5, 0.999999),
+    "standard": (1e-5, 0.999999),
+    "half": (0.05, 0.999),
+    "standard-half": (0.05, 0.999),
+    "int8-weights": (0.2, 0.95),
+    "int8-dynamic": (0.2, 0.95),
+}
+
+
+@pytest.fixture(scope="module", params=[(f, d) for f in FAMILIES for d in DIALECTS], ids="-".join)
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Dialect, Shape, dict[str, np.ndarray]]:
+    """Write a tiny model of each family in each dialect."""
+    family, name = request.param
+    home, shape = tmp_path_factory.mktemp(name), shape_of(family)
+    weights = home / "model.safetensors"
+    save_file(tiny_weights(60, family=family), weights)
+    build.fill(weights, home, shape, DIALECTS[name])
+    return home, DIALECTS[name], shape, dict(read(weights))
+
+
+def test_every_dialect_is_the_model(
+    written: tuple[Path, Dialect, Shape, dict[str, np.ndarray]],
+) -> None:
+    """Give numpy's vectors in each dialect, as near as its number format is, for any batch."""
+    home, dialect, shape, weights = written
+    deviation, cosine = EXACTNESS[dialect.name]
+    session = opened(home)
+    random = np.random.default_rng(1)
+    for rows, length in ((1, 1), (3, 2), (5, 17), (2, shape.max_tokens)):
+        ids = random.integers(0, 60, (rows, length))
+        found, expected = session.run(ids), reference.forward(shape, weights, ids.tolist())
+        assert found.dtype == np.float32
+        assert np.abs(found - expected).max() < deviation
+        assert (found * expected).sum(axis=1).min() > cosine
+        assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-6
+
+
+def test_a_dialect_uses_what_it_says(
+    written: tuple[Path, Dialect, Shape, dict[str, np.ndarray]],
+) -> None:
+    """Write only the operators, opset and number formats that the dialect names."""
+    home, dialect, _, _ = written
+    made = onnx.load(build.Built(home).graph)
+    onnx.checker.check_model(made, full_check=not dialect.is_contrib)
+    domains = {node.domain for node in made.graph.node}
+    imported = {opset.domain: opset.version for opset in made.opset_import}
+    assert imported[ONNX] == dialect.opset
+    assert domains == ({ONNX, MICROSOFT} if dialect.is_contrib else {ONNX})
+    assert imported.keys() == domains
+    known = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain == ONNX and schema.since_version <= dialect.opset
+    }
+    assert {node.op_type for node in made.graph.node if node.domain == ONNX} <= known
+    kinds = {constant.data_type for constant in made.graph.initializer}
+    floats = onnx.TensorProto.FLOAT16 if dialect.is_half else onnx.TensorProto.FLOAT
+    has_int8 = {onnx.TensorProto.INT8} if dialect.dense != "float" else set()
+    assert kinds == {floats, onnx.TensorProto.INT64, *has_int8}
+
+
+def test_the_dialects_are_many() -> None:
+    """Hold every dialect to an exactness, so that none is written untested."""
+    assert EXACTNESS.keys() == DIALECTS.keys()
 
 
 def test_positions_end_at_the_limit(tiny: Tiny) -> None:
