@@ -41,6 +41,8 @@ class Backlog:
 
     def __init__(self) -> None:
         self._queues: dict[tuple[bool, int], deque[Member]] = {}
+        # of all rows that wait
+        self.tokens = 0
         self._order = count()
         self._since_bulk = 0
 
@@ -53,11 +55,13 @@ class Backlog:
         for number, row in enumerate(request.rows):
             queue = self._queues.setdefault((request.bulk, len(row)), deque())
             queue.append(Member(next(self._order), request, number))
+            self.tokens += len(row)
 
     def drop(self, request: Request) -> None:
         """Take out the rows of a caller who left."""
         for key in {(request.bulk, len(row)) for row in request.rows} & self._queues.keys():
             kept = deque(member for member in self._queues[key] if member.request is not request)
+            self.tokens -= key[1] * (len(self._queues[key]) - len(kept))
             self._put_back(key, kept)
 
     def put_back(self, members: Sequence[Member]) -> None:
@@ -65,6 +69,7 @@ class Backlog:
         for member in reversed(members):
             key = (member.request.bulk, len(member.request.rows[member.row]))
             self._queues.setdefault(key, deque()).appendleft(member)
+            self.tokens += key[1]
 
     def next_batch(self, budget: int, most_rows: int = 1 << 30) -> list[Member]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
@@ -94,6 +99,7 @@ class Backlog:
     def _take(self, key: tuple[bool, int], room: int) -> list[Member]:
         queue = self._queues.get(key, deque())
         taken = [queue.popleft() for _ in range(min(room, len(queue)))]
+        self.tokens -= key[1] * len(taken)
         self._put_back(key, queue)
         return taken
 

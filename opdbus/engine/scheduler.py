@@ -206,7 +206,7 @@ class Scheduler:
                 self._wake.wait_for(self._has_news)
                 if self._stopping or self._lost:
                     return
-                members = self._backlog.next_batch(self._budget.tokens, self._budget.rows)
+                members = self._backlog.next_batch(self._share(), self._budget.rows)
                 self._running += 1
             try:
                 self._on_loop(self._deliver, members, self._attempt(run, members))
@@ -216,6 +216,11 @@ class Scheduler:
                 with self._wake:
                     self._running -= 1
                     self._wake.notify_all()
+
+    def _share(self) -> int:
+        """Give the tokens of the next batch: few rows are divided among the lanes that idle."""
+        idle = len(self._threads) - self._running
+        return min(self._budget.tokens, -(-self._backlog.tokens // max(1, idle)))
 
     def _has_news(self) -> bool:
         is_free = len(self._backlog) and not self._hermits
