@@ -79,9 +79,12 @@ class Report:
     @classmethod
     def read(cls, text: str) -> Report:
         """Read a report; raises ValueError, TypeError or KeyError for anything else."""
-        fields = json.loads(text)
+        fields = dict(json.loads(text))
         grades = tuple(Grade(**grade) for grade in fields.pop("grades"))
-        return cls(grades=grades, **fields)
+        report = cls(grades=grades, **fields)
+        if report.chosen not in {grade.precision for grade in grades if not grade.refused}:
+            raise ValueError(f"it chose {report.chosen}, which did not pass")
+        return report
 
 
 @dataclass(frozen=True, slots=True)
