@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,6 +223,15 @@ def test_environment_is_read_at_the_entry_only() -> None:
 def test_reading_the_environment_is_found(code: str, *, reads: bool) -> None:
     """Find os.environ under every spelling, and nothing else that has its name."""
     assert any(map(reads_environment, ast.walk(ast.parse(code)))) == reads
+
+
+def test_every_file_is_installed() -> None:
+    """Install with the package whatever it holds besides Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["opdbus"]
+    found = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".py"}
+    listed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    assert {path for path in found if "__pycache__" not in path.parts} == listed
 
 
 def test_imports_make_no_circle() -> None:
