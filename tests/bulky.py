@@ -46,17 +46,15 @@ class Row(SimpleNamespace):
 
 
 class Engine:
-    """What bulk calls use of an embedder; a text of more than 100 characters is cut.
+    """What bulk calls use of an engine; a text of more than 100 characters is cut.
 
     `hold` is waited for before any vector is given, and then `pace` seconds; `most` is how many
     texts were held at once.
     """
 
-    dimension = DIMENSION
-    model = SimpleNamespace(shape=SimpleNamespace(max_tokens=100))
+    max_tokens = 100
 
     def __init__(self, hold: asyncio.Event | None = None, pace: float = 0.0) -> None:
-        self.scheduler = self
         self.hold = hold
         self.pace = pace
         self.begun = asyncio.Event()
@@ -66,9 +64,8 @@ class Engine:
         """Give a row for each text."""
         return [Row(text=text, truncated=len(text) > 100) for text in texts]
 
-    async def embed(self, rows: Sequence[Any], *, bulk: bool = False) -> np.ndarray:
+    async def embed(self, rows: Sequence[Any]) -> np.ndarray:
         """Give a vector for each row."""
-        assert bulk
         self.begun.set()
         self.calls += 1
         self.held += len(rows)

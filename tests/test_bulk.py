@@ -120,10 +120,10 @@ def test_a_fault_of_the_engine_ends_the_call() -> None:
     """Let the engine's own error out, and leave none of the windows behind."""
 
     class Failing(Engine):
-        async def embed(self, rows: Any, *, bulk: bool = False) -> Any:
+        async def embed(self, rows: Any) -> Any:
             if self.calls == 3:
                 raise LimitsExceeded("the engine is out of order")
-            return await super().embed(rows, bulk=bulk)
+            return await super().embed(rows)
 
     engine = Failing()
 
