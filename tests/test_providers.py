@@ -62,6 +62,23 @@ class Library:
         raw._obj[:] = bytes([handle.value, *range(1, 16)])
         return 0
 
+    def cudaRuntimeGetVersion(self, version: Any) -> int:  # noqa: N802 -- the library's own name
+        """Give 13.1 into a reference."""
+        version._obj.value = 13010
+        return 0
+
+    def cublasLtGetVersion(self) -> int:  # noqa: N802 -- the library's own name
+        """Give 13.0.2."""
+        return 130002
+
+    def cudnnGetVersion(self) -> int:  # noqa: N802 -- the library's own name
+        """Give 9.10.2."""
+        return 91002
+
+    def getInferLibVersion(self) -> int:  # noqa: N802 -- the library's own name
+        """Give 10.13.3."""
+        return 101303
+
     def hipGetDeviceCount(self, count: Any) -> int:  # noqa: N802 -- the runtime's own name
         """Count devices into a reference."""
         count._obj.value = self.devices
@@ -435,6 +452,23 @@ def test_drivers_compilers_get_standard_graphs(name: str) -> None:
     for dialect in PROVIDERS[name].dialects.values():
         assert not DIALECTS[dialect].is_contrib
         assert DIALECTS[dialect].opset <= 17
+
+
+def test_libraries_tell_their_versions() -> None:
+    """Read each library's version in its own way, beside the one that is wanted."""
+    machine = host("tensorrt", without=["libcublasLt.so.13"])
+    found = {}
+    for library in PROVIDERS["tensorrt"].libraries:
+        try:
+            found[library.name] = (library.version(machine), library.wanted)
+        except OSError:
+            found[library.name] = ("", library.wanted)
+    assert found == {
+        "CUDA": ("13.1", "13"),
+        "cuBLAS": ("", "13"),
+        "cuDNN": ("9.10.2", "9"),
+        "TensorRT": ("10.13.3", "10"),
+    }
 
 
 def test_options_of_cuda() -> None:

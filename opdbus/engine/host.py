@@ -126,6 +126,32 @@ class Host:
 HERE: Final = Host()
 
 
+class SharedLibrary(NamedTuple):
+    """A library that a provider loads by its file's name, which ends with the major version."""
+
+    name: str
+    file: str
+    # gives the version: CUDA's own into a reference, those of all others as the result
+    function: str
+    by_reference: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """The major version that the provider was built for."""
+        return self.file.rpartition(".")[2]
+
+    def version(self, host: Host) -> str:
+        """Load the library and ask it; raises OSError where there is none."""
+        ask, number = getattr(host.library(self.file), self.function), ctypes.c_int(0)
+        if self.by_reference:
+            # 13.0 is written as 13000
+            ask(ctypes.byref(number))
+            return f"{number.value // 1000}.{number.value % 1000 // 10}"
+        # 9.10.2 is written as 91002
+        rest, patch = divmod(int(ask()), 100)
+        return f"{rest // 100}.{rest % 100}.{patch}"
+
+
 class Gpu(NamedTuple):
     """A device as its maker's driver names it; `uuid` is empty where the driver gives none."""
 

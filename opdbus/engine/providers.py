@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.config import ALL_DEVICES
-from opdbus.engine.host import HERE, Gpu, Host, amd, nvidia
+from opdbus.engine.host import HERE, Gpu, Host, SharedLibrary, amd, nvidia
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Placement:
 class Provider:
     """One row: where a model can run, and how to find out whether it can run there now.
 
-    `installed`, `devices` and `libraries` raise ProviderError that says what is missing and what
-    to do; they are asked in this order.
+    `installed` and `devices` raise ProviderError that says what is missing and what to do; they
+    are asked in this order, then the libraries are looked for.
     """
 
     name: str
@@ -59,7 +59,9 @@ class Provider:
     # graph dialect by precision
     dialects: Mapping[str, str]
     options: Callable[[Placement], dict[str, Any]]
-    libraries: Callable[[Host], None] = lambda _host: None
+    libraries: tuple[SharedLibrary, ...] = ()
+    # what to do where one of them is missing
+    library_advice: str = ""
     # the precisions that the hardware is good at, of those that there is a dialect for
     precisions: Callable[[Host], tuple[str, ...]] = lambda _host: ("fp16", "fp32")
     # where else nodes may run, without breaking the promise that the name makes
@@ -81,7 +83,7 @@ class Provider:
             self.installed(host)
             devices = self.devices(host)
             chosen = {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
-            self.libraries(host)
+            self._require_libraries(host)
         except ProviderError:
             raise
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises what it likes
@@ -90,6 +92,17 @@ class Provider:
                 f" again: {' '.join(self.packages)}"
             ) from None
         return chosen
+
+    def _require_libraries(self, host: Host) -> None:
+        if self.libraries:
+            host.preload()
+        for library in self.libraries:
+            try:
+                host.library(library.file)
+            except OSError:
+                raise ProviderError(
+                    f"{self.name} cannot run: {library.file} was not found; {self.library_advice}"
+                ) from None
 
     def _chosen(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
         if tuple(wanted) == (ALL_DEVICES,):
@@ -255,21 +268,12 @@ def _intel(host: Host) -> list[Gpu]:
 # libraries
 
 
-def _libraries(name: str, wanted: Sequence[str], advice: str) -> Callable[[Host], None]:
-    def libraries(host: Host) -> None:
-        host.preload()
-        for library in wanted:
-            try:
-                host.library(library)
-            except OSError:
-                raise ProviderError(
-                    f"{name} cannot run: {library} was not found; {advice}"
-                ) from None
-
-    return libraries
-
-
-_CUDA_LIBRARIES: Final = ("libcudart.so.13", "libcublasLt.so.13", "libcudnn.so.9")
+_CUDA_LIBRARIES: Final = (
+    SharedLibrary("CUDA", "libcudart.so.13", "cudaRuntimeGetVersion", by_reference=True),
+    SharedLibrary("cuBLAS", "libcublasLt.so.13", "cublasLtGetVersion"),
+    SharedLibrary("cuDNN", "libcudnn.so.9", "cudnnGetVersion"),
+)
+_TENSORRT: Final = SharedLibrary("TensorRT", "libnvinfer.so.10", "getInferLibVersion")
 _CUDA_ADVICE: Final = "`pip install 'op-dbus[gpu]'` brings the CUDA 13 and cuDNN 9 libraries"
 
 
@@ -407,7 +411,8 @@ PROVIDERS: Final = {
             ("onnxruntime-gpu[cuda,cudnn]",),
             installed=_built_in("cuda", "CUDAExecutionProvider", _CUDA_WHEEL),
             devices=_nvidia("cuda"),
-            libraries=_libraries("cuda", _CUDA_LIBRARIES, _CUDA_ADVICE),
+            libraries=_CUDA_LIBRARIES,
+            library_advice=_CUDA_ADVICE,
             dialects={"fp16": "half", "fp32": "float"},
             options=_cuda_options,
         ),
@@ -417,11 +422,8 @@ PROVIDERS: Final = {
             ("onnxruntime-gpu[cuda,cudnn]", "tensorrt>=10,<11"),
             installed=_built_in("tensorrt", "TensorrtExecutionProvider", _CUDA_WHEEL),
             devices=_nvidia("tensorrt"),
-            libraries=_libraries(
-                "tensorrt",
-                (*_CUDA_LIBRARIES, "libnvinfer.so.10"),
-                f"{_CUDA_ADVICE}, `pip install 'tensorrt>=10,<11'` brings TensorRT 10",
-            ),
+            libraries=(*_CUDA_LIBRARIES, _TENSORRT),
+            library_advice=f"{_CUDA_ADVICE}, `pip install 'tensorrt>=10,<11'` brings TensorRT 10",
             dialects=_STANDARD,
             options=_tensorrt_options,
             also=frozenset({"CUDAExecutionProvider"}),
