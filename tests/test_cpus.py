@@ -10,7 +10,7 @@ import pytest
 from opdbus.engine import cpus
 
 
-def host(root: Path, cgroup: str | bytes, files: dict[str, str]) -> Path:
+def host(root: Path, cgroup: str | bytes, files: dict[str, str | bytes]) -> Path:
     """Make a root folder with our cgroups and their files."""
     for name, text in {"proc/self/cgroup": cgroup, **files}.items():
         path = root / name
@@ -119,3 +119,29 @@ def test_garbage_is_no_quota(tmp_path: Path, cgroup: str | bytes, limit: str) ->
     # "::" is a line of cgroup v2 in all but its number, so it counts
     expected = 1.0 if b"::\n" in os.fsencode(cgroup) and limit.endswith("100000 ") else None
     assert cpus.quota(host(tmp_path, cgroup, files)) == expected
+
+
+def test_features_of_x86(tmp_path: Path) -> None:
+    """Read the flags of the first processor, whole words as Linux names them."""
+    text = (
+        "processor\t: 0\nmodel name\t: Example\nflags\t\t: fpu avx2 avx512_vnni\n\nflags : other\n"
+    )
+    assert cpus.features(host(tmp_path, "", {"proc/cpuinfo": text})) == {
+        "fpu",
+        "avx2",
+        "avx512_vnni",
+    }
+
+
+def test_features_of_arm(tmp_path: Path) -> None:
+    """Read what ARM calls features."""
+    text = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd asimddp i8mm\n"
+    found = cpus.features(host(tmp_path, "", {"proc/cpuinfo": text}))
+    assert found == {"fp", "asimd", "asimddp", "i8mm"}
+
+
+@pytest.mark.parametrize("text", ["", "flags\n", "model name : flags", b"\xff\xfe\n"])
+def test_features_that_cannot_be_read(tmp_path: Path, text: str | bytes) -> None:
+    """Know of no features where there are none to read."""
+    assert cpus.features(tmp_path) == frozenset()
+    assert cpus.features(host(tmp_path, "", {"proc/cpuinfo": text})) == frozenset()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib.metadata
 import importlib.util
+import io
 import os
 import platform
 import sys
@@ -61,8 +62,8 @@ def _runtime_providers() -> Sequence[str]:
 def _preload() -> None:
     import onnxruntime
 
-    # It prints what it misses; standard output belongs to answers.
-    with contextlib.redirect_stdout(sys.stderr):
+    # It prints what it misses, of which the providers' checks say what matters and what to do.
+    with contextlib.redirect_stdout(io.StringIO()):
         onnxruntime.preload_dlls()
 
 

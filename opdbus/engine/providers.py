@@ -228,7 +228,9 @@ def _amd(host: Host) -> list[Gpu]:
     return found
 
 
-def _apple(_host: Host) -> list[Gpu]:
+def _apple(host: Host) -> list[Gpu]:
+    if host.system != "darwin":
+        raise ProviderError("coreml cannot run: this is no Apple computer; use another provider")
     return [Gpu("Apple GPU and Neural Engine")]
 
 
@@ -489,6 +491,11 @@ PROVIDERS: Final = {
         ),
     )
 }
+
+
+def cpu_features() -> frozenset[str]:
+    """Give the features of processors that decide on a number format."""
+    return _BF16 | _INT8 | _INT8_ARM
 
 
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:

@@ -1,0 +1,151 @@
+"""The commands about what the model runs on: the providers, and the devices."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.root import as_json, root, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opdbus.config import Config
+    from opdbus.engine.devices import Accelerator, Processors
+    from opdbus.engine.survey import Finding, Outcome
+
+_GIB = 1 << 30
+
+
+@root.command()
+@as_json
+@click.option("--no-proof", is_flag=True, help="Only look; open no model.")
+@click.pass_context
+def providers(context: click.Context, json_: bool, no_proof: bool) -> None:  # noqa: FBT001
+    """Tell of every provider whether it is installed, usable and proven here, or why not.
+
+    The first proof of a provider takes some seconds, TensorRT's minutes.
+    """
+    # the engine takes a third of a second to import
+    import asyncio
+    from dataclasses import asdict
+
+    from opdbus.engine.survey import survey
+
+    given = settings(context.obj)
+    findings = asyncio.run(survey(given, None if no_proof else _prove))
+    if json_:
+        output.as_json([asdict(finding) for finding in findings])
+        return
+    columns = ("provider", "installed", "device", "usable", "proven")
+    output.table(columns, [_row(finding) for finding in findings])
+    _section("why not, and what to do", {f.provider: _why_not(f) for f in findings})
+    _section("libraries", {f.provider: _libraries(f) for f in findings})
+
+
+async def _prove(name: str, given: Config) -> Outcome:
+    from opdbus.engine.survey import prove
+
+    if sys.stderr.isatty():
+        print(f"proving {name} ...", end="\r", file=sys.stderr, flush=True)
+    outcome = await prove(name, given)
+    if sys.stderr.isatty():
+        print(" " * (len(name) + 12), end="\r", file=sys.stderr, flush=True)
+    return outcome
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    return (
+        finding.provider,
+        finding.installed or "no",
+        ", ".join(finding.devices) or "none",
+        "no" if finding.reason else "yes",
+        _proven(finding),
+    )
+
+
+def _proven(finding: Finding) -> str:
+    outcome = finding.outcome
+    if finding.reason or (outcome and outcome.reason):
+        return "no"
+    if outcome is None:
+        return "not tried"
+    if outcome.precision == "fp32":
+        return f"fp32, off by {outcome.max_deviation:.0e}"
+    return f"{outcome.precision}, cosine {outcome.min_cosine:.4f}"
+
+
+def _why_not(finding: Finding) -> str:
+    return finding.reason or (finding.outcome.reason if finding.outcome else "")
+
+
+def _libraries(finding: Finding) -> str:
+    return ", ".join(
+        f"{version.library} {version.found or 'not found'} (wanted {version.wanted})"
+        for version in finding.libraries
+    )
+
+
+@root.command()
+@as_json
+def devices(json_: bool) -> None:  # noqa: FBT001
+    """List accelerators with their memory, and what this process may use of the CPU."""
+    from dataclasses import asdict
+
+    from opdbus.engine.devices import hardware
+
+    found = hardware()
+    if json_:
+        output.as_json(asdict(found))
+        return
+    shown = {"cpu": _of_cpu(found.processors)}
+    for accelerator in found.accelerators:
+        shown[f"{accelerator.providers} {accelerator.index}"] = _of_accelerator(accelerator)
+    if not found.accelerators:
+        shown["accelerators"] = "none; `op-dbus providers` says what is missing for each"
+    output.pairs(_wrapped(shown))
+    for note in found.notes:
+        click.echo(note, err=True)
+
+
+def _of_cpu(cpu: Processors) -> str:
+    quota = f"a quota of {cpu.quota:g}" if cpu.quota else "no quota"
+    return (
+        f"{cpu.name}\n{cpu.usable} of {cpu.count} processors may be used (affinity {cpu.affinity},"
+        f" {quota})\nfast formats: {' '.join(cpu.features) or 'none but fp32'}"
+    )
+
+
+def _of_accelerator(device: Accelerator) -> str:
+    lines = [device.name, device.uuid, f"driver {device.driver}" if device.driver else ""]
+    if memory := device.memory:
+        peak = "unknown" if memory.peak is None else f"{memory.peak / _GIB:.1f} GiB a process"
+        lines.append(
+            f"memory {memory.allocated / _GIB:.1f} of {memory.total / _GIB:.1f} GiB allocated,"
+            f" peak {peak}"
+        )
+    return "\n".join(filter(None, lines))
+
+
+def _section(title: str, values: Mapping[str, str]) -> None:
+    """Print what there is to say under a title."""
+    said = {name: value for name, value in values.items() if value}
+    if said:
+        print(f"\n{output.style(title, 'bright_white')}")
+        output.pairs(_wrapped(said))
+
+
+def _wrapped(values: Mapping[str, str]) -> dict[str, str]:
+    """Break long lines between words, on a terminal."""
+    if not sys.stdout.isatty():
+        return dict(values)
+    room = shutil.get_terminal_size().columns - max(map(len, values)) - 2
+    return {
+        name: "\n".join(textwrap.fill(line, max(20, room)) for line in value.splitlines())
+        for name, value in values.items()
+    }

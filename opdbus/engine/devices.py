@@ -1,0 +1,165 @@
+"""The hardware that a model could run on: accelerators and their memory, and the processors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.engine import cpus
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS, cpu_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opdbus.engine.host import Gpu, Host
+
+# Rows of the provider table that count devices differently, and who counts as they do.
+_COUNTS: Final = (
+    ("cuda", "cuda, tensorrt"),
+    ("openvino", "openvino"),
+    ("migraphx", "migraphx"),
+    ("directml", "directml"),
+    ("coreml", "coreml"),
+    ("webgpu", "webgpu"),
+)
+NO_NVML: Final = (
+    "memory and driver of NVIDIA GPUs are unknown: the package nvidia-ml-py is not installed;"
+    " `pip install 'op-dbus[gpu]'`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of an accelerator's memory; None for what its driver does not tell."""
+
+    allocated: int
+    total: int
+    # the most that one process had at a time, where the driver keeps accounts
+    peak: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A device, numbered as OP_DBUS_GPU_DEVICE counts for these providers."""
+
+    providers: str
+    index: int
+    name: str
+    uuid: str
+    driver: str
+    memory: Memory | None
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The CPU: what it is, and how many of its processors this process may use."""
+
+    name: str
+    count: int
+    affinity: int
+    # in processors, None where no cgroup sets one
+    quota: float | None
+    usable: int
+    # those that make a number format fast
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """All of it, and what could not be found out."""
+
+    processors: Processors
+    accelerators: tuple[Accelerator, ...]
+    notes: tuple[str, ...]
+
+
+def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardware:
+    """Look at this machine; `nvml` gives the module pynvml or raises ImportError."""
+    found, notes = [], []
+    nvidia: dict[str, tuple[str, Memory]] = {}
+    for name, providers in _COUNTS:
+        devices = _devices(name, host)
+        if name == "cuda" and devices:
+            nvidia, note = _nvidia(nvml or _pynvml)
+            notes += [note] if note else []
+        for index, device in enumerate(devices):
+            driver, memory = nvidia.get(device.uuid.lower(), ("", None))
+            found.append(Accelerator(providers, index, device.name, device.uuid, driver, memory))
+    return Hardware(processors(host), tuple(found), tuple(notes))
+
+
+def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
+    """Count the processors, and what affinity and cgroups leave of them."""
+    count = os.cpu_count() or 1
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
+    features = tuple(sorted(host.features() & cpu_features()))
+    return Processors(
+        host.processor(), count, affinity, cpus.quota(root), cpus.usable(root), features
+    )
+
+
+def _devices(name: str, host: Host) -> list[Gpu]:
+    try:
+        return list(PROVIDERS[name].devices(host))
+    except Exception:  # noqa: BLE001 -- there is none, or a runtime fails; `op-dbus providers` tells
+        return []
+
+
+def _pynvml() -> Any:  # noqa: ANN401 -- it has no types
+    return importlib.import_module("pynvml")
+
+
+def _nvidia(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, Memory]], str]:
+    """Give driver and memory by UUID in lower case, and what could not be found out."""
+    try:
+        module = nvml()
+    except ImportError:
+        return {}, NO_NVML
+    try:
+        with _initialized(module):
+            driver = _text(module.nvmlSystemGetDriverVersion())
+            handles = [
+                module.nvmlDeviceGetHandleByIndex(n) for n in range(module.nvmlDeviceGetCount())
+            ]
+            found = {
+                _text(module.nvmlDeviceGetUUID(handle)).lower(): (driver, _memory(module, handle))
+                for handle in handles
+            }
+    except module.NVMLError as error:
+        return {}, f"memory and driver of NVIDIA GPUs are unknown: {error}"
+    return found, ""
+
+
+@contextmanager
+def _initialized(module: Any) -> Iterator[None]:  # noqa: ANN401 -- it has no types
+    module.nvmlInit()
+    try:
+        yield
+    finally:
+        module.nvmlShutdown()
+
+
+def _memory(module: Any, handle: Any) -> Memory:  # noqa: ANN401 -- it has no types
+    info = module.nvmlDeviceGetMemoryInfo(handle)
+    return Memory(int(info.used), int(info.total), _peak(module, handle))
+
+
+def _peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no types
+    """Give the most that one process had at a time; None unless accounting is on."""
+    try:
+        if not module.nvmlDeviceGetAccountingMode(handle):
+            return None
+        pids = module.nvmlDeviceGetAccountingPids(handle)
+        stats = [module.nvmlDeviceGetAccountingStats(handle, pid) for pid in pids]
+    except module.NVMLError:
+        return None
+    return max((int(stat.maxMemoryUsage) for stat in stats), default=0)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

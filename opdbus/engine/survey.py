@@ -1,0 +1,149 @@
+"""What each row of the provider table comes to here: installed, usable, proven, or why not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus import config
+from opdbus.engine.chain import Chain
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS
+from opdbus.errors import OpDbusError
+from opdbus.models import child, folder
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from opdbus.config import Config
+    from opdbus.engine.host import Host
+    from opdbus.engine.providers import Provider
+
+    Prove = Callable[[str, Config], Awaitable["Outcome"]]
+
+NO_MODEL: Final = "the level none has no model to prove it with; set OP_DBUS_VECTOR_LEVEL"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of proving the level's model on a provider; `reason` is empty if it passed."""
+
+    reason: str = ""
+    hardware: str = ""
+    precision: str = ""
+    max_deviation: float = 0.0
+    min_cosine: float = 0.0
+    nodes: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A shared library that a provider loads: which major version it wants, and what is here."""
+
+    library: str
+    wanted: str
+    # empty where there is none
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of the table as it is here; `reason` is empty if it is usable."""
+
+    provider: str
+    # the package that it comes from, with its version, empty where that is not installed
+    installed: str
+    devices: tuple[str, ...]
+    libraries: tuple[Version, ...]
+    reason: str
+    # None where nothing was tried
+    outcome: Outcome | None = None
+
+
+async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> list[Finding]:
+    """Look at every provider, and prove the level's model on each that is usable."""
+    findings = []
+    for row in PROVIDERS.values():
+        found = await asyncio.to_thread(look, row, settings, host)
+        if prove and not found.reason:
+            found = replace(found, outcome=await prove(row.name, settings))
+        findings.append(found)
+    return findings
+
+
+def look(row: Provider, settings: Config, host: Host) -> Finding:
+    """See what there is of a provider, without opening a model."""
+    reason = ""
+    try:
+        row.require(settings.gpu_device, host)
+    except OpDbusError as error:
+        reason = str(error).removeprefix(f"{row.name} cannot run: ")
+    return Finding(
+        row.name,
+        _or(lambda: row.installed(host), ""),
+        _or(lambda: tuple(device.name for device in row.devices(host)), ()),
+        _versions(row, host),
+        reason,
+    )
+
+
+def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- what is asked
+    """Ask what `require` may have said already that there is none of."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 -- a half-installed runtime raises what it likes
+        return nothing
+
+
+def _versions(row: Provider, host: Host) -> tuple[Version, ...]:
+    if row.libraries:
+        _or(host.preload, None)
+    return tuple(
+        Version(library.name, library.wanted, _or(partial(library.version, host), ""))
+        for library in row.libraries
+    )
+
+
+async def prove(name: str, settings: Config) -> Outcome:
+    """Prove the level's model on a provider, in a child process: a broken driver may kill it."""
+    if settings.vector_level == "none":
+        return Outcome(NO_MODEL)
+    given = {variable: value for variable, value, _ in settings.rows()}
+    given[config.PREFIX + "EXECUTION_PROVIDER"] = name
+    with tempfile.TemporaryDirectory(prefix="op-dbus-survey-") as scratch:
+        path = Path(scratch) / "outcome.json"
+        fault = await child.run("opdbus.engine.survey", json.dumps(given), str(path))
+        return Outcome(fault) if fault else Outcome(**json.loads(path.read_text()))
+
+
+async def _outcome(settings: Config) -> Outcome:
+    model = await asyncio.to_thread(folder.load, LEVELS[settings.vector_level], settings)
+    proven = await Chain(model, settings).choose()
+    proof = proven.proof
+    figures = proof.precision, proof.max_deviation, proof.min_cosine, dict(proof.nodes)
+    return Outcome("", proven.hardware, *figures)
+
+
+def main(arguments: list[str]) -> None:
+    """Run as the child: the settings as JSON, and the file to write the outcome to."""
+    # what is logged and what runtimes print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    given, path = arguments
+    try:
+        outcome = asyncio.run(_outcome(config.load(json.loads(given))))
+        Path(path).write_text(json.dumps(asdict(outcome)))
+    except (OpDbusError, OSError) as error:
+        # a last line that stands for the whole: `prove` passes it on
+        sys.exit(" ".join(str(error).split()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
