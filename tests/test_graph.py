@@ -149,6 +149,8 @@ EXACTNESS = {
     "float": (1e-5, 0.999999),
     "standard": (1e-5, 0.999999),
     "half": (0.05, 0.999),
+    "fused": (1e-5, 0.999999),
+    "fused-half": (0.05, 0.999),
     "standard-half": (0.05, 0.999),
     "int8-weights": (0.2, 0.95),
     "int8-dynamic": (0.2, 0.95),

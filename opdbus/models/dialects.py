@@ -15,6 +15,9 @@ class Dialect:
     opset: int = 20
     # ONNX Runtime's operators too, of which attention as one operator is worth having
     is_contrib: bool = True
+    # as few and as large operators as ONNX Runtime has: each is one more start of a GPU's kernels,
+    # and one more way of every number to the GPU's memory and back
+    is_fused: bool = False
     # the floats are float16, but for the pooling
     is_half: bool = False
     # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
@@ -27,6 +30,8 @@ DIALECTS: Final = {
     for dialect in (
         Dialect("float"),
         Dialect("half", is_half=True),
+        Dialect("fused", is_fused=True),
+        Dialect("fused-half", is_fused=True, is_half=True),
         Dialect("int8-weights", dense="weights"),
         Dialect("int8-dynamic", dense="dynamic"),
         # 17 brought LayerNormalization; compilers of drivers lag years behind

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from opdbus import __version__
-from opdbus.models import relative
+from opdbus.models import fused, relative
 from opdbus.models.dialects import FLOAT
 from opdbus.models.families import FAMILIES, PADDING
 
@@ -40,14 +40,13 @@ def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProt
     Vectors are float32 of length 1. Sources of the architectures: Devlin et al. 2018, Song et al.
     2020, and the reference implementations' parameter names, which the keys of `weights` are.
     """
-    writer = _Writer(weights, dialect)
+    writer = Writer(weights, dialect)
     hidden = _embeddings(writer, shape)
     bias = _bias(writer, shape) if FAMILIES[shape.family].relative else ""
     for number in range(shape.layers):
         hidden = _layer(writer, shape, hidden, f"encoder.layer.{number}.", bias)
-    if dialect.is_half:
-        hidden = writer.op("Cast", hidden, to=TensorProto.FLOAT)
-    writer.op("LpNormalization", writer.mean(hidden, axis=1), axis=-1, p=2, output=OUTPUT)
+    pooled = _pooled(writer, shape, hidden)
+    writer.op("LpNormalization", pooled, axis=-1, p=2, output=OUTPUT)
     model = _model(writer, shape)
     while writer.constants:
         # what is copied into the model is let go at once: all weights twice are enough
@@ -55,7 +54,7 @@ def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProt
     return model
 
 
-def _model(writer: _Writer, shape: Shape) -> ModelProto:
+def _model(writer: Writer, shape: Shape) -> ModelProto:
     """Wrap the nodes up, without the constants."""
     graph = helper.make_graph(
         writer.nodes,
@@ -75,7 +74,7 @@ def _model(writer: _Writer, shape: Shape) -> ModelProto:
     )
 
 
-class _Writer:
+class Writer:
     """Collects nodes and constants; every value is known by its name."""
 
     def __init__(self, weights: Weights, dialect: Dialect) -> None:
@@ -122,9 +121,7 @@ class _Writer:
         """Apply the dense layer `name`."""
         kernel, bias = self.weights[f"{name}.weight"].T, self.weight(f"{name}.bias")
         if self.dialect.dense == "float":
-            return self.op(
-                "Add", self.op("MatMul", value, self.constant(f"{name}.kernel", kernel)), bias
-            )
+            return self.op("Add", self.product(value, name), bias)
         scale, quantized = self._quantized(name, kernel)
         zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
         if self.dialect.dense == "dynamic":
@@ -132,6 +129,11 @@ class _Writer:
             return self.op("DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
         floats = self.op("DequantizeLinear", quantized, scale, zero, axis=1)
         return self.op("Add", self.op("MatMul", value, floats), bias)
+
+    def product(self, value: str, name: str) -> str:
+        """Apply the dense layer `name` without its bias."""
+        kernel = self.weights[f"{name}.weight"].T
+        return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
 
     def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
         """Add a kernel as int8, with a scale for each of its columns."""
@@ -160,24 +162,33 @@ class _Writer:
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
         return self.op("LayerNormalization", value, scale, bias, axis=-1, epsilon=epsilon)
 
+    def start(self, value: str, axis: int) -> str:
+        """Keep as much of an axis as there are tokens."""
+        zero, axes = self.ints(f"{value}_zero", [0]), self.ints(f"{value}_axis", [axis])
+        length = self.op("Shape", INPUT, start=1, end=2)
+        return self.op("Slice", value, zero, length, axes)
 
-def _embeddings(writer: _Writer, shape: Shape) -> str:
+
+def _embeddings(writer: Writer, shape: Shape) -> str:
     words = writer.op("Gather", writer.weight("embeddings.word_embeddings.weight"), INPUT)
     places = _numbered(writer, shape) if FAMILIES[shape.family].relative else _plain(writer, shape)
-    return writer.norm(writer.op("Add", words, places), "embeddings.LayerNorm", shape.epsilon)
+    name = "embeddings.LayerNorm"
+    if writer.dialect.is_fused:
+        return fused.embeddings(writer, words, places, name, shape.epsilon)
+    return writer.norm(writer.op("Add", words, places), name, shape.epsilon)
 
 
-def _plain(writer: _Writer, shape: Shape) -> str:
+def _plain(writer: Writer, shape: Shape) -> str:
     """Give BERT's positions, the same for every row: (tokens, hidden)."""
     # All tokens are of type 0, so that row is added to the positions once, here.
     table = (
         writer.weights["embeddings.position_embeddings.weight"][: shape.max_tokens]
         + writer.weights["embeddings.token_type_embeddings.weight"][0]
     )
-    return _start(writer, writer.constant("positions", table), axis=0)
+    return writer.start(writer.constant("positions", table), axis=0)
 
 
-def _numbered(writer: _Writer, shape: Shape) -> str:
+def _numbered(writer: Writer, shape: Shape) -> str:
     """Give MPNet's positions, which count no padding token even where a text spells one."""
     end = FAMILIES[shape.family].first_position + shape.max_tokens
     table = writer.weights["embeddings.position_embeddings.weight"][:end]
@@ -189,36 +200,51 @@ def _numbered(writer: _Writer, shape: Shape) -> str:
     return writer.op("Gather", writer.constant("positions", table), rows)
 
 
-def _bias(writer: _Writer, shape: Shape) -> str:
+def _bias(writer: Writer, shape: Shape) -> str:
     """Give the bias of all layers, (1, heads, tokens, tokens): one table's upper left corner."""
     table = relative.bias(writer.weights[relative.RELATIVE], shape.max_tokens)
     whole = writer.constant("relative_bias", table[np.newaxis])
-    return _start(writer, _start(writer, whole, axis=2), axis=3)
+    return writer.start(writer.start(whole, axis=2), axis=3)
 
 
-def _start(writer: _Writer, value: str, axis: int) -> str:
-    """Keep as much of an axis as there are tokens."""
-    zero, axes = writer.ints(f"{value}_zero", [0]), writer.ints(f"{value}_axis", [axis])
-    length = writer.op("Shape", INPUT, start=1, end=2)
-    return writer.op("Slice", value, zero, length, axes)
-
-
-def _layer(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
+def _layer(writer: Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
     names = FAMILIES[shape.family]
-    projected = writer.linear(_attention(writer, shape, hidden, prefix, bias), prefix + names.mixed)
-    middle = writer.norm(
-        writer.op("Add", projected, hidden), prefix + names.mixed_norm, shape.epsilon
-    )
-    wide = writer.gelu(writer.linear(middle, prefix + "intermediate.dense"), f"{prefix}gelu")
-    narrow = writer.linear(wide, prefix + "output.dense")
-    return writer.norm(writer.op("Add", narrow, middle), prefix + "output.LayerNorm", shape.epsilon)
+    mixed = _attention(writer, shape, hidden, prefix, bias)
+    norm = (prefix + names.mixed_norm, shape.epsilon)
+    middle = _residual(writer, mixed, prefix + names.mixed, hidden, norm)
+    wide = _activated(writer, middle, prefix)
+    norm = (prefix + "output.LayerNorm", shape.epsilon)
+    return _residual(writer, wide, prefix + "output.dense", middle, norm)
 
 
-def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
+def _residual(writer: Writer, value: str, dense: str, skip: str, norm: tuple[str, float]) -> str:
+    if writer.dialect.is_fused:
+        return fused.residual(writer, value, dense, skip, norm)
+    return writer.norm(writer.op("Add", writer.linear(value, dense), skip), *norm)
+
+
+def _activated(writer: Writer, value: str, prefix: str) -> str:
+    dense = prefix + "intermediate.dense"
+    if writer.dialect.is_fused:
+        return fused.gelu(writer, value, dense)
+    return writer.gelu(writer.linear(value, dense), f"{prefix}gelu")
+
+
+def _pooled(writer: Writer, shape: Shape, hidden: str) -> str:
+    """Average over the tokens, in float32; the length of the result does not matter."""
+    if writer.dialect.is_fused:
+        return fused.total(writer, hidden, shape.max_tokens)
+    if writer.dialect.is_half:
+        hidden = writer.op("Cast", hidden, to=TensorProto.FLOAT)
+    return writer.mean(hidden, axis=1)
+
+
+def _attention(writer: Writer, shape: Shape, hidden: str, prefix: str, bias: str) -> str:
     names = FAMILIES[shape.family]
-    q, k, v = (
-        writer.linear(hidden, prefix + part) for part in (names.query, names.key, names.value)
-    )
+    dense = (prefix + names.query, prefix + names.key, prefix + names.value)
+    if writer.dialect.is_fused:
+        return fused.attention(writer, shape, hidden, dense, bias)
+    q, k, v = (writer.linear(hidden, name) for name in dense)
     if not writer.dialect.is_contrib:
         return _plain_attention(writer, shape, (q, k, v), bias)
     # the two inputs between are a packed bias and a mask, which we have not
@@ -228,7 +254,7 @@ def _attention(writer: _Writer, shape: Shape, hidden: str, prefix: str, bias: st
     )
 
 
-def _plain_attention(writer: _Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:
+def _plain_attention(writer: Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:
     """Write attention with the operators of every opset."""
     size = shape.hidden // shape.heads
     prefix = parts[0]

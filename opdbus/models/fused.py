@@ -1,0 +1,79 @@
+"""ONNX Runtime's large operators, in which the dialects for CUDA are written.
+
+Each of them has a kernel for CUDA and one for the CPU, so that what runs there is tested here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from opdbus.models.folder import Shape
+    from opdbus.models.graph import Writer
+
+_MICROSOFT: Final = "com.microsoft"
+# Each token's part of the sum over a text: so small that no sum comes near float16's largest
+# number, and a power of 2, so that nothing is rounded.
+_PART: Final = 2.0**-6
+
+
+def embeddings(writer: Writer, words: str, places: str, name: str, epsilon: float) -> str:
+    """Add positions to words and normalize."""
+    return writer.op(
+        "SkipLayerNormalization",
+        *(words, places, *_norm(writer, name)),
+        domain=_MICROSOFT,
+        epsilon=epsilon,
+    )
+
+
+def residual(writer: Writer, value: str, dense: str, skip: str, norm: tuple[str, float]) -> str:
+    """Apply the dense layer `dense`, add `skip`, and normalize by a name and an epsilon."""
+    name, epsilon = norm
+    product, bias = writer.product(value, dense), writer.weight(f"{dense}.bias")
+    return writer.op(
+        "SkipLayerNormalization",
+        *(product, skip, *_norm(writer, name), bias),
+        domain=_MICROSOFT,
+        epsilon=epsilon,
+    )
+
+
+def gelu(writer: Writer, value: str, dense: str) -> str:
+    """Apply a dense layer and the exact Gelu."""
+    product, bias = writer.product(value, dense), writer.weight(f"{dense}.bias")
+    return writer.op("BiasGelu", product, bias, domain=_MICROSOFT)
+
+
+def attention(
+    writer: Writer, shape: Shape, hidden: str, dense: tuple[str, str, str], bias: str
+) -> str:
+    """Apply attention and, in one product, the dense layers of queries, keys and values."""
+    kernels = np.concatenate([writer.weights[f"{name}.weight"].T for name in dense], axis=1)
+    biases = np.concatenate([writer.weights[f"{name}.bias"] for name in dense])
+    inputs = (
+        hidden,
+        writer.constant(f"{dense[0]}.kernels", kernels),
+        writer.constant(f"{dense[0]}.biases", biases),
+    )
+    # the two inputs between are a mask and the past, which we have not
+    biased = ("", "", bias) if bias else ()
+    return writer.op("Attention", *inputs, *biased, domain=_MICROSOFT, num_heads=shape.heads)
+
+
+def total(writer: Writer, hidden: str, most: int) -> str:
+    """Sum the tokens of each text as a product of matrices, which any GPU is good at.
+
+    The mean is this times a number, and normalization undoes any number.
+    """
+    row = writer.constant("parts", np.full((1, most), _PART, np.float32))
+    summed = writer.op("MatMul", writer.start(row, axis=1), hidden)
+    flat = writer.op("Squeeze", summed, writer.ints("token_axis", [1]))
+    return writer.op("Cast", flat, to=TensorProto.FLOAT) if writer.dialect.is_half else flat
+
+
+def _norm(writer: Writer, name: str) -> tuple[str, str]:
+    return writer.weight(f"{name}.weight"), writer.weight(f"{name}.bias")
