@@ -7,12 +7,14 @@ import json
 import os
 import tempfile
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opdbus.engine.host import adapter
+from opdbus.engine.progress import telling
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 # operators of one run, short enough to leave the processors to others between runs.
 _SPIN_MICROSECONDS = "1000"
 # ONNX Runtime's operators that multiply matrices of 8-bit integers.
-_INT8_PRODUCTS: Final = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
-_PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm"})
+_INT8_PRODUCTS: Final = frozenset({"MatMulInteger", "MatMulIntegerToFloat"})
+# `Attention` holds the products of queries, keys and values too.
+_PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"})
 _PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -79,7 +82,8 @@ class OnnxSession:
             # No silent fallback: a node that the provider cannot run fails the session.
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            self._session = _opened(graph, options, provider, placement)
+            with telling(provider.name) if provider.compiles else nullcontext():
+                self._session = _opened(graph, options, provider, placement)
         except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
             self._scratch.cleanup()
             raise ProviderError(f"{provider.name} cannot open the model: {brief(error)}") from None

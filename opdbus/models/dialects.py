@@ -21,7 +21,7 @@ class Dialect:
     # the floats are float16, but for the pooling
     is_half: bool = False
     # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
-    # with activations that it quantizes itself) or `dynamic` (ONNX Runtime's int8 operator)
+    # with activations that it quantizes itself) or `dynamic` (activations quantized by the graph)
     dense: str = "float"
 
 

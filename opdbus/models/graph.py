@@ -32,6 +32,7 @@ IR_VERSION: Final = 10
 _AXES_AS_INPUT: Final = 18
 _GELU: Final = 20
 _INT8_MOST: Final = 127.0
+_INT8_ZERO: Final = 128
 
 
 def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
@@ -82,6 +83,7 @@ class Writer:
         self.dialect = dialect
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+        self._rows: dict[str, tuple[str, str]] = {}
 
     def op(
         self,
@@ -123,10 +125,13 @@ class Writer:
         if self.dialect.dense == "float":
             return self.op("Add", self.product(value, name), bias)
         scale, quantized = self._quantized(name, kernel)
-        zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
         if self.dialect.dense == "dynamic":
-            inputs = (value, quantized, scale, zero, bias)
-            return self.op("DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
+            rows, row_scale = self._by_row(value)
+            product = self.op("MatMulInteger", rows, quantized, "row_zero")
+            floats = self.op("Cast", product, to=TensorProto.FLOAT)
+            scaled = self.op("Mul", self.op("Mul", floats, row_scale), scale)
+            return self.op("Add", scaled, bias)
+        zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
         floats = self.op("DequantizeLinear", quantized, scale, zero, axis=1)
         return self.op("Add", self.op("MatMul", value, floats), bias)
 
@@ -134,6 +139,27 @@ class Writer:
         """Apply the dense layer `name` without its bias."""
         kernel = self.weights[f"{name}.weight"].T
         return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
+
+    def _by_row(self, value: str) -> tuple[str, str]:
+        """Quantize activations to 8 bits around 128, with a scale for each token's row.
+
+        One scale for all, as ONNX Runtime's own operator has it, would let a text's vector depend
+        on the texts that run with it.
+        """
+        if value in self._rows:
+            return self._rows[value]
+        if not self._rows:
+            self.ints("row_last", [-1])
+            self.constant("row_zero", np.array(_INT8_ZERO, np.uint8))
+            numbers = {"row_least": 1e-30, "row_most": _INT8_MOST, "row_middle": _INT8_ZERO}
+            for name, number in numbers.items():
+                self.number(name, number)
+        most = self.op("ReduceMax", self.op("Abs", value), "row_last", keepdims=1)
+        scale = self.op("Div", self.op("Max", most, "row_least"), "row_most")
+        steps = self.op("Round", self.op("Mul", value, self.op("Reciprocal", scale)))
+        whole = self.op("Cast", self.op("Add", steps, "row_middle"), to=TensorProto.UINT8)
+        self._rows[value] = whole, scale
+        return whole, scale
 
     def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
         """Add a kernel as int8, with a scale for each of its columns."""
