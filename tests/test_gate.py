@@ -127,7 +127,7 @@ def test_refused_by_rank() -> None:
     for lost, passes in ((0.004, True), (0.006, False)):
         found = gate._grade("int8", EXACT, (EXACT, 1.0 + lost), check_set, 5.0)
         assert (found.refused == "") == passes
-    assert found.refused == "it loses 0.6 points of mean reciprocal rank"
+    assert found.refused == "it loses 0.60 points of mean reciprocal rank"
 
 
 def test_a_gain_of_rank_is_no_loss() -> None:

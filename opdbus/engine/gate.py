@@ -194,7 +194,9 @@ def _measure(request: dict[str, Any]) -> Report:
     refused: dict[str, str] = {}
     for precision, graph in request["graphs"].items():
         try:
-            placement = Placement(device=request["device"], precision=precision)
+            placement = Placement(
+                device=request["device"], precision=precision, longest=request["max_tokens"]
+            )
             session = open_session(Path(graph), provider, placement)
             prove(session, provider, precision, probe)
             sessions[precision] = session
@@ -247,7 +249,7 @@ def _grade(
     if mean < MEAN_COSINE or least < LEAST_COSINE:
         refused = f"its cosine to fp32 is {mean:.4f} on average and {least:.4f} at least"
     elif exact[1] - rank > LOST_RANK:
-        refused = f"it loses {100 * (exact[1] - rank):.1f} points of mean reciprocal rank"
+        refused = f"it loses {100 * (exact[1] - rank):.2f} points of mean reciprocal rank"
     figures = round(mean, 5), round(least, 5), round(rank, 4), round(rate, 1)
     return Grade(precision, *figures, refused)
 
