@@ -142,6 +142,7 @@ class Chain:
             lanes=min(threads, _MOST_CPU_LANES) if provider.is_cpu else _DEVICE_LANES,
             memory_limit=self.config.gpu_mem_limit,
             cache=self._graphs,
+            longest=self.model.shape.max_tokens,
         )
 
     def _proven(

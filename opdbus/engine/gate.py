@@ -195,7 +195,10 @@ def _measure(request: dict[str, Any]) -> Report:
     for precision, graph in request["graphs"].items():
         try:
             placement = Placement(
-                device=request["device"], precision=precision, longest=request["max_tokens"]
+                device=request["device"],
+                precision=precision,
+                cache=Path(graph).parent.parent,
+                longest=request["max_tokens"],
             )
             session = open_session(Path(graph), provider, placement)
             prove(session, provider, precision, probe)

@@ -34,6 +34,8 @@ class Placement:
     memory_limit: int | None = None
     # where an engine that is slow to build may be kept
     cache: Path | None = None
+    # most tokens a row: the graph has no positions past them
+    longest: int = 512
 
     def on(self, device: int) -> Placement:
         """Give the same on another device."""
@@ -70,6 +72,8 @@ class Provider:
     most_tokens: int = 1 << 16
     most_rows: int = 1 << 16
     uses_openvino: bool = False
+    # a graph is compiled when it is opened, for minutes unless what came of it was kept
+    compiles: bool = False
     # installed beside onnxruntime, and found by device instead of by name
     plugin: str = ""
     is_cpu: bool = False
@@ -302,6 +306,7 @@ def _cuda_options(placement: Placement) -> dict[str, Any]:
     options: dict[str, Any] = {
         "device_id": placement.device,
         "arena_extend_strategy": "kSameAsRequested",
+        # else fp32 would be multiplied in 19 bits
         "use_tf32": 0,
     }
     if placement.memory_limit:
@@ -320,7 +325,7 @@ def _tensorrt_options(placement: Placement) -> dict[str, Any]:
         "trt_fp16_enable": placement.precision == "fp16",
         "trt_profile_min_shapes": "input_ids:1x1",
         "trt_profile_opt_shapes": "input_ids:64x32",
-        "trt_profile_max_shapes": f"input_ids:{_PROFILE_ROWS}x512",
+        "trt_profile_max_shapes": f"input_ids:{_PROFILE_ROWS}x{placement.longest}",
     }
     if placement.memory_limit:
         options["trt_max_workspace_size"] = placement.memory_limit
@@ -415,7 +420,7 @@ PROVIDERS: Final = {
             devices=_nvidia("cuda"),
             libraries=_CUDA_LIBRARIES,
             library_advice=_CUDA_ADVICE,
-            dialects={"fp16": "half", "fp32": "float"},
+            dialects={"fp16": "fused-half", "fp32": "fused"},
             options=_cuda_options,
         ),
         Provider(
@@ -431,6 +436,7 @@ PROVIDERS: Final = {
             also=frozenset({"CUDAExecutionProvider"}),
             most_tokens=1 << 14,
             most_rows=_PROFILE_ROWS,
+            compiles=True,
         ),
         Provider(
             "directml",
@@ -488,6 +494,7 @@ PROVIDERS: Final = {
             dialects=_STANDARD,
             options=_device_id,
             most_tokens=1 << 14,
+            compiles=True,
         ),
     )
 }
