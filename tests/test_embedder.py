@@ -162,7 +162,7 @@ def test_tokenizing_keeps_to_its_own_threads() -> None:
         slow.gate.set()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert answers[:2] == [[3], [3]]
-        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[2:])
+        assert all(isinstance(answer, ShuttingDown) for answer in answers[2:])
 
     asyncio.run(main())
 
