@@ -214,6 +214,8 @@ WHY_NOT = [
             (host(name, library=Library(fault=100)), "driver finds no GPU", "/dev/nvidia*"),
             (without(name, "libcudart.so.13"), "libcudart.so.13 was not found", "op-dbus[gpu]"),
             (without(name, "libcublasLt.so.13"), "libcublasLt.so.13 was not", "op-dbus[gpu]"),
+            (without(name, "libcublas.so.13"), "libcublas.so.13 was not", "op-dbus[gpu]"),
+            (without(name, "libcurand.so.10"), "libcurand.so.10 was not", "op-dbus[gpu]"),
             (without(name, "libcudnn.so.9"), "libcudnn.so.9 was not found", "op-dbus[gpu]"),
         )
     ],
@@ -455,7 +457,7 @@ def test_drivers_compilers_get_standard_graphs(name: str) -> None:
 
 
 def test_libraries_tell_their_versions() -> None:
-    """Read each library's version in its own way, beside the one that is wanted."""
+    """Read each library's version in its own way, beside the one wanted, or only find it."""
     machine = host("tensorrt", without=["libcublasLt.so.13"])
     found = {}
     for library in PROVIDERS["tensorrt"].libraries:
@@ -465,7 +467,9 @@ def test_libraries_tell_their_versions() -> None:
             found[library.name] = ("", library.wanted)
     assert found == {
         "CUDA": ("13.1", "13"),
-        "cuBLAS": ("", "13"),
+        "cuBLASLt": ("", "13"),
+        "cuBLAS": ("13", "13"),
+        "cuRAND": ("10", "10"),
         "cuDNN": ("9.10.2", "9"),
         "TensorRT": ("10.13.3", "10"),
     }
@@ -495,10 +499,10 @@ def test_options_of_tensorrt(tmp_path: Path) -> None:
 def test_tensorrt_builds_one_engine() -> None:
     """Keep every batch of TensorRT's within the profile that its engine is built for."""
     row = PROVIDERS["tensorrt"]
-    options = row.options(Placement())
+    options = row.options(Placement(longest=256))
     assert options["trt_profile_min_shapes"] == "input_ids:1x1"
-    # the longest row of any level's model has 512 tokens
-    assert options["trt_profile_max_shapes"] == f"input_ids:{row.most_rows}x512"
+    # a graph has no positions past its model's longest row
+    assert options["trt_profile_max_shapes"] == f"input_ids:{row.most_rows}x256"
 
 
 def test_options_of_openvino() -> None:

@@ -132,8 +132,9 @@ class SharedLibrary(NamedTuple):
 
     name: str
     file: str
-    # gives the version: CUDA's own into a reference, those of all others as the result
-    function: str
+    # gives the version: CUDA's own into a reference, those of all others as the result; where
+    # there is no such function, the file's name is all that is known
+    function: str = ""
     by_reference: bool = False
 
     @property
@@ -143,7 +144,10 @@ class SharedLibrary(NamedTuple):
 
     def version(self, host: Host) -> str:
         """Load the library and ask it; raises OSError where there is none."""
-        ask, number = getattr(host.library(self.file), self.function), ctypes.c_int(0)
+        library, number = host.library(self.file), ctypes.c_int(0)
+        if not self.function:
+            return self.wanted
+        ask = getattr(library, self.function)
         if self.by_reference:
             # 13.0 is written as 13000
             ask(ctypes.byref(number))

@@ -276,7 +276,10 @@ def _intel(host: Host) -> list[Gpu]:
 
 _CUDA_LIBRARIES: Final = (
     SharedLibrary("CUDA", "libcudart.so.13", "cudaRuntimeGetVersion", by_reference=True),
-    SharedLibrary("cuBLAS", "libcublasLt.so.13", "cublasLtGetVersion"),
+    SharedLibrary("cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion"),
+    SharedLibrary("cuBLAS", "libcublas.so.13"),
+    SharedLibrary("cuRAND", "libcurand.so.10"),
+    # loaded by the first attention: without it only the first run would fail
     SharedLibrary("cuDNN", "libcudnn.so.9", "cudnnGetVersion"),
 )
 _TENSORRT: Final = SharedLibrary("TensorRT", "libnvinfer.so.10", "getInferLibVersion")
