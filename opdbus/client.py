@@ -117,20 +117,33 @@ class Client:
         finally:
             descriptor.close()
 
-    async def count_tokens(self, texts: Sequence[str]) -> tuple[int, list[int]]:
-        """Give the model's limit and each text's tokens."""
+    async def count_tokens(
+        self, texts: Sequence[str], options: Mapping[str, Json] | None = None
+    ) -> tuple[int, list[int]]:
+        """Give the model's limit and each text's tokens; options: level."""
         counts: list[int] = []
         limit = 0
         for part in _pages(texts, _TEXTS_A_CALL, _text_size) or [[]]:
             limit, tokens = await self._call(
-                paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", part, {}
+                paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", part, dict(options or {})
             )
             counts += tokens
         return limit, counts
 
+    async def accuracy(self) -> list[dict[str, Json]]:
+        """Give what the accuracy gate saw of each precision of the levels that are loaded."""
+        found: list[dict[str, Json]] = (await self._properties(paths.ROOT, VECTORIZER))["Accuracy"]
+        return found
+
     async def reload(self) -> None:
-        """Have the state file read again."""
-        await self._call(paths.ROOT, VECTORIZER, "Reload", "a{sv}", {})
+        """Have settings and state file read again."""
+        await self._ask_patiently(paths.ROOT, f"{VECTORIZER}.Reload", "a{sv}", {})
+
+    async def set_provider(self, provider: str, device: str = "") -> None:
+        """Have another provider serve; waits until it is proven, however long that takes."""
+        await self._ask_patiently(
+            paths.ROOT, f"{VECTORIZER}.SetProvider", "ssa{sv}", provider, device, {}
+        )
 
     async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Give (path, score, details) of the best answers."""

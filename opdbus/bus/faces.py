@@ -41,13 +41,17 @@ class StateFace:
 
     async def search(self, query: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
         """Find the objects that answer a question."""
-        kinds = {"plugin": str, "kind": str, "mode": str, "offset": int}
+        kinds = {"plugin": str, "kind": str, "mode": str, "offset": int, "rerank": str}
         checked = Options(options, kinds)
         require_text([query])
         mode = checked.get("mode", "hybrid")
         if mode not in MODES:
             raise InvalidArgs(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
-        return [_hit(h) for h in await self._finder.search(query, page(limit, checked), mode)]
+        level = checked.get("rerank", "")
+        if level and mode == "lexical":
+            raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
+        found = await self._finder.search(query, page(limit, checked), mode, level)
+        return [_hit(hit) for hit in found]
 
     async def similar(self, path: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
         """Find the objects like one."""

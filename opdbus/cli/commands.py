@@ -30,6 +30,18 @@ limit = click.option(
 plugin = click.option("--plugin", help="Only objects of this plugin.")
 kind = click.option("--kind", help="Only objects of this kind.")
 _FILE = click.Path(dir_okay=False, path_type=Path)
+# What the accuracy gate tells of each precision.
+_GRADES = (
+    "level",
+    "provider",
+    "precision",
+    "chosen",
+    "mean_cosine",
+    "min_cosine",
+    "rank",
+    "texts_per_second",
+    "refused",
+)
 # What numpy calls the types that vectors come in; of ubinary, the bytes.
 _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "ubinary": "|u1"}
 
@@ -75,22 +87,39 @@ def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
         output.as_json(values)
         return
     proof = values.pop("Proof")
+    values.pop("Accuracy")
     if proof:
-        nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
-        values["Proof"] = (
-            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
-            f" (limit {proof['tolerance']:.0e})"
-        )
+        values["Proof"] = _proven(proof)
     fallbacks = [f"{provider}: {reason}" for provider, reason in values.pop("Fallbacks")]
     output.pairs({**values, "Fallbacks": "\n".join(fallbacks) or "none"})
 
 
+def _proven(proof: dict[str, Any]) -> str:
+    """Tell what was seen when the model was put to the test."""
+    nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
+    if proof["precision"] == "fp32":
+        return (
+            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
+            f" (limit {proof['tolerance']:.0e})"
+        )
+    return (
+        f"{nodes} in {proof['precision']}; cosine to the reference at least"
+        f" {proof['min_cosine']:.4f} (limit {1 - proof['tolerance']:.3f})"
+    )
+
+
 @root.command()
+@click.option("--detail", is_flag=True, help="Show what the accuracy gate measured.")
 @as_json
-def levels(json_: bool) -> None:  # noqa: FBT001
+def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
     """List the levels and the models that they mean."""
-    columns = ("level", "model", "dimension", "status", "detail")
-    rows = _ask(lambda client: client.levels())
+    columns: Sequence[str] = ("level", "model", "dimension", "status", "detail")
+    if detail:
+        columns = _GRADES
+        found = _ask(lambda client: client.accuracy())
+        rows = [[grade[name] for name in columns] for grade in found]
+    else:
+        rows = _ask(lambda client: client.levels())
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -104,6 +133,7 @@ def levels(json_: bool) -> None:  # noqa: FBT001
 @kind
 @click.option("--mode", type=click.Choice(["hybrid", "vector", "lexical"]), default="hybrid")
 @click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the best.")
+@click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
 @as_json
 def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
     """Find the objects that answer QUERY, a question in plain words."""
@@ -229,7 +259,7 @@ def vectorize(texts: tuple[str, ...], json_: bool, **options: Any) -> None:  # n
     given = list(texts) or [line.rstrip("\n") for line in sys.stdin]
 
     async def ask(client: Client) -> tuple[list[list[float]], int, list[int]]:
-        counted = await client.count_tokens(given)
+        counted = await client.count_tokens(given, _options(level=options["level"]))
         return await client.vectorize(given, _options(**options)), *counted
 
     vectors, most, tokens = _ask(ask)
@@ -321,5 +351,13 @@ def withdraw(objects: tuple[str, ...]) -> None:
 
 @root.command()
 def reload() -> None:
-    """Have the daemon read its state file again; says what is wrong with a bad one."""
+    """Have the daemon read settings and state file again; says what is wrong with them."""
     _ask(lambda client: client.reload())
+
+
+@root.command(name="set-provider")
+@click.argument("provider")
+@click.option("--device", default="", help="As OP_DBUS_GPU_DEVICE; the one before if not given.")
+def set_provider(provider: str, device: str) -> None:
+    """Have the daemon serve on PROVIDER, a name or a chain, once the model is proven there."""
+    _ask(lambda client: client.set_provider(provider, device))
