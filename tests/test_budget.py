@@ -17,8 +17,8 @@ def measured(rate: float, batches: int = 60, most: int = MOST) -> Budget:
 
 @pytest.mark.parametrize("rate", [20_000.0, 100_000.0, 1_000_000.0])
 def test_the_target_time(rate: float) -> None:
-    """Settle at as many tokens as take the target time."""
-    assert measured(rate).tokens == pytest.approx(rate * TARGET_SECONDS, abs=2)
+    """Settle at a step that takes about the target time, and no more."""
+    assert 0.6 * rate * TARGET_SECONDS < measured(rate).tokens <= rate * TARGET_SECONDS
 
 
 def test_a_slow_machine() -> None:
@@ -46,11 +46,21 @@ def test_a_fixed_budget() -> None:
 
 
 def test_one_slow_batch_changes_little() -> None:
-    """Let a batch that something else held up move the budget by a fifth of the way at most."""
+    """Let a batch that something else held up move the budget by one step at most."""
     budget = measured(100_000.0)
-    before = budget.tokens
-    budget.ran(before, 10.0)
-    assert 0.79 * before < budget.tokens < before
+    assert budget.tokens == 1024
+    budget.ran(1024, 10.0)
+    assert budget.tokens == 768
+
+
+def test_no_step_while_in_doubt() -> None:
+    """Give batches of the same shapes while measurements waver."""
+    budget = measured(100_000.0)
+    seen = set()
+    for rate in (1.03, 0.99, 1.05, 1.0, 1.06, 0.98) * 20:
+        budget.ran(budget.tokens, budget.tokens / (100_000.0 * rate))
+        seen.add(budget.tokens)
+    assert len(seen) == 1
 
 
 def test_a_machine_that_changes() -> None:
@@ -58,7 +68,7 @@ def test_a_machine_that_changes() -> None:
     budget = measured(1_000_000.0)
     for _ in range(60):
         budget.ran(budget.tokens, budget.tokens / 100_000.0)
-    assert budget.tokens == pytest.approx(100_000.0 * TARGET_SECONDS, abs=2)
+    assert budget.tokens == 1024
 
 
 def test_small_batches_say_little() -> None:

@@ -17,7 +17,6 @@ from opdbus.engine.engines import Engines
 from opdbus.engine.providers import Placement, Provider
 from opdbus.engine.session import Ran, Session, open_session
 from opdbus.errors import NoModel, ProviderError, ProviderLost, ShuttingDown
-from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
@@ -84,9 +83,7 @@ def run(
 
     async def both() -> Any:
         hospital = Hospital()
-        opening = Engines(
-            settings, hospital.on_change, hospital.open, retry_seconds=retry_seconds
-        )
+        opening = Engines(settings, hospital.on_change, hospital.open, retry_seconds=retry_seconds)
         async with asyncio.timeout(60), opening as engines:
             await engines.start()
             return await work(engines, hospital)
@@ -210,10 +207,9 @@ def test_a_lease_outlives_switch_and_loss(fp32: Config) -> None:
             first = await engine.embed(rows)
             hospital.dead.add(OPENVINO)
             second = await engine.embed(rows)
+            assert not old.scheduler.is_stopping
         assert np.abs(first - second).max() < 1e-5
-        # now that nobody holds it any more
-        while not old.scheduler.is_stopping:
-            await asyncio.sleep(0)
+        await old.drained()
 
     run(fp32, work)
 
@@ -253,9 +249,11 @@ def test_other_levels_are_loaded_when_asked_for(fp32: Config, tmp_path: Path) ->
     """Load a level at its first call, and unload the least recently used past the limit."""
     models = tmp_path / "models"
     for level in ("low", "high"):
-        write_tiny_model(models / LEVELS[level].folder, family="mpnet" if level == "high" else "bert")
+        write_tiny_model(
+            models / LEVELS[level].folder, family="mpnet" if level == "high" else "bert"
+        )
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
+    async def work(engines: Engines, _: Hospital) -> None:
         assert list(engines.loaded) == ["medium"]
         await engines.embed(TEXTS, "low")
         assert sorted(engines.loaded) == ["low", "medium"]
@@ -289,8 +287,8 @@ def test_calls_for_one_level_load_it_once(fp32: Config) -> None:
 def test_a_level_that_cannot_be_had(fp32: Config) -> None:
     """Say what is missing for a level, each time it is asked for, and serve the others."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        for _ in range(2):
+    async def work(engines: Engines, _: Hospital) -> None:
+        for _attempt in range(2):
             with pytest.raises(Exception, match="op-dbus models pull low"):
                 await engines.embed(TEXTS, "low")
         await engines.embed(TEXTS)

@@ -147,12 +147,13 @@ ONNX, MICROSOFT = "", "com.microsoft"
 # largest deviation of any component, and smallest cosine, from plain numpy
 EXACTNESS = {
     "float": (1e-5, 0.999999),
+    "rounded": (1e-5, 0.999999),
     "standard": (1e-5, 0.999999),
     "half": (0.05, 0.999),
     "fused": (1e-5, 0.999999),
     "fused-half": (0.05, 0.999),
     "standard-half": (0.05, 0.999),
-    "int8-weights": (0.2, 0.95),
+    "rounded-int8": (0.2, 0.95),
     "int8-dynamic": (0.2, 0.95),
 }
 

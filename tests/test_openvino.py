@@ -65,7 +65,7 @@ def opened(graphs: dict[str, build.Built]) -> Open:
 @pytest.fixture
 def probe(graphs: dict[str, build.Built]) -> Probe:
     """Read the tiny model's rows and reference vectors."""
-    return Probe.read(graphs["float"].proof)
+    return Probe.read(graphs["rounded"].proof)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs("bf16")), "int8"])
@@ -88,7 +88,7 @@ def test_fp32_in_disguise(graphs: dict[str, build.Built], probe: Probe) -> None:
     from opdbus.engine.openvino import OpenVinoSession
 
     for claimed, compiled in (("bf16", "fp32"), ("fp32", "bf16")):
-        session = OpenVinoSession(graphs["float"].graph, ROW, Placement(precision=compiled))
+        session = OpenVinoSession(graphs["rounded"].graph, ROW, Placement(precision=compiled))
         reason = rf"was to compute in {claimed}, but its matrix products ran: .* on {compiled}"
         with pytest.raises(ProofFailed, match=reason):
             prove(session, ROW, claimed, probe)
@@ -158,7 +158,7 @@ def test_int8_has_scales_of_its_own_for_each_row(
     """
     from opdbus.engine.openvino import OpenVinoSession
 
-    build.fill(medium_model.weights, tmp_path, medium_model.shape, DIALECTS["int8-weights"])
+    build.fill(medium_model.weights, tmp_path, medium_model.shape, DIALECTS["rounded-int8"])
     made = build.Built(tmp_path)
     session = OpenVinoSession(made.graph, ROW, Placement(precision="int8"))
     assert difference(session, 30_000) < 1e-6
@@ -182,7 +182,7 @@ def test_a_device_that_fails(graphs: dict[str, build.Built]) -> None:
 
     there_is_none = replace(ROW, options=lambda _: {"device": "GPU.7", "config": {}})
     with pytest.raises(ProviderError, match="cpu:openvino cannot open the model: ") as caught:
-        OpenVinoSession(graphs["float"].graph, there_is_none, Placement())
+        OpenVinoSession(graphs["rounded"].graph, there_is_none, Placement())
     assert "Exception from" not in str(caught.value)
 
 

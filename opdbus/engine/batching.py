@@ -71,18 +71,27 @@ class Backlog:
             self._queues.setdefault(key, deque()).appendleft(member)
             self.tokens += key[1]
 
-    def next_batch(self, budget: int, most_rows: int = 1 << 30) -> list[Member]:
+    def next_batch(
+        self, budget: int, most_rows: int = 1 << 30, *, whole: bool = False
+    ) -> list[Member]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 
-        Gives an empty list when nothing waits.
+        `whole` batches have as many rows as the budget has room for, or one: so there are at most
+        two shapes for each length. Gives an empty list when nothing waits.
         """
         lead = self._lead()
         if lead is None:
             return []
         bulk, length = lead
         room = max(1, min(budget // length, most_rows))
+        if whole and self._waiting(length) < room:
+            room = 1
         members = self._take((bulk, length), room)
         return members + self._take((not bulk, length), room - len(members))
+
+    def _waiting(self, length: int) -> int:
+        """Count the rows of a length that wait, of either class."""
+        return sum(len(self._queues.get((bulk, length), ())) for bulk in (False, True))
 
     def _lead(self) -> tuple[bool, int] | None:
         """Choose the class and length of the next batch by its oldest row."""

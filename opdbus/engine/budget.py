@@ -9,6 +9,8 @@ from typing import Final
 TARGET_SECONDS: Final = 0.012
 LEAST: Final = 128
 _START: Final = 256
+# A larger step is taken when there is this much to spare.
+_DOUBT: Final = 1.2
 # The share of a new measurement in the running rate.
 _SHARE: Final = 0.2
 # How much of the room that was lost to a shortage of memory comes back with each full batch.
@@ -19,11 +21,15 @@ class Budget:
     """Most tokens a batch, found by measurement while serving; not thread-safe.
 
     `fixed` is a setting that replaces the measurement; only a lack of memory goes below it.
-    `rows` is the most rows a batch, for a provider that is built for so many.
+    `rows` is the most rows a batch, for a provider that is built for so many. `whole` is for one
+    that pays for every new shape: its batches are full or of one row.
     """
 
-    def __init__(self, most: int, *, fixed: int | None = None, rows: int = 1 << 16) -> None:
+    def __init__(
+        self, most: int, *, fixed: int | None = None, rows: int = 1 << 16, whole: bool = False
+    ) -> None:
         self.rows = rows
+        self.whole = whole
         self._most = fixed or most
         self._is_fixed = fixed is not None
         self._wanted = self._most if fixed else min(_START, most)
@@ -44,7 +50,17 @@ class Budget:
             return
         rate = tokens / seconds
         self._rate += (rate - self._rate) * (_SHARE if self._rate else 1.0)
-        self._wanted = max(LEAST, min(self._most, int(self._rate * TARGET_SECONDS)))
+        self._wanted = max(LEAST, min(self._most, self._step(int(self._rate * TARGET_SECONDS))))
+
+    def _step(self, tokens: int) -> int:
+        """Round down to a power of 2 or half as much more, and keep to it while in doubt.
+
+        A budget that follows each measurement would give batches of ever other shapes.
+        """
+        power = 1 << max(0, tokens.bit_length() - 1)
+        step = power * 3 // 2 if tokens >= power * 3 // 2 else power
+        is_near = self._wanted < step and tokens < step * _DOUBT
+        return self._wanted if is_near else step
 
     def out_of_memory(self, tokens: int) -> None:
         """Halve what runs together, for a batch that the device had no room for."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.engine.chain import Fallback, Open, Proven
     from opdbus.engine.host import Host
+    from opdbus.engine.providers import Provider
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
@@ -132,6 +133,15 @@ class Embedder:
             raise
 
 
+def _budget(row: Provider, config: Config) -> Budget:
+    return Budget(
+        row.most_tokens,
+        fixed=config.batch_tokens,
+        rows=row.most_rows,
+        whole=row.uses_openvino and row.is_cpu,
+    )
+
+
 @asynccontextmanager
 async def open_embedder(
     model: Model,
@@ -147,11 +157,10 @@ async def open_embedder(
     proven = await Chain(model, config, opener, host).choose(lost)
     tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
-    row = proven.provider
     scheduler = Scheduler(
         lanes,
         dimension=model.shape.hidden,
-        budget=Budget(row.most_tokens, fixed=config.batch_tokens, rows=row.most_rows),
+        budget=_budget(proven.provider, config),
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:

@@ -386,7 +386,7 @@ PROVIDERS: Final = {
             ("openvino",),
             installed=_openvino("cpu:openvino"),
             devices=_processors,
-            dialects={"int8": "int8-weights", "bf16": "float", "fp32": "float"},
+            dialects={"int8": "rounded-int8", "bf16": "rounded", "fp32": "rounded"},
             precisions=_openvino_precisions,
             options=_openvino_options,
             most_tokens=2048,

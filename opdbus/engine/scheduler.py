@@ -206,7 +206,7 @@ class Scheduler:
                 self._wake.wait_for(self._has_news)
                 if self._stopping or self._lost:
                     return
-                members = self._backlog.next_batch(self._share(), self._budget.rows)
+                members = self._next_batch()
                 self._running += 1
             try:
                 self._on_loop(self._deliver, members, self._attempt(run, members))
@@ -217,10 +217,12 @@ class Scheduler:
                     self._running -= 1
                     self._wake.notify_all()
 
-    def _share(self) -> int:
-        """Give the tokens of the next batch: few rows are divided among the lanes that idle."""
-        idle = len(self._threads) - self._running
-        return min(self._budget.tokens, -(-self._backlog.tokens // max(1, idle)))
+    def _next_batch(self) -> list[Member]:
+        """Take rows to run: few of them are divided among the lanes that idle."""
+        budget, idle = self._budget, len(self._threads) - self._running
+        share = -(-self._backlog.tokens // max(1, idle))
+        tokens = min(budget.tokens, 1 if budget.whole and share < budget.tokens else share)
+        return self._backlog.next_batch(tokens, budget.rows, whole=budget.whole)
 
     def _has_news(self) -> bool:
         is_free = len(self._backlog) and not self._hermits

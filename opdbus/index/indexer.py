@@ -103,7 +103,8 @@ class Indexer:
             if entry.id in contents and contents[entry.id].text_digest == entry.text_digest
         ]
         rows = await engine.embedder.tokenize([contents[entry.id].text for entry in there])
-        for chunk in plan([len(row) for row in rows], engine.embedder.scheduler.budget):
+        scheduler = engine.embedder.scheduler
+        for chunk in plan([len(row) for row in rows], scheduler.budget * scheduler.lanes):
             await self._embed_chunk(engine, [there[i] for i in chunk], [rows[i] for i in chunk])
         return len(there)
 

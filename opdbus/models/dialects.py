@@ -18,6 +18,8 @@ class Dialect:
     # as few and as large operators as ONNX Runtime has: each is one more start of a GPU's kernels,
     # and one more way of every number to the GPU's memory and back
     is_fused: bool = False
+    # rows of tokens are counted in steps, for compilers that make code for each count
+    is_rounded: bool = False
     # the floats are float16, but for the pooling
     is_half: bool = False
     # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
@@ -32,7 +34,8 @@ DIALECTS: Final = {
         Dialect("half", is_half=True),
         Dialect("fused", is_fused=True),
         Dialect("fused-half", is_fused=True, is_half=True),
-        Dialect("int8-weights", dense="weights"),
+        Dialect("rounded", is_rounded=True),
+        Dialect("rounded-int8", is_rounded=True, dense="weights"),
         Dialect("int8-dynamic", dense="dynamic"),
         # 17 brought LayerNormalization; compilers of drivers lag years behind
         Dialect("standard", opset=17, is_contrib=False),

@@ -13,11 +13,13 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from opdbus import __version__
-from opdbus.models import fused, relative
+from opdbus.models import fused, relative, rounded
 from opdbus.models.dialects import FLOAT
 from opdbus.models.families import FAMILIES, PADDING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from opdbus.models.dialects import Dialect
@@ -119,11 +121,15 @@ class Writer:
         """Add a small vector of int64."""
         return self.constant(name, np.array(values, np.int64))
 
-    def linear(self, value: str, name: str) -> str:
-        """Apply the dense layer `name`."""
-        kernel, bias = self.weights[f"{name}.weight"].T, self.weight(f"{name}.bias")
+    def linear(self, value: str, *names: str) -> str:
+        """Apply the dense layer of a name, or the layers of several side by side as one."""
+        name = names[0] if len(names) == 1 else f"{names[0]}.packed"
+        kernel = np.concatenate([self.weights[f"{part}.weight"].T for part in names], axis=1)
+        biases = [self.weights[f"{part}.bias"] for part in names]
+        bias = self.constant(f"{name}.bias", np.concatenate(biases))
         if self.dialect.dense == "float":
-            return self.op("Add", self.product(value, name), bias)
+            product = self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
+            return self.op("Add", product, bias)
         scale, quantized = self._quantized(name, kernel)
         if self.dialect.dense == "dynamic":
             rows, row_scale = self._by_row(value)
@@ -188,6 +194,14 @@ class Writer:
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
         return self.op("LayerNormalization", value, scale, bias, axis=-1, epsilon=epsilon)
 
+    def attention(self, shape: Shape, parts: Sequence[str], bias: str) -> str:
+        """Mix values by queries and keys, each (batch, tokens, hidden), as one operator."""
+        # the two inputs between are a packed bias and a mask, which we have not
+        biased = ("", "", bias) if bias else ()
+        return self.op(
+            "MultiHeadAttention", *parts, *biased, domain="com.microsoft", num_heads=shape.heads
+        )
+
     def start(self, value: str, axis: int) -> str:
         """Keep as much of an axis as there are tokens."""
         zero, axes = self.ints(f"{value}_zero", [0]), self.ints(f"{value}_axis", [axis])
@@ -201,7 +215,10 @@ def _embeddings(writer: Writer, shape: Shape) -> str:
     name = "embeddings.LayerNorm"
     if writer.dialect.is_fused:
         return fused.embeddings(writer, words, places, name, shape.epsilon)
-    return writer.norm(writer.op("Add", words, places), name, shape.epsilon)
+    total = writer.op("Add", words, places)
+    if writer.dialect.is_rounded:
+        total = rounded.begin(writer, shape, total)
+    return writer.norm(total, name, shape.epsilon)
 
 
 def _plain(writer: Writer, shape: Shape) -> str:
@@ -258,6 +275,8 @@ def _activated(writer: Writer, value: str, prefix: str) -> str:
 
 def _pooled(writer: Writer, shape: Shape, hidden: str) -> str:
     """Average over the tokens, in float32; the length of the result does not matter."""
+    if writer.dialect.is_rounded:
+        hidden = rounded.end(writer, hidden)
     if writer.dialect.is_fused:
         return fused.total(writer, hidden, shape.max_tokens)
     if writer.dialect.is_half:
@@ -270,14 +289,12 @@ def _attention(writer: Writer, shape: Shape, hidden: str, prefix: str, bias: str
     dense = (prefix + names.query, prefix + names.key, prefix + names.value)
     if writer.dialect.is_fused:
         return fused.attention(writer, shape, hidden, dense, bias)
+    if writer.dialect.is_rounded:
+        return rounded.attention(writer, shape, hidden, dense, bias)
     q, k, v = (writer.linear(hidden, name) for name in dense)
     if not writer.dialect.is_contrib:
         return _plain_attention(writer, shape, (q, k, v), bias)
-    # the two inputs between are a packed bias and a mask, which we have not
-    biased = ("", "", bias) if bias else ()
-    return writer.op(
-        "MultiHeadAttention", q, k, v, *biased, domain="com.microsoft", num_heads=shape.heads
-    )
+    return writer.attention(shape, (q, k, v), bias)
 
 
 def _plain_attention(writer: Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:
