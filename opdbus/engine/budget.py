@@ -58,9 +58,9 @@ class Budget:
         A budget that follows each measurement would give batches of ever other shapes.
         """
         power = 1 << max(0, tokens.bit_length() - 1)
-        step = power * 3 // 2 if tokens >= power * 3 // 2 else power
-        is_near = self._wanted < step and tokens < step * _DOUBT
-        return self._wanted if is_near else step
+        half_more = power * 3 // 2
+        step, below = (half_more, power) if tokens >= half_more else (power, power * 3 // 4)
+        return below if self._wanted < step and tokens < step * _DOUBT else step
 
     def out_of_memory(self, tokens: int) -> None:
         """Halve what runs together, for a batch that the device had no room for."""
