@@ -1,0 +1,227 @@
+"""What the steps share: models, embedders, and how a rate is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdbus import config
+from opdbus.api import Embedder
+from opdbus.bench import texts
+from opdbus.engine import cpus
+from opdbus.engine.batching import plan
+from opdbus.engine.providers import PROVIDERS, Placement
+from opdbus.engine.session import open_session
+from opdbus.models import build, folder, synthetic
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.engine.providers import Provider
+    from opdbus.engine.session import Session
+    from opdbus.models.folder import Model
+
+    Findings = Iterator[tuple[str, Any]]
+    Run = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+LANES = 2
+KINDS = {"short": texts.shorts, "object": texts.objects}
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """The command line, as every step sees it."""
+
+    device: str
+    quick: bool
+    scratch: str
+    # a folder that stands for the medium model and is the only level
+    model: str = ""
+
+    @property
+    def provider(self) -> Provider:
+        """The row that is measured."""
+        return PROVIDERS["cuda" if self.device == "cuda" else "cpu:onnxruntime"]
+
+    @property
+    def precisions(self) -> list[str]:
+        """The floats that the provider computes in, the faster first."""
+        return [name for name in ("fp16", "fp32") if name in self.provider.dialects]
+
+    @property
+    def levels(self) -> list[str]:
+        """The levels that are measured, the one with real weights first."""
+        return ["medium"] if self.model else ["medium", "low", "high"]
+
+    @property
+    def seconds(self) -> float:
+        """How long one figure is measured."""
+        return 0.3 if self.quick else 2.0
+
+    @property
+    def count(self) -> int:
+        """Different texts that are measured with."""
+        if self.device == "cuda":
+            return 4096 if self.quick else 16384
+        return 256 if self.quick else 1024
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Tokens of a batch, the last but one as the engine would have them."""
+        return (1 << 13, 1 << 15, 1 << 16, 1 << 17) if self.device == "cuda" else (512, 1024, 2048)
+
+    @property
+    def batches(self) -> int:
+        """Batches that stand for all."""
+        return 24 if self.device == "cuda" else 6
+
+    @property
+    def window(self) -> int:
+        """Texts that are tokenized together."""
+        return 8192 if self.device == "cuda" else 256
+
+    def folder(self, level: str) -> Path:
+        """Give the folder of a level's model: real for medium, else made of random weights."""
+        if self.model:
+            return Path(self.model)
+        real = folder.find(LEVELS["medium"], config.load({"HOME": self.scratch}))
+        if level == "medium":
+            return real
+        made = Path(self.scratch) / "models" / f"random-{LEVELS[level].folder}"
+        if not (made / folder.WEIGHTS).is_file():
+            synthetic.write_model(LEVELS[level], made.parent, real / folder.TOKENIZER)
+        return made
+
+    def embedder(self, level: str, precision: str = "", **more: object) -> Embedder:
+        """Make an embedder of a level, in a precision or that of the gate's choice."""
+        return Embedder(
+            level=level,
+            provider=self.provider.name,
+            model=self.folder(level),
+            state_dir=Path(self.scratch) / "state",
+            precision=precision or "auto",
+            **more,
+        )
+
+    def texts(self, kind: str) -> list[str]:
+        """Make the texts of a kind."""
+        return KINDS[kind](self.count)
+
+
+def batches(
+    rows: Sequence[NDArray[np.int64]], tokens: int, most: int = 1 << 20
+) -> list[NDArray[np.int64]]:
+    """Repeat rows until those of most lengths fill batches, and stack them, at most so many."""
+    lengths = [len(row) for row in rows]
+    times = -(-tokens * len(set(lengths)) // sum(lengths))
+    repeated = list(rows) * times
+    planned = plan([len(row) for row in repeated], tokens)
+    # shuffled alike on every machine: a few batches are then like all
+    order = np.random.default_rng(0).permutation(len(planned))[:most]
+    return [np.stack([repeated[index] for index in planned[number]]) for number in order]
+
+
+def model_rate(
+    runs: Sequence[Run], work: Sequence[NDArray[np.int64]], seconds: float
+) -> dict[str, float]:
+    """Run batches in turn, each lane on its own thread; texts and tokens a second.
+
+    Lanes end with a whole number of rounds over all batches, so that lengths keep their shares.
+    """
+    for run in runs[:1]:
+        for ids in work:
+            run(ids)
+    done: list[tuple[int, int]] = []
+    began = time.perf_counter()
+
+    def live(run: Run, offset: int) -> None:
+        turned = [*work[offset:], *work[:offset]]
+        while time.perf_counter() - began < seconds:
+            for ids in turned:
+                run(ids)
+            done.append((sum(len(ids) for ids in work), sum(ids.size for ids in work)))
+
+    threads = [
+        threading.Thread(target=live, args=(run, number * len(work) // len(runs)))
+        for number, run in enumerate(runs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - began
+    rows, tokens = (sum(part) for part in zip(*done, strict=True))
+    return {"texts": round(rows / elapsed), "tokens": round(tokens / elapsed)}
+
+
+def stream_rate(
+    stream: Callable[[Iterator[str]], Iterator[NDArray[np.float32]]],
+    some: Sequence[str],
+    seconds: float,
+) -> float:
+    """Stream texts without end, and count vectors a second once the first have come."""
+    vectors = stream(itertools.cycle(some))
+    next(vectors)
+    began, count = time.perf_counter(), 0
+    for window in vectors:
+        count += len(window)
+        if time.perf_counter() - began > seconds:
+            break
+    elapsed = time.perf_counter() - began
+    close: Any = getattr(vectors, "close", None)
+    if close:
+        close()
+    return round(count / elapsed, 1)
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    """Give the percentiles of seconds, in milliseconds."""
+    cuts = np.percentile(np.array(times) * 1000, (50, 95, 99))
+    return {f"p{cut}": round(float(at), 3) for cut, at in zip((50, 95, 99), cuts, strict=True)}
+
+
+def least_cosine(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Give the smallest cosine of vectors of length 1."""
+    return round(float((found * expected).sum(axis=1).min()), 7)
+
+
+def read(kit: Kit, level: str) -> Model:
+    """Read a level's model."""
+    return folder.read(kit.folder(level), LEVELS[level])
+
+
+def built(kit: Kit, loaded: Model, dialect: str) -> build.Built:
+    """Build a model's graph where the embedders look for it, or find it there."""
+    return asyncio.run(build.ensure(loaded, Path(kit.scratch) / "state" / "graphs", dialect))
+
+
+def recording(kit: Kit, loaded: Model, precision: str) -> Session:
+    """Open a session of a model that still records where it runs."""
+    made = built(kit, loaded, kit.provider.dialects[precision])
+    at = Placement(precision=precision, threads=cpus.usable(), lanes=LANES)
+    return open_session(made.graph, kit.provider, at)
+
+
+def opened(kit: Kit, loaded: Model) -> Session:
+    """Open a session of a model in the fastest float."""
+    session = recording(kit, loaded, kit.precisions[0])
+    session.run(np.ones((1, 2), np.int64))
+    session.finish_profile()
+    return session
+
+
+def once(work: Callable[[Any], object], given: object) -> float:
+    """Give the seconds that a call takes."""
+    began = time.perf_counter()
+    work(given)
+    return time.perf_counter() - began

@@ -1,0 +1,51 @@
+"""Runs one step of run.py: each finding is told at once, so that it may be killed at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import checks
+import peers
+import speeds
+from kit import Kit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit import Findings
+
+STEPS: dict[str, Callable[[Kit], Findings]] = {
+    step.__name__: step
+    for step in (
+        checks.environment,
+        checks.providers,
+        checks.models,
+        checks.proof,
+        speeds.engine,
+        speeds.pipeline,
+        speeds.model,
+        speeds.tokenizing,
+        speeds.latency,
+        peers.peer,
+        peers.parity,
+        checks.memory,
+        speeds.variants,
+        speeds.graphs,
+    )
+}
+
+
+def main() -> None:
+    """Run one step: each finding is a line of JSON, at once."""
+    # only findings on standard output: libraries print there too
+    findings = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for name, value in STEPS[sys.argv[1]](Kit(**json.loads(sys.argv[2]))):
+        print(json.dumps([name, value]), file=findings, flush=True)
+
+
+if __name__ == "__main__":
+    main()
