@@ -11,7 +11,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from kit import Kit, built, least_cosine, read, recording
+from kit import KINDS, Kit, built, least_cosine, read, recording
 
 from opdbus import config
 from opdbus.bench import machine
@@ -51,7 +51,11 @@ def providers(kit: Kit) -> Findings:
 
 
 def models(kit: Kit) -> Findings:
-    """Build every graph, with the seconds that it takes."""
+    """Make the texts and build every graph, with the seconds that each takes."""
+    for kind in KINDS:
+        began = time.monotonic()
+        kit.texts(kind)
+        yield f"{kind} texts", round(time.monotonic() - began, 1)
     for level in kit.levels:
         model = read(kit, level)
         for precision in kit.precisions:

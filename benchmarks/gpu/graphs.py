@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from kit import Run
 
+    from opdbus.models.folder import Shape
+
 LENGTHS = (8, 16, 24, 32, 48, 64)
 
 
@@ -48,7 +50,7 @@ class Recorded:
 
 
 def measure(
-    graph: Path, settings: dict[str, Any], plain: Run, dimension: int, rounds: int
+    graph: Path, settings: dict[str, Any], plain: Run, shape: Shape, rounds: int
 ) -> Iterator[tuple[str, Any]]:
     """Time single texts with and without recordings, and compare their vectors."""
     options = onnxruntime.SessionOptions()
@@ -57,9 +59,9 @@ def measure(
     named = [("CUDAExecutionProvider", {**settings, "enable_cuda_graph": "1"})]
     session = onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
     random = np.random.default_rng(0)
-    for length in LENGTHS:
+    for length in (length for length in LENGTHS if length <= shape.max_tokens):
         began = time.perf_counter()
-        recorded = Recorded(session, length, dimension)
+        recorded = Recorded(session, length, shape.hidden)
         recorded.run(np.ones((1, length), np.int64))
         seconds = time.perf_counter() - began
         rows = [random.integers(0, 1000, (1, length)) for _ in range(rounds)]

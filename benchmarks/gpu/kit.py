@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 import time
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 
+    Vectors = Iterator[NDArray[np.float32]]
     Findings = Iterator[tuple[str, Any]]
     Run = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -45,8 +47,12 @@ class Kit:
     device: str
     quick: bool
     scratch: str
+    # how long one figure is measured
+    seconds: float
     # a folder that stands for the medium model and is the only level
     model: str = ""
+    # instead of the fastest
+    precision: str = ""
 
     @property
     def provider(self) -> Provider:
@@ -56,7 +62,8 @@ class Kit:
     @property
     def precisions(self) -> list[str]:
         """The floats that the provider computes in, the faster first."""
-        return [name for name in ("fp16", "fp32") if name in self.provider.dialects]
+        wanted = (self.precision,) if self.precision else ("fp16", "fp32")
+        return [name for name in wanted if name in self.provider.dialects]
 
     @property
     def levels(self) -> list[str]:
@@ -64,31 +71,31 @@ class Kit:
         return ["medium"] if self.model else ["medium", "low", "high"]
 
     @property
-    def seconds(self) -> float:
-        """How long one figure is measured."""
-        return 0.3 if self.quick else 2.0
+    def measured(self) -> list[str]:
+        """The levels whose speed is measured: of a short trial on a CPU, the first."""
+        return self.levels[:1] if self.quick and self.device == "cpu" else self.levels
 
     @property
     def count(self) -> int:
         """Different texts that are measured with."""
         if self.device == "cuda":
-            return 4096 if self.quick else 16384
+            return 4096 if self.quick else 8192
         return 256 if self.quick else 1024
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """Tokens of a batch, the last but one as the engine would have them."""
-        return (1 << 13, 1 << 15, 1 << 16, 1 << 17) if self.device == "cuda" else (512, 1024, 2048)
+        return (1 << 14, 1 << 16, 1 << 17) if self.device == "cuda" else (128, 256, 512)
 
     @property
     def batches(self) -> int:
         """Batches that stand for all."""
-        return 24 if self.device == "cuda" else 6
+        return 24 if self.device == "cuda" else 4
 
     @property
     def window(self) -> int:
         """Texts that are tokenized together."""
-        return 8192 if self.device == "cuda" else 256
+        return 8192 if self.device == "cuda" else 32
 
     def folder(self, level: str) -> Path:
         """Give the folder of a level's model: real for medium, else made of random weights."""
@@ -114,8 +121,11 @@ class Kit:
         )
 
     def texts(self, kind: str) -> list[str]:
-        """Make the texts of a kind."""
-        return KINDS[kind](self.count)
+        """Make the texts of a kind, or read those that an earlier step made."""
+        kept = Path(self.scratch) / f"{kind}-{self.count}.json"
+        if not kept.is_file():
+            kept.write_text(json.dumps(KINDS[kind](self.count)), encoding="utf-8")
+        return list(json.loads(kept.read_text(encoding="utf-8")))
 
 
 def batches(
@@ -164,8 +174,20 @@ def model_rate(
     return {"texts": round(rows / elapsed), "tokens": round(tokens / elapsed)}
 
 
+def streaming(kit: Kit, embedder: Embedder) -> Callable[[Iterator[str]], Vectors]:
+    """Give the engine's own stream, or one of smaller windows where its own take a minute."""
+    if kit.device == "cuda":
+        return embedder.stream
+
+    def windows(texts: Iterator[str]) -> Vectors:
+        while True:
+            yield embedder.embed(list(itertools.islice(texts, kit.window)))
+
+    return windows
+
+
 def stream_rate(
-    stream: Callable[[Iterator[str]], Iterator[NDArray[np.float32]]],
+    stream: Callable[[Iterator[str]], Vectors],
     some: Sequence[str],
     seconds: float,
 ) -> float:

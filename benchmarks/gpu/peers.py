@@ -24,7 +24,7 @@ def peer(kit: Kit) -> Findings:
     on_gpu = kit.device == "cuda"
     for dtype in ("float16", "bfloat16", "float32") if on_gpu else ("float32",):
         # what op-dbus is held against is fp16: that for all levels
-        for level in kit.levels[:1] if kit.quick or dtype != "float16" else kit.levels:
+        for level in kit.measured[:1] if kit.quick or dtype != "float16" else kit.measured:
             loaded = _loaded(kit, level, dtype)
             for kind in KINDS:
                 found = _by_size(loaded, kit.texts(kind), (256, 1024, 4096) if on_gpu else (32,))
@@ -38,7 +38,7 @@ def parity(kit: Kit) -> Findings:
         yield "skipped", missing
         return
     some = KINDS["short"](100) + KINDS["object"](100)
-    for level in kit.levels[:1] if kit.quick else kit.levels:
+    for level in kit.measured[:1] if kit.quick else kit.measured:
         expected = _loaded(kit, level, "float32").encode(some, normalize_embeddings=True)
         for precision in kit.precisions:
             with kit.embedder(level, precision) as embedder:

@@ -21,6 +21,7 @@ from kit import (
     read,
     spread,
     stream_rate,
+    streaming,
 )
 from pipeline import Pipeline
 from run import TARGETS
@@ -56,10 +57,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def engine(kit: Kit) -> Findings:
     """Measure the engine as programs use it: texts in, vectors in the host's memory out."""
-    for level in kit.levels:
+    for level in kit.measured:
         with kit.embedder(level, kit.precisions[0]) as embedder:
             for kind in KINDS:
-                found = stream_rate(embedder.stream, kit.texts(kind), kit.seconds)
+                found = stream_rate(streaming(kit, embedder), kit.texts(kind), kit.seconds)
                 yield f"{level} {kind}", {"texts": found, **_target(level, kind)}
             yield f"{level} budget", embedder.engine.scheduler.budget
 
@@ -68,7 +69,7 @@ def pipeline(kit: Kit) -> Findings:
     """Measure the same with tokenizing in processes."""
     most = cpus.usable()
     numbers = [most] if kit.quick else sorted({max(1, most // 2), max(1, most - 2)})
-    for level in kit.levels:
+    for level in kit.measured:
         loaded = read(kit, level)
         lanes = [opened(kit, loaded).run] * LANES
         for processes in numbers:
@@ -84,7 +85,7 @@ def pipeline(kit: Kit) -> Findings:
 
 def model(kit: Kit) -> Findings:
     """Measure the model alone over budgets and lanes: ids in, vectors in the host's memory out."""
-    for level in kit.levels:
+    for level in kit.measured:
         loaded = read(kit, level)
         session = opened(kit, loaded)
         for kind, tokens in itertools.product(
@@ -113,7 +114,7 @@ def tokenizing(kit: Kit) -> Findings:
 def latency(kit: Kit) -> Findings:
     """Time single texts, idle and beside a stream, and single runs of the model by length."""
     rounds = 60 if kit.quick else 400
-    for level in kit.levels[:1] if kit.quick else kit.levels:
+    for level in kit.measured[:1] if kit.quick else kit.measured:
         with kit.embedder(level, kit.precisions[0]) as embedder:
             yield f"{level} idle", _singles(kit, embedder, rounds)
             (session,) = embedder.engine.proven.sessions
@@ -154,10 +155,10 @@ def graphs(kit: Kit) -> Findings:
     from graphs import measure
 
     loaded, precision = read(kit, "medium"), kit.precisions[0]
-    plain, hidden = opened(kit, loaded), loaded.shape.hidden
+    plain = opened(kit, loaded)
     made = built(kit, loaded, kit.provider.dialects[precision])
     settings = kit.provider.options(Placement(precision=precision))
-    yield from measure(made.graph, settings, plain.run, hidden, 40 if kit.quick else 300)
+    yield from measure(made.graph, settings, plain.run, loaded.shape, 40 if kit.quick else 300)
 
 
 def _changed(kit: Kit, loaded: Model, dialect: str, settings: dict[str, Any]) -> Session:
@@ -185,7 +186,7 @@ def _singles(kit: Kit, embedder: Embedder, rounds: int) -> dict[str, float]:
 
 def _keep_busy(kit: Kit, embedder: Embedder, ended: threading.Event) -> None:
     """Stream texts until told to end."""
-    for _ in embedder.stream(itertools.cycle(kit.texts("object"))):
+    for _ in streaming(kit, embedder)(itertools.cycle(kit.texts("object"))):
         if ended.is_set():
             return
 
