@@ -72,20 +72,21 @@ class Backlog:
             self.tokens += key[1]
 
     def next_batch(
-        self, budget: int, most_rows: int = 1 << 30, *, whole: bool = False
+        self, budget: int, most_rows: int = 1 << 30, whole: Sequence[int] = ()
     ) -> list[Member]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 
-        `whole` batches have as many rows as the budget has room for, or one: so there are at most
-        two shapes for each length. Gives an empty list when nothing waits.
+        With `whole`, which are budgets, the largest first, a batch has exactly the rows that one of
+        them has room for, or one row: so that only few shapes come for each length. Gives an empty
+        list when nothing waits.
         """
         lead = self._lead()
         if lead is None:
             return []
         bulk, length = lead
-        room = max(1, min(budget // length, most_rows))
-        if whole and self._waiting(length) < room:
-            room = 1
+        waiting = self._waiting(length)
+        rooms = (max(1, min(tokens // length, most_rows)) for tokens in whole or (budget,))
+        room = next((rows for rows in rooms if rows <= waiting or not whole), 1)
         members = self._take((bulk, length), room)
         return members + self._take((not bulk, length), room - len(members))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -32,6 +32,8 @@ log = structlog.get_logger()
 
 # Past this many, more runs at once only share caches and memory, and each single text is slower.
 _MOST_CPU_LANES: Final = 8
+# More threads than this have little to share in one text.
+_SOLO_THREADS: Final = 4
 # While one run computes, another's ids and vectors travel.
 _DEVICE_LANES: Final = 2
 
@@ -56,6 +58,8 @@ class Proven:
     placement: Placement
     # what the weights take on the disk, and about what they take in memory
     weight_bytes: int
+    # what a text that comes alone runs on; None: on the others
+    solo: Session | None = None
     # what the precision was chosen by; None where the provider has only one, or a setting chose
     report: gate.Report | None = None
 
@@ -98,9 +102,10 @@ class Chain:
         sessions, proof = await asyncio.to_thread(
             self._proven, built, provider, list(devices), placement
         )
+        solo = await asyncio.to_thread(self._solo, built, provider, placement)
         hardware = ", ".join(devices.values())
         size = built.data.stat().st_size
-        return Proven(sessions, provider, hardware, proof, fallbacks, placement, size, report)
+        return Proven(sessions, provider, hardware, proof, fallbacks, placement, size, solo, report)
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:
         """Give the precisions that may be used, the one that a setting names or all."""
@@ -156,6 +161,13 @@ class Chain:
             proofs.append(prove(session, provider, at.precision, probe))
             sessions.append(session)
         return sessions, proofs[0]
+
+    def _solo(self, built: build.Built, provider: Provider, at: Placement) -> Session | None:
+        """Open and prove the session for single texts, where it would be another one; blocks."""
+        if not provider.has_solo or at.lanes == 1:
+            return None
+        alone = replace(at, lanes=1, threads=min(at.threads, _SOLO_THREADS))
+        return self._proven(built, provider, [0], alone)[0][0]
 
     @property
     def _graphs(self) -> Path:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.engine.chain import Fallback, Open, Proven
     from opdbus.engine.host import Host
-    from opdbus.engine.providers import Provider
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
@@ -133,11 +132,12 @@ class Embedder:
             raise
 
 
-def _budget(row: Provider, config: Config) -> Budget:
+def _budget(proven: Proven, config: Config) -> Budget:
+    row = proven.provider
     return Budget(
         row.most_tokens,
         fixed=config.batch_tokens,
-        rows=row.most_rows,
+        rows=1 if proven.proof.precision in row.single else row.most_rows,
         whole=row.uses_openvino and row.is_cpu,
     )
 
@@ -159,8 +159,9 @@ async def open_embedder(
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
     scheduler = Scheduler(
         lanes,
+        solo=proven.solo.run if proven.solo else None,
         dimension=model.shape.hidden,
-        budget=_budget(proven.provider, config),
+        budget=_budget(proven, config),
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:

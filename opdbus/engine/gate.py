@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from opdbus.engine.providers import Provider
     from opdbus.engine.session import Session
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
@@ -206,7 +207,7 @@ def _measure(request: dict[str, Any]) -> Report:
             refused[precision] = str(error)
     if FULL not in sessions:
         raise ProviderError(refused[FULL])
-    vectors, seconds = _run(sessions, check_set, is_cpu=provider.is_cpu)
+    vectors, seconds = _run(sessions, check_set, provider)
     exact = vectors[FULL], check_set.rank(vectors[FULL])
     grades = [
         _grade(precision, found, exact, check_set, len(check_set.rows) / seconds[precision])
@@ -219,11 +220,11 @@ def _measure(request: dict[str, Any]) -> Report:
 
 
 def _run(
-    sessions: Mapping[str, Session], check_set: _CheckSet, *, is_cpu: bool
+    sessions: Mapping[str, Session], check_set: _CheckSet, provider: Provider
 ) -> tuple[dict[str, NDArray[np.float32]], dict[str, float]]:
     """Give each precision's vectors, and its seconds for all of them once."""
     # of the processor's own time where that is what computes: others may use it meanwhile
-    clock = time.process_time if is_cpu else time.perf_counter
+    clock = time.process_time if provider.is_cpu else time.perf_counter
     found: dict[str, dict[int, NDArray[np.float32]]] = {name: {} for name in sessions}
     seconds = dict.fromkeys(sessions, 0.0)
     for is_timed in (False, True):
@@ -231,7 +232,8 @@ def _run(
             ids = np.stack([check_set.rows[number].ids for number in batch])
             for name, session in sessions.items():
                 began = clock()
-                vectors = session.run(ids)
+                parts = ids[:, np.newaxis] if name in provider.single else [ids]
+                vectors = np.concatenate([session.run(part) for part in parts])
                 # the first time, some runtimes make code for the shape
                 seconds[name] += is_timed * (clock() - began)
                 found[name].update(zip(batch, vectors, strict=True))

@@ -72,6 +72,10 @@ class Provider:
     most_tokens: int = 1 << 16
     most_rows: int = 1 << 16
     uses_openvino: bool = False
+    # precisions in which a text's vector would depend on the texts that run with it, so none may
+    single: frozenset[str] = frozenset()
+    # whether a text that comes alone is given all threads, in a session of its own
+    has_solo: bool = False
     # a graph is compiled when it is opened, for minutes unless what came of it was kept
     compiles: bool = False
     # installed beside onnxruntime, and found by device instead of by name
@@ -402,6 +406,8 @@ PROVIDERS: Final = {
             dialects={"int8": "int8-dynamic", "fp32": "float"},
             precisions=_onnxruntime_precisions,
             options=lambda _placement: {},
+            single=frozenset({"int8"}),
+            has_solo=True,
             most_tokens=2048,
             is_cpu=True,
         ),
@@ -511,11 +517,11 @@ def cpu_features() -> frozenset[str]:
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
     """Give the engines that `cpu` means, the one that suits the processor first.
 
-    OpenVINO has the faster code for x86-64 with AVX2 and above; elsewhere onnxruntime's own has.
+    OpenVINO has code for bf16 on AMX, the fastest there is. Without AMX its int8 is as fast as ONNX
+    Runtime's for one shape, and slower where lengths change (MiniLM-L6 on Zen 4), which they do.
     """
-    is_x86 = host.machine in {"x86_64", "amd64"}
-    engines = ("cpu:openvino", "cpu:onnxruntime")
-    return engines if is_x86 else engines[::-1]
+    engines = ("cpu:onnxruntime", "cpu:openvino")
+    return engines[::-1] if "amx_bf16" in host.features() else engines
 
 
 def candidates(names: Sequence[str], host: Host = HERE) -> list[Provider]:

@@ -40,6 +40,9 @@ _NO_MEMORY: Final = (
     "alloc_failed",
     "memoryerror",
 )
+# Requests of so few texts are those of people; for a while after one batches are kept short.
+_FEW: Final = 16
+_ATTENTION_SECONDS: Final = 2.0
 # Two tokens that every vocabulary has: what is left to try when a batch has failed.
 _CANARY: Final = ((0, 1),)
 
@@ -67,13 +70,15 @@ class Scheduler:
     """Runs a model (ids (n, length) to vectors (n, dimension)) on one thread for each of its lanes.
 
     A lane is a run that may go on beside others: another core's, another device's. `on_lost` is
-    called on the event loop, once, if the model stops working.
+    called on the event loop, once, if the model stops working. A text that comes alone runs on
+    `solo`, if there is one.
     """
 
     def __init__(
         self,
         lanes: Sequence[Run],
         *,
+        solo: Run | None = None,
         dimension: int,
         budget: Budget,
         limit: int,
@@ -96,6 +101,9 @@ class Scheduler:
         ]
         self._left = len(self._threads)
         self._running = 0
+        self._solo = solo
+        # when somebody last asked for few texts, and so waits for each millisecond
+        self._few_at = float("-inf")
         # lanes that run alone, or wait to: nobody else begins meanwhile, or they would wait forever
         self._hermits = 0
 
@@ -161,6 +169,8 @@ class Scheduler:
         if not rows:
             return np.empty((0, self._dimension), np.float32)
         self._require_room(len(rows), bulk=bulk)
+        if not bulk and len(rows) <= _FEW:
+            self._few_at = time.monotonic()
         job = _Job(Request(rows, bulk=bulk), self._dimension, self._loop)
         self._jobs[job.request] = job
         with self._wake:
@@ -208,8 +218,10 @@ class Scheduler:
                     return
                 members = self._next_batch()
                 self._running += 1
+                is_alone = self._running == 1 and len(members) == 1 and not len(self._backlog)
             try:
-                self._on_loop(self._deliver, members, self._attempt(run, members))
+                chosen = self._solo if self._solo and is_alone else run
+                self._on_loop(self._deliver, members, self._attempt(chosen, members))
             except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
                 self._cope(run, members, error)
             finally:
@@ -221,8 +233,12 @@ class Scheduler:
         """Take rows to run: few of them are divided among the lanes that idle."""
         budget, idle = self._budget, len(self._threads) - self._running
         share = -(-self._backlog.tokens // max(1, idle))
-        tokens = min(budget.tokens, 1 if budget.whole and share < budget.tokens else share)
-        return self._backlog.next_batch(tokens, budget.rows, whole=budget.whole)
+        is_watched = time.monotonic() - self._few_at < _ATTENTION_SECONDS
+        sizes = (budget.tokens,) if is_watched else (budget.relaxed, budget.tokens)
+        if not budget.whole:
+            return self._backlog.next_batch(min(sizes[0], share), budget.rows)
+        fitting = [size for size in sizes if size <= share]
+        return self._backlog.next_batch(1, budget.rows, fitting or [1])
 
     def _has_news(self) -> bool:
         is_free = len(self._backlog) and not self._hermits

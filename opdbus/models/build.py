@@ -33,7 +33,7 @@ PROOF: Final = "proof.npz"
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
 # Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
-GRAPH_VERSION: Final = 6
+GRAPH_VERSION: Final = 7
 # Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest; those of one
 # length also run as a batch.
 PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)

@@ -23,7 +23,8 @@ class Dialect:
     # the floats are float16, but for the pooling
     is_half: bool = False
     # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
-    # with activations that it quantizes itself) or `dynamic` (activations quantized by the graph)
+    # with activations that it quantizes itself) or `dynamic` (ONNX Runtime's own operator, with one
+    # scale for all activations of a run, so that only one text may run at a time)
     dense: str = "float"
 
 

@@ -33,10 +33,9 @@ IR_VERSION: Final = 10
 # Since this opset the axes of a reduction are an input; before, an attribute.
 _AXES_AS_INPUT: Final = 18
 _GELU: Final = 20
-# The layer that int8 dialects leave in floats: all others multiply its errors.
+# The layer that int8 weights leave in floats: all others multiply its errors.
 _EXACT: Final = "encoder.layer.0."
 _INT8_MOST: Final = 127.0
-_INT8_ZERO: Final = 128
 
 
 def build(shape: Shape, weights: Weights, dialect: Dialect = FLOAT) -> ModelProto:
@@ -87,7 +86,6 @@ class Writer:
         self.dialect = dialect
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._rows: dict[str, tuple[str, str]] = {}
 
     def op(
         self,
@@ -129,17 +127,15 @@ class Writer:
         kernel = np.concatenate([self.weights[f"{part}.weight"].T for part in names], axis=1)
         biases = [self.weights[f"{part}.bias"] for part in names]
         bias = self.constant(f"{name}.bias", np.concatenate(biases))
-        if self.dialect.dense == "float" or name.startswith(_EXACT):
+        is_exact = self.dialect.dense == "weights" and name.startswith(_EXACT)
+        if self.dialect.dense == "float" or is_exact:
             product = self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
             return self.op("Add", product, bias)
         scale, quantized = self._quantized(name, kernel)
-        if self.dialect.dense == "dynamic":
-            rows, row_scale = self._by_row(value)
-            product = self.op("MatMulInteger", rows, quantized, "row_zero")
-            floats = self.op("Cast", product, to=TensorProto.FLOAT)
-            scaled = self.op("Mul", self.op("Mul", floats, row_scale), scale)
-            return self.op("Add", scaled, bias)
         zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
+        if self.dialect.dense == "dynamic":
+            inputs = (value, quantized, scale, zero, bias)
+            return self.op("DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
         floats = self.op("DequantizeLinear", quantized, scale, zero, axis=1)
         return self.op("Add", self.op("MatMul", value, floats), bias)
 
@@ -147,27 +143,6 @@ class Writer:
         """Apply the dense layer `name` without its bias."""
         kernel = self.weights[f"{name}.weight"].T
         return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
-
-    def _by_row(self, value: str) -> tuple[str, str]:
-        """Quantize activations to 8 bits around 128, with a scale for each token's row.
-
-        One scale for all, as ONNX Runtime's own operator has it, would let a text's vector depend
-        on the texts that run with it.
-        """
-        if value in self._rows:
-            return self._rows[value]
-        if not self._rows:
-            self.ints("row_last", [-1])
-            self.constant("row_zero", np.array(_INT8_ZERO, np.uint8))
-            numbers = {"row_least": 1e-30, "row_most": _INT8_MOST, "row_middle": _INT8_ZERO}
-            for name, number in numbers.items():
-                self.number(name, number)
-        most = self.op("ReduceMax", self.op("Abs", value), "row_last", keepdims=1)
-        scale = self.op("Div", self.op("Max", most, "row_least"), "row_most")
-        steps = self.op("Round", self.op("Mul", value, self.op("Reciprocal", scale)))
-        whole = self.op("Cast", self.op("Add", steps, "row_middle"), to=TensorProto.UINT8)
-        self._rows[value] = whole, scale
-        return whole, scale
 
     def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
         """Add a kernel as int8, with a scale for each of its columns."""
@@ -195,6 +170,14 @@ class Writer:
         """Apply a layer normalization over the last axis."""
         scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
         return self.op("LayerNormalization", value, scale, bias, axis=-1, epsilon=epsilon)
+
+    def split(self, value: str) -> list[str]:
+        """Give the three parts of what packed layers gave."""
+        parts = [f"{value}_{part}" for part in ("query", "key", "value")]
+        self.nodes.append(
+            helper.make_node("Split", [value], parts, name=f"{value}_split", axis=2, num_outputs=3)
+        )
+        return parts
 
     def attention(self, shape: Shape, parts: Sequence[str], bias: str) -> str:
         """Mix values by queries and keys, each (batch, tokens, hidden), as one operator."""
@@ -293,10 +276,10 @@ def _attention(writer: Writer, shape: Shape, hidden: str, prefix: str, bias: str
         return fused.attention(writer, shape, hidden, dense, bias)
     if writer.dialect.is_rounded:
         return rounded.attention(writer, shape, hidden, dense, bias)
+    if writer.dialect.is_contrib:
+        return writer.attention(shape, writer.split(writer.linear(hidden, *dense)), bias)
     q, k, v = (writer.linear(hidden, name) for name in dense)
-    if not writer.dialect.is_contrib:
-        return _plain_attention(writer, shape, (q, k, v), bias)
-    return writer.attention(shape, (q, k, v), bias)
+    return _plain_attention(writer, shape, (q, k, v), bias)
 
 
 def _plain_attention(writer: Writer, shape: Shape, parts: tuple[str, str, str], bias: str) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from onnx import helper
-
 if TYPE_CHECKING:
     from opdbus.models.folder import Shape
     from opdbus.models.graph import Writer
@@ -46,9 +44,7 @@ def end(writer: Writer, value: str) -> str:
 def attention(writer: Writer, shape: Shape, hidden: str, dense: tuple[str, ...], bias: str) -> str:
     """Apply attention to (rows, hidden), its three dense layers as one."""
     together = _apart(writer, writer.linear(hidden, *dense), "whole_packed")
-    parts = [f"{name}.part" for name in dense]
-    writer.nodes.append(helper.make_node("Split", [together], parts, axis=2, num_outputs=3))
-    return _round_up(writer, writer.attention(shape, parts, bias))
+    return _round_up(writer, writer.attention(shape, writer.split(together), bias))
 
 
 def _round_up(writer: Writer, value: str) -> str:
