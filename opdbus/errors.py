@@ -73,6 +73,12 @@ class Truncated(CallerError):
     dbus_name = _OPDBUS + "Truncated"
 
 
+class TimedOut(CallerError):
+    """The caller's own limit of time passed; what still waited was taken out of the queue."""
+
+    dbus_name = _FREEDESKTOP + "Timeout"
+
+
 class NoVector(CallerError):
     """The object is known but its vector is not computed yet."""
 

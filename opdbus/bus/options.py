@@ -42,7 +42,7 @@ class Options:
         return {key: self._given[key] for key in keys if key in self._given}
 
 
-_WORDS: Final = {str: "string", bool: "boolean", int: "integer"}
+_WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double"}
 
 
 def page(limit: int, options: Options) -> Page:

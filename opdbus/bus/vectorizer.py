@@ -13,7 +13,7 @@ from opdbus.bus.connection import Typed
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.options import Options
-from opdbus.errors import LimitsExceeded, ModelError
+from opdbus.errors import LimitsExceeded, ModelError, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # What every method takes that gives vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
+# What those take as well that somebody waits for.
+_TIMED: Final = {**_OPTIONS, "timeout": float}
 
 
 class VectorizerFace:
@@ -57,14 +59,14 @@ class VectorizerFace:
 
     async def vectorize(self, text: str, options: dict[str, Plain]) -> list[float]:
         """Embed one text."""
-        wanted, vectors = await self._embed([text], Options(options, _OPTIONS))
+        wanted, vectors = await self._embed([text], Options(options, _TIMED))
         return [float(x) for x in wanted.shorten(vectors)[0]]
 
     async def vectorize_many(
         self, texts: Sequence[str], options: dict[str, Plain]
     ) -> tuple[int, int, str, bytes]:
         """Embed texts into row-major vectors."""
-        checked = Options(options, {**_OPTIONS, "dtype": str})
+        checked = Options(options, {**_TIMED, "dtype": str})
         wanted, vectors = await self._embed(texts, checked)
         return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
 
@@ -167,9 +169,16 @@ class VectorizerFace:
                 f"{len(texts)} vectors do not fit into a reply: {most} texts do; VectorizeBulk"
                 " takes any number"
             )
-        found = await self._engines.embed(
-            texts, options.get("level", ""), truncate=options.get("truncate", default=True)
-        )
+        seconds = options.get("timeout", default=float("inf"))
+        try:
+            async with asyncio.timeout(seconds if seconds < float("inf") else None):
+                found = await self._engines.embed(
+                    texts, options.get("level", ""), truncate=options.get("truncate", default=True)
+                )
+        except TimeoutError:
+            raise TimedOut(
+                f"the vectors were not there after {seconds:g} s: ask again, or give it more time"
+            ) from None
         self._truncated += found.truncated
         return wanted, found.vectors
 
