@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 
-NO_DRIVER = host("cuda", without=["libcuda.so.1"])
+# one on which `cpu` means OpenVINO first
+AMX = frozenset({"amx_bf16", "amx_int8", "avx512_vnni"})
+NO_DRIVER = host("cuda", without=["libcuda.so.1"], features=lambda: AMX)
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +126,8 @@ def test_strict_cpu(model: Model, config: Config) -> None:
 
 
 def test_cpu_is_the_first_engine_that_is_there(model: Model, config: Config) -> None:
-    """Take ONNX Runtime for `cpu` where OpenVINO is not installed, and say why."""
-    machine = host("cpu:onnxruntime", without=["openvino"], machine="x86_64")
+    """Take ONNX Runtime for `cpu` where OpenVINO suits better but is not installed, and say why."""
+    machine = host("cpu:onnxruntime", without=["openvino"], features=lambda: AMX)
     proven = choose(model, asking(config, "cpu"), Opener(), machine)
     assert proven.provider.name == "cpu:onnxruntime"
     (fallback,) = proven.fallbacks
@@ -150,7 +152,7 @@ def test_a_chain_moves_on(model: Model, config: Config) -> None:
     assert list(reasons) == ["tensorrt", "cuda", "cpu:openvino"]
     assert "no NVIDIA driver here" in reasons["cuda"]
     assert reasons["cpu:openvino"] == "cpu:openvino has no memory"
-    assert [name for name, _ in opener.asked] == ["cpu:openvino", "cpu:onnxruntime"]
+    assert list(dict(opener.asked)) == ["cpu:openvino", "cpu:onnxruntime"]
 
 
 def test_a_chain_that_ends(model: Model, config: Config) -> None:
@@ -163,7 +165,8 @@ def test_a_chain_that_ends(model: Model, config: Config) -> None:
 def test_what_was_lost_comes_last(model: Model, config: Config) -> None:
     """Try a provider that was lost after all others, and keep the reason of its loss."""
     lost = [Fallback("cpu:openvino", "it stopped working")]
-    proven = choose(model, asking(config, "cpu"), Opener(), host("", machine="x86_64"), lost)
+    machine = host("", features=lambda: AMX)
+    proven = choose(model, asking(config, "cpu"), Opener(), machine, lost)
     assert proven.provider.name == "cpu:onnxruntime"
     assert proven.fallbacks == (*lost,)
     again = choose(model, asking(config, "cpu:openvino"), Opener(), host(""), lost)
@@ -230,11 +233,47 @@ def test_settings_reach_the_session(model: Model, config: Config) -> None:
     choose(model, asking(config, "cpu", threads=3, gpu_mem_limit=5), opener)
     choose(model, asking(config, "cpu", threads=64), opener)
     choose(model, asking(config, "cuda", gpu_mem_limit=7), opener, host("cuda"))
-    (_, few), (_, many), (_, cuda) = opener.asked
+    (_, few), _, (_, many), _, (_, cuda) = opener.asked
     assert (few.threads, few.lanes, few.memory_limit, few.precision) == (3, 3, 5, "fp32")
     assert (many.threads, many.lanes) == (64, 8)
     assert (cuda.lanes, cuda.memory_limit) == (2, 7)
     assert cuda.cache == config.state_dir / "graphs"
+
+
+def test_a_session_for_single_texts(model: Model, config: Config) -> None:
+    """Open and prove one more session, of one lane and most threads, where several lanes share."""
+    opener = Opener()
+    proven = choose(model, asking(config, "cpu:onnxruntime", threads=6), opener)
+    assert proven.solo
+    assert proven.solo not in proven.sessions
+    (_, lanes), (_, solo) = opener.asked
+    assert (lanes.threads, lanes.lanes) == (6, 6)
+    assert (solo.threads, solo.lanes, solo.precision) == (4, 1, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"), [("cpu:onnxruntime", 1), ("cpu:openvino", 6), ("cuda", 6)]
+)
+def test_no_session_for_single_texts(model: Model, config: Config, name: str, threads: int) -> None:
+    """Open none where the lanes' own session is the same, or the provider has no use for it."""
+    opener = Opener()
+    proven = choose(model, asking(config, name, threads=threads), opener, host(name))
+    assert proven.solo is None
+    assert len(opener.asked) == 1
+
+
+def test_a_session_for_single_texts_that_lies(model: Model, config: Config) -> None:
+    """Refuse a provider whose session for single texts fails its proof, though the other passed."""
+    seen = []
+
+    def opener(graph: Path, provider: Provider, placement: Placement) -> Session:
+        seen.append(placement.lanes)
+        off = np.float32(1e-3 if placement.lanes == 1 else 0)
+        return Posing(graph, provider, lambda vectors: vectors + off)
+
+    with pytest.raises(ProviderError, match="differ from the model's"):
+        choose(model, asking(config, "cpu:onnxruntime", threads=3), opener)
+    assert seen == [3, 1]
 
 
 def test_threads_that_nobody_set(model: Model, config: Config) -> None:

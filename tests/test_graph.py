@@ -191,12 +191,16 @@ def test_every_dialect_is_the_model(
 def test_a_row_does_not_depend_on_its_batch(
     written: tuple[Path, Dialect, Shape, dict[str, np.ndarray]],
 ) -> None:
-    """Give a text its vector whatever runs with it, in every dialect."""
-    session = opened(written[0])
+    """Give a text its vector whatever runs with it, in every dialect that may run several."""
+    home, dialect, _, _ = written
+    session = opened(home)
     ids = np.random.default_rng(4).integers(0, 60, (8, 9))
     ids[3] = 7  # a row with activations unlike the others'
     alone = np.concatenate([session.run(row[np.newaxis]) for row in ids])
-    assert np.abs(session.run(ids) - alone).max() < (1e-3 if written[1].is_half else 1e-6)
+    difference = np.abs(session.run(ids) - alone).max()
+    # one scale for all activations of a run: why the engine runs its texts one by one
+    may_differ = dialect.dense == "dynamic"
+    assert (difference > 1e-6) if may_differ else difference < (1e-3 if dialect.is_half else 1e-6)
 
 
 def test_a_dialect_uses_what_it_says(
@@ -221,7 +225,6 @@ def test_a_dialect_uses_what_it_says(
     floats = onnx.TensorProto.FLOAT16 if dialect.is_half else onnx.TensorProto.FLOAT
     whole = {onnx.TensorProto.INT64}
     whole |= {onnx.TensorProto.INT8} if dialect.dense != "float" else set()
-    whole |= {onnx.TensorProto.UINT8} if dialect.dense == "dynamic" else set()
     assert kinds == {floats, *whole}
 
 

@@ -78,7 +78,8 @@ def test_an_honest_session_passes(opened: Open, probe: Probe, precision: str) ->
         assert proof.products == {"fp32": sum(proof.products.values())}
         assert 0 < proof.max_deviation < FP32_TOLERANCE
     else:
-        assert max(proof.products, key=proof.products.__getitem__) == precision
+        # the first of the two layers stays in floats: as many products are int8 as are not
+        assert proof.products[precision] == max(proof.products.values())
         assert 1e-6 < 1 - proof.min_cosine < 1 - 0.99
 
 

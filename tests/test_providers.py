@@ -387,13 +387,19 @@ def test_accelerators_are_gpus_then_npus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "first"),
-    [("x86_64", "openvino"), ("amd64", "openvino"), ("aarch64", "onnxruntime"), ("arm64", "onnx")],
+    ("features", "first"),
+    [
+        ("amx_bf16 amx_int8 avx512_vnni", "openvino"),
+        ("avx512_bf16 avx512_vnni", "onnxruntime"),
+        ("avx2", "onnxruntime"),
+        ("asimd i8mm", "onnxruntime"),
+        ("", "onnxruntime"),
+    ],
 )
-def test_cpu_engines(machine: str, first: str) -> None:
-    """Take OpenVINO first on x86-64, and ONNX Runtime first everywhere else."""
-    engines = cpu_engines(host("", machine=machine))
-    assert engines[0].startswith(f"cpu:{first}")
+def test_cpu_engines(features: str, first: str) -> None:
+    """Take OpenVINO first where there is AMX, and ONNX Runtime first everywhere else."""
+    engines = cpu_engines(host("", features=lambda: frozenset(features.split())))
+    assert engines[0] == f"cpu:{first}"
     assert set(engines) == {"cpu:openvino", "cpu:onnxruntime"}
 
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 # operators of one run, short enough to leave the processors to others between runs.
 _SPIN_MICROSECONDS = "1000"
 # ONNX Runtime's operators that multiply matrices of 8-bit integers.
-_INT8_PRODUCTS: Final = frozenset({"MatMulInteger", "MatMulIntegerToFloat"})
+_INT8_PRODUCTS: Final = frozenset(
+    {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
+)
 # `Attention` holds the products of queries, keys and values too.
 _PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"})
 _PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
