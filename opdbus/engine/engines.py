@@ -21,7 +21,7 @@ from opdbus.models.catalogue import LEVELS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, Self, TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from opdbus.engine.chain import Open
     from opdbus.engine.embedder import Embedder, Embedding
     from opdbus.engine.tokenizer import Tokens
+
+    T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -211,8 +213,11 @@ class Engines:
         """Serve with other settings: build and prove beside the old engine, then swap.
 
         Requests that the old engine has are finished by it. Raises ModelError and ProviderError;
-        then all is as it was.
+        then all is as it was. A caller who leaves does not stop it halfway.
         """
+        return await asyncio.shield(self._background(self._switch(config)))
+
+    async def _switch(self, config: Config) -> Embedder:
         async with self._one_switch:
             level = config.vector_level
             stack = AsyncExitStack()
@@ -370,7 +375,13 @@ class Engines:
                 self.fault = None
             await self.on_change(embedder, reason)
 
-    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, in case nobody waits any more
