@@ -133,6 +133,53 @@ def test_rows_have_a_limit_too() -> None:
     assert [len(backlog.next_batch(100, most_rows=4)) for _ in range(3)] == [4, 4, 0]
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(LENGTHS, st.booleans()), max_size=6),
+    st.lists(BUDGETS, min_size=1, max_size=3, unique=True),
+)
+def test_whole_batches_have_few_shapes(
+    asked: list[tuple[list[int], bool]], sizes: list[int]
+) -> None:
+    """Give batches of exactly the rows that a budget has room for, or of one, and every row."""
+    backlog, left = Backlog(), 0
+    whole = sorted(sizes, reverse=True)
+    for lengths, bulk in asked:
+        backlog.add(request(lengths, bulk=bulk))
+        left += len(lengths)
+    while batch := backlog.next_batch(1, whole=whole):
+        (length,) = {len(member.request.rows[member.row]) for member in batch}
+        assert len(batch) in {1, *(max(1, size // length) for size in whole)}
+        left -= len(batch)
+        assert len(backlog) == left
+    assert (left, backlog.tokens) == (0, 0)
+
+
+def test_the_largest_whole_batch_comes_first() -> None:
+    """Take the largest of the budgets that enough rows wait for, of both classes together."""
+    backlog = Backlog()
+    backlog.add(request([2] * 5, bulk=True))
+    backlog.add(request([2] * 6))
+    assert [len(backlog.next_batch(1, whole=(16, 4))) for _ in range(4)] == [8, 2, 1, 0]
+    backlog.add(request([2] * 9))
+    assert len(backlog.next_batch(1, most_rows=3, whole=(16, 4))) == 3
+
+
+def test_waiting_tokens_are_counted() -> None:
+    """Count the tokens of what waits as rows come, run, come back and leave."""
+    backlog = Backlog()
+    first, second = request([3, 3, 5]), request([3])
+    backlog.add(first)
+    backlog.add(second)
+    assert backlog.tokens == 14
+    batch = backlog.next_batch(6)
+    assert backlog.tokens == 8
+    backlog.put_back(batch)
+    assert backlog.tokens == 14
+    backlog.drop(first)
+    assert backlog.tokens == 3
+
+
 def test_drop_leaves_others() -> None:
     """Take out the rows of one request, and of no other of the same lengths."""
     backlog = Backlog()

@@ -137,3 +137,13 @@ def test_measurement_goes_on_below_a_shortage() -> None:
     for _ in range(3):
         budget.ran(budget.tokens, budget.tokens / 1_000_000.0)
     assert 300 < budget.tokens < 330
+
+
+def test_nobody_in_a_hurry() -> None:
+    """Have four times the tokens at ease, within what the provider takes and memory holds."""
+    assert Budget(MOST).relaxed == 4 * Budget(MOST).tokens
+    assert Budget(300).relaxed == 300
+    assert Budget(MOST, fixed=48).relaxed == 48
+    budget = Budget(MOST)
+    budget.out_of_memory(400)
+    assert budget.relaxed == budget.tokens == 200

@@ -1,5 +1,6 @@
 """How many processors we may use."""
 
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,33 @@ def test_affinity_counts() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert answer.stdout.strip() == b"1"
+
+
+_ONE = """
+import json, os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from opdbus import Embedder
+found = []
+for provider in ("cpu:onnxruntime", "cpu:openvino"):
+    with Embedder(provider=provider, model=sys.argv[1], state_dir=sys.argv[2], precision="fp32") as e:
+        placement, solo = e.engine.proven.placement, e.engine.proven.solo
+        e.embed(["mail"])
+        lanes = e.engine.scheduler.lanes
+        found.append([e.provider, placement.threads, placement.lanes, lanes, solo is None])
+print(json.dumps(found))
+"""
+
+
+def test_one_processor_is_one_lane(tiny_model: Path, tmp_path: Path) -> None:
+    """Run one thread, one lane and no session for single texts where there is one processor."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _ONE, tiny_model, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = [[name, 1, 1, 1, True] for name in ("cpu:onnxruntime", "cpu:openvino")]
+    assert json.loads(answer.stdout) == expected
 
 
 def test_v2_quota(tmp_path: Path) -> None:

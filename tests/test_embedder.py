@@ -93,6 +93,30 @@ def test_many_callers(model: Model, settings: Config) -> None:
     asyncio.run(main())
 
 
+def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
+    """Give a text its vector in ONNX Runtime's int8 whatever else is asked for with it."""
+    texts = ["network", "mail server", "disk login", "a b", "timer mount", "0 1", "rule user"]
+    onnxruntime = ProviderRequest(("cpu:onnxruntime",), strict=True)
+
+    async def main() -> None:
+        # as many lanes as there would be on a larger machine
+        int8 = replace(settings, precision="int8", execution_provider=onnxruntime, threads=4)
+        async with open_embedder(model, int8) as embedder:
+            assert embedder.proven.proof.products == {"int8": 8}
+            alone = np.concatenate([(await embedder.embed([text])).vectors for text in texts])
+            together = (await embedder.embed(texts)).vectors
+            assert np.abs(together - alone).max() < 1e-6
+            rows = await embedder.tokenize(texts * 20)
+            bulk = await embedder.scheduler.embed(rows, bulk=True)
+            assert np.abs(bulk - np.tile(alone, (20, 1))).max() < 1e-6
+            expected = reference.forward(
+                model.shape, weights.read(model.weights), [row.ids.tolist() for row in rows[:7]]
+            )
+            assert 1e-6 < 1 - (alone * expected).sum(axis=1).min() < 0.05
+
+    asyncio.run(main())
+
+
 def test_limits_come_from_the_settings(model: Model, settings: Config) -> None:
     """Use the batch and queue limits of the settings."""
 

@@ -649,13 +649,13 @@ def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], setting
 class Sick:
     """A session that runs two tokens at most while it is ill."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, illness: asyncio.Event) -> None:
         self._session = session
-        self.is_ill = False
+        self._illness = illness
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Run, or fail."""
-        if self.is_ill and ids.shape[1] > 2:
+        if self._illness.is_set() and ids.shape[1] > 2:
             raise MemoryError("no room")
         return self._session.run(ids)
 
@@ -667,19 +667,18 @@ class Sick:
 def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
     """Tell of a failed batch, serve on, and finish once the model works again."""
     told: asyncio.Queue[str] = asyncio.Queue()
-    opened: list[Sick] = []
+    illness = asyncio.Event()
 
     def opener(*given: Any) -> Session:
-        opened.append(Sick(open_session(*given)))
-        return opened[0]
+        return Sick(open_session(*given), illness)
 
     async def work(made: House) -> None:
-        opened[0].is_ill = True
+        illness.set()
         await made.declare(unit("a", "network"))
         async with asyncio.timeout(30):
             while "no room" not in await told.get():
                 pass
-            opened[0].is_ill = False
+            illness.clear()
             while await told.get():
                 pass
         assert not made.memory.pending()

@@ -695,3 +695,115 @@ def test_bulk_is_not_starved() -> None:
             assert (await bulk)[:, 0].tolist() == list(range(5))
 
     complete(main())
+
+
+# a text that comes alone
+
+
+def test_a_text_that_comes_alone() -> None:
+    """Run it on the solo lane, again and again, on the thread of whoever was free."""
+
+    async def main() -> None:
+        lane, solo = Model(), Model()
+        async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
+            for number in range(3):
+                assert (await tested.embed([row(number)])).tolist() == [[number, 3]]
+            assert tested.lanes == 2
+        assert (lane.ran, solo.ran) == ([], [[0], [1], [2]])
+        assert solo.threads <= {"model-0", "model-1"}
+
+    complete(main())
+
+
+def test_texts_that_come_together() -> None:
+    """Leave the solo lane alone while several texts run together or wait."""
+
+    async def main() -> None:
+        lane, solo = Model(), Model()
+        async with scheduler(lane.run, solo=solo.run) as tested:
+            await tested.embed([row(1), row(2)])
+            assert (lane.ran, solo.ran) == ([[1, 2]], [])
+            # of another length each: all wait but the last, which nothing runs beside
+            await tested.embed([row(n, n) for n in (3, 4, 5)])
+        assert (lane.ran[1:], solo.ran) == ([[3], [4]], [[5]])
+
+    complete(main())
+
+
+def test_a_text_beside_another() -> None:
+    """Run a text on a lane of its own while another one runs, though that be the solo lane's."""
+
+    async def main() -> None:
+        lane, solo = Model(), Model(shut=True)
+        async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
+            first = await queued(tested.embed([row(1)]))
+            await solo.is_running()
+            assert (await tested.embed([row(2)])).tolist() == [[2, 3]]
+            solo.gate.set()
+            await first
+        assert (lane.ran, solo.ran) == ([[2]], [[1]])
+
+    complete(main())
+
+
+def test_a_solo_lane_that_dies() -> None:
+    """Give up the model where the solo lane is dead, though the other lanes live."""
+
+    async def main() -> None:
+        lane, solo, told = Model(), Mortal(), []
+        async with scheduler(lane.run, solo=solo.run) as tested:
+            tested.on_lost = told.append
+            with pytest.raises(ProviderLost, match="illegal memory access"):
+                await tested.embed([row(13)])
+        assert [type(error) for error in told] == [ProviderLost]
+        assert lane.ran == []
+
+    complete(main())
+
+
+# how much runs together
+
+
+async def first_bulk_batch(*before: list[Tokens]) -> int:
+    """Count the rows of bulk work's first batch, after others have asked."""
+    model = Model()
+    budget = Budget(1 << 16)
+    async with Scheduler([model.run], dimension=2, budget=budget, limit=10_000) as tested:
+        for rows in before:
+            await tested.embed(rows)
+        count = len(model.ran)
+        await tested.embed([row(n, 8) for n in range(512)], bulk=True)
+    return len(model.ran[count])
+
+
+def test_nobody_is_in_a_hurry() -> None:
+    """Run four budgets together where only bulk work and long requests came of late."""
+
+    async def main() -> None:
+        assert await first_bulk_batch() == 4 * 256 // 8
+        assert await first_bulk_batch([row(n, 2) for n in range(17)]) == 4 * 256 // 8
+
+    complete(main())
+
+
+def test_somebody_is_in_a_hurry() -> None:
+    """Keep to one budget for a while after somebody asked for few texts."""
+
+    async def main() -> None:
+        assert await first_bulk_batch([row(1)]) == 256 // 8
+        assert await first_bulk_batch([row(n, 2) for n in range(16)]) == 256 // 8
+
+    complete(main())
+
+
+def test_whole_batches() -> None:
+    """Run batches of a whole budget or of one row, for a provider that pays for every shape."""
+
+    async def main() -> None:
+        model = Model()
+        budget = Budget(100, fixed=12, whole=True)
+        async with Scheduler([model.run], dimension=2, budget=budget, limit=100) as tested:
+            await tested.embed([row(n) for n in range(10)])
+        assert [len(batch) for batch in model.ran] == [4, 4, 1, 1]
+
+    complete(main())

@@ -219,11 +219,11 @@ class Scheduler:
                 members = self._next_batch()
                 self._running += 1
                 is_alone = self._running == 1 and len(members) == 1 and not len(self._backlog)
+            chosen = self._solo if self._solo and is_alone else run
             try:
-                chosen = self._solo if self._solo and is_alone else run
                 self._on_loop(self._deliver, members, self._attempt(chosen, members))
             except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
-                self._cope(run, members, error)
+                self._cope(chosen, members, error)
             finally:
                 with self._wake:
                     self._running -= 1
