@@ -40,8 +40,9 @@ import json, os, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from opdbus import Embedder
 found = []
+settings = {"model": sys.argv[1], "state_dir": sys.argv[2], "precision": "fp32"}
 for provider in ("cpu:onnxruntime", "cpu:openvino"):
-    with Embedder(provider=provider, model=sys.argv[1], state_dir=sys.argv[2], precision="fp32") as e:
+    with Embedder(provider=provider, **settings) as e:
         placement, solo = e.engine.proven.placement, e.engine.proven.solo
         e.embed(["mail"])
         lanes = e.engine.scheduler.lanes
