@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from opdbus.bench.contenders import OURS
+from opdbus.bench.figures import EngineFigures, from_values
 from opdbus.bench.machine import Machine
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Report:
     version: str
     machine: Machine
     comparisons: tuple[Comparison, ...]
+    engines: tuple[EngineFigures, ...] = ()
 
     def to_json(self) -> str:
         """Write the report, with what follows from its figures beside them."""
@@ -130,6 +132,8 @@ class Report:
             for row, figure in zip(written["figures"], comparison.figures, strict=True):
                 row["rate"] = round(figure.rate, 2)
             written["ratios"] = [asdict(ratio) for ratio in comparison.ratios()]
+        for written, engine in zip(content["engines"], self.engines, strict=True):
+            written["share"] = engine.share
         return json.dumps(content, indent=1) + "\n"
 
 
@@ -142,6 +146,7 @@ def from_json(text: str) -> Report:
         content["version"],
         Machine(**{**machine, "features": tuple(machine["features"])}),
         tuple(_comparison(written) for written in content["comparisons"]),
+        tuple(from_values(written) for written in content.get("engines", ())),
     )
 
 

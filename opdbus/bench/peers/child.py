@@ -98,20 +98,20 @@ def answer(contender: Contender, line: str) -> Json:
 
 def main() -> None:
     """Answer requests until there are no more."""
-    _die_with_parent()
-    replies = _own_stdout()
+    die_with_parent()
+    replies = own_stdout()
     contender = Contender(sys.argv[1])
     for line in sys.stdin:
         print(json.dumps(answer(contender, line)), file=replies, flush=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Be killed when the parent is gone, also if it was killed and we are stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _own_stdout() -> TextIO:
+def own_stdout() -> TextIO:
     """Keep the pipe for replies; what libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,0 +1,187 @@
+"""The device's ceiling: bare matrix products of the model's shape, in the engine's own runtimes."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from opdbus.bench.figures import Ceiling
+from opdbus.engine import cpus
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS, Placement
+from opdbus.engine.session import open_session
+from opdbus.errors import OpDbusError
+from opdbus.models.dialects import DIALECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from opdbus.bench.figures import Arithmetic
+    from opdbus.engine.providers import Provider
+    from opdbus.engine.session import Session
+    from opdbus.models.dialects import Dialect
+    from opdbus.models.graph import Writer
+
+# Products a run, each with weights of its own: as many as a model's layers have, or fewer.
+_PRODUCTS: Final = 8
+_ONE: Final = np.ones((1, 1), np.int64)
+_GIGA: Final = 1e9
+# For how long each way is measured, and how often.
+SECONDS: Final = 0.2
+_TURNS: Final = 2
+ROWS: Final = (32, 128, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Products of (rows, inner) and (inner, outer); `is_layer` are as the engine's graph has them.
+
+    In int8 that includes the quantizing of the left side, and without it ceilings may be higher.
+    """
+
+    rows: int
+    inner: int
+    outer: int
+    is_layer: bool = True
+
+    @property
+    def flops(self) -> float:
+        """Count a run's operations."""
+        return 2.0 * _PRODUCTS * self.rows * self.inner * self.outer
+
+
+def ceilings(
+    provider: str,
+    arithmetic: Arithmetic,
+    scratch: Path,
+    rows: Sequence[int] = ROWS,
+    seconds: float = SECONDS,
+) -> Iterator[Ceiling]:
+    """Yield the ceiling of each precision of a provider or, of one on the CPU, of all there.
+
+    What a runtime cannot do here has none.
+    """
+    own = PROVIDERS[provider]
+    kin = [row for row in PROVIDERS.values() if row.is_cpu] if own.is_cpu else [own]
+    sides = ((arithmetic.hidden, arithmetic.wide), (arithmetic.wide, arithmetic.hidden))
+    for row in kin:
+        for precision in set(row.precisions(HERE)) & row.dialects.keys():
+            is_dynamic = DIALECTS[row.dialects[precision]].dense == "dynamic"
+            forms = (True, False) if is_dynamic else (True,)
+            bare = [Bare(r, *s, f) for r, s, f in product(rows, sides, forms)]
+            yield from _ceiling(row, precision, bare, scratch, seconds)
+
+
+def _ceiling(
+    provider: Provider, precision: str, bare: Sequence[Bare], scratch: Path, seconds: float
+) -> list[Ceiling]:
+    """Give the best of all ways to run, or nothing."""
+    threads = cpus.usable() if provider.is_cpu else 1
+    dialect = DIALECTS[provider.dialects[precision]]
+    found = []
+    for each in bare:
+        graph = scratch / f"{dialect.name}-{each.rows}-{each.inner}-{each.is_layer}.onnx"
+        write(graph, dialect, each)
+        for lanes in {1, threads}:
+            placement = Placement(precision=precision, threads=threads, lanes=lanes)
+            with suppress(OpDbusError):
+                runs = _runs_a_second(open_session(graph, provider, placement), lanes, seconds)
+                rate = runs * each.flops / _GIGA
+                found.append(
+                    Ceiling(provider.name, precision, rate, each.rows, lanes, threads // lanes)
+                )
+    return sorted(found, key=lambda one: one.gflops)[-1:]
+
+
+def _runs_a_second(session: Session, lanes: int, seconds: float) -> float:
+    """Run on as many threads as there are lanes, some turns, and give the best."""
+
+    def work(end: float) -> int:
+        runs = 0
+        while time.perf_counter() < end:
+            session.run(_ONE)
+            runs += 1
+        return runs
+
+    session.run(_ONE)
+    # or every run would be recorded
+    session.finish_profile()
+    found = []
+    with ThreadPoolExecutor(lanes) as pool:
+        for _ in range(_TURNS):
+            began = time.perf_counter()
+            working = [pool.submit(work, began + seconds) for _ in range(lanes)]
+            runs = sum(done.result() for done in working)
+            found.append(runs / (time.perf_counter() - began))
+    return max(found)
+
+
+def write(path: Path, dialect: Dialect, bare: Bare) -> None:
+    """Write a graph of some products of one left side, each with weights of its own.
+
+    One number of each is its output, so that nothing but the products takes time.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    from opdbus.models import graph
+
+    writer = graph.Writer(_weights(bare), dialect)
+    left = _left(writer, bare)
+    for name in ("start", "end"):
+        writer.ints(name, [int(name == "end")] * 2)
+    names = [f"product{number}" for number in range(_PRODUCTS)]
+    made = [_product(writer, left, name, bare) for name in names]
+    ends = [writer.op("Slice", result, "start", "end") for result in made]
+    whole = writer.op("Concat", *ends, axis=1)
+    writer.op("Cast", whole, to=TensorProto.FLOAT, output=graph.OUTPUT)
+    content = helper.make_graph(
+        writer.nodes,
+        "products",
+        [helper.make_tensor_value_info(graph.INPUT, TensorProto.INT64, ["batch", "tokens"])],
+        [helper.make_tensor_value_info(graph.OUTPUT, TensorProto.FLOAT, [1, _PRODUCTS])],
+        writer.constants,
+    )
+    opsets = [helper.make_opsetid("", dialect.opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(content, opset_imports=opsets, ir_version=graph.IR_VERSION)
+    onnx.save(model, path)
+
+
+def _weights(bare: Bare) -> dict[str, NDArray[np.float32]]:
+    random, made = np.random.default_rng(0), {}
+    for number in range(_PRODUCTS):
+        drawn = random.normal(0, 0.02, (bare.outer, bare.inner)).astype(np.float32)
+        made[f"product{number}.weight"] = drawn
+        made[f"product{number}.bias"] = np.zeros(bare.outer, np.float32)
+    return made
+
+
+def _left(writer: Writer, bare: Bare) -> str:
+    """Write the left side; the input decides on it, or all would be computed once and for all."""
+    from onnx import TensorProto
+
+    from opdbus.models import graph
+
+    kind = TensorProto.FLOAT16 if writer.dialect.is_half else TensorProto.FLOAT
+    table = np.random.default_rng(1).normal(0, 1, (bare.rows, bare.inner)).astype(np.float32)
+    one = writer.op("Cast", graph.INPUT, to=kind)
+    left = writer.op("Mul", writer.constant("left", table), one)
+    return left if bare.is_layer else writer.op("Cast", left, to=TensorProto.UINT8)
+
+
+def _product(writer: Writer, left: str, name: str, bare: Bare) -> str:
+    if not bare.is_layer:
+        kernel = np.rint(writer.weights[f"{name}.weight"].T * 1000).astype(np.int8)
+        return writer.op("MatMulInteger", left, writer.constant(f"{name}.int8", kernel))
+    if writer.dialect.dense == "float":
+        return writer.product(left, name)
+    return writer.linear(left, name)

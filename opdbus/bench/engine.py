@@ -1,0 +1,219 @@
+"""The engine measured in a process of its own, so that its memory is its own too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus import api
+from opdbus.bench import ceiling, measures, texts
+from opdbus.bench.figures import Arithmetic, EngineFigures, Threads, from_values
+from opdbus.bench.measures import Effort, Texts
+from opdbus.bench.peers.child import die_with_parent, own_stdout, rss
+from opdbus.engine.tokenizer import Tokenizer
+from opdbus.errors import OpDbusError
+from opdbus.models import folder as folders
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TextIO
+
+    Tell = Callable[[str], None]
+
+# Threads that the engine's own choice is held against on one processor.
+_BY_HAND: Final = (1, 2, 4)
+# Enough different texts that no two calls are alike, and few enough to make in a second.
+_DIFFERENT: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be measured: a model's folder, where it runs, and with how much effort."""
+
+    level: str
+    folder: Path
+    # where graphs and the gate's report are kept
+    scratch: Path
+    effort: Effort
+    random: bool = False
+    provider: str = "cpu"
+    precision: str = "auto"
+    ceiling_rows: tuple[int, ...] = ceiling.ROWS
+    ceiling_seconds: float = ceiling.SECONDS
+    # only on one processor, and only by threads
+    one_cpu: bool = False
+
+    def to_json(self) -> str:
+        """Write what the child is told."""
+        return json.dumps(asdict(self), default=str)
+
+
+def task_from_json(text: str) -> Task:
+    """Read what `to_json` wrote."""
+    fields = json.loads(text)
+    effort: dict[str, Any] = fields["effort"]
+    effort |= {key: tuple(effort[key]) for key in ("batches", "streams")}
+    fields |= {"effort": Effort(**effort), "ceiling_rows": tuple(fields["ceiling_rows"])}
+    return Task(**{**fields, "folder": Path(fields["folder"]), "scratch": Path(fields["scratch"])})
+
+
+def figures(task: Task, tell: Tell) -> EngineFigures:
+    """Measure in child processes, which are gone when this ends, however that is.
+
+    What fails is told in the figures.
+    """
+    found = _child(task, tell)
+    if found.failure or task.provider != "cpu" or not hasattr(os, "sched_setaffinity"):
+        return found
+    alone = _child(replace(task, one_cpu=True), tell)
+    return replace(found, one_cpu=alone.one_cpu, failure=alone.failure)
+
+
+def _child(task: Task, tell: Tell) -> EngineFigures:
+    command = [sys.executable, "-P", "-m", __spec__.name, task.to_json()]
+    found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
+    with (
+        tempfile.TemporaryFile("w+") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as child,  # noqa: S603 -- our own module
+    ):
+        try:
+            assert child.stdout is not None  # noqa: S101 -- it was asked for
+            for line in child.stdout:
+                message = json.loads(line)
+                if "doing" in message:
+                    tell(f"{task.level} on {task.provider}: {message['doing']}")
+                else:
+                    found = from_values(message)
+            if child.wait() == 0:
+                return found
+            stderr.seek(0)
+            lines = stderr.read().splitlines() or [f"it ended with code {child.returncode}"]
+            return replace(found, failure=lines[-1])
+        finally:
+            child.kill()
+
+
+# in the child process
+
+
+def measure(task: Task, tell: Tell) -> EngineFigures:
+    """Measure all of it; raises ModelError and ProviderError."""
+    found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
+    some = _texts(task)
+    if task.one_cpu:
+        return replace(found, one_cpu=_on_one(task, some, tell))
+    tell("loading")
+    began = time.perf_counter()
+    with _embedder(task) as embedder:
+        seconds = time.perf_counter() - began
+        found = _described(replace(found, load_seconds=seconds, rss=rss()), embedder, some)
+        found = _measured(found, embedder, some, task, tell)
+    tell("the device's ceiling")
+    with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
+        ways = (Path(scratch), task.ceiling_rows, task.ceiling_seconds)
+        ceilings = tuple(ceiling.ceilings(found.provider, arithmetic(task.folder), *ways))
+    return replace(found, ceilings=ceilings)
+
+
+def _described(found: EngineFigures, embedder: api.Embedder, some: Texts) -> EngineFigures:
+    engine = embedder.engine
+    report = engine.proven.report
+    return replace(
+        found,
+        model=engine.model.name,
+        provider=embedder.provider,
+        hardware=embedder.device,
+        precision=embedder.precision,
+        tokens={kind: round(fmean(lengths), 1) for kind, lengths in some.lengths.items()},
+        gate=asdict(report) if report else None,
+    )
+
+
+def _measured(
+    found: EngineFigures, embedder: api.Embedder, some: Texts, task: Task, tell: Tell
+) -> EngineFigures:
+    tell("single texts")
+    latencies = tuple(measures.latencies(embedder, some, task.effort))
+    tell("batches")
+    shape = arithmetic(task.folder)
+    rates = tuple(measures.rates(embedder, some, task.effort, shape))
+    tell("streams")
+    streams = tuple(measures.streams(embedder, some, task.effort))
+    return replace(found, latencies=latencies, rates=rates, streams=streams)
+
+
+def _on_one(task: Task, some: Texts, tell: Tell) -> Threads:
+    """Hold the engine's own choice of threads against others, taking turns, on one processor."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    effort = replace(task.effort, batches=())
+    seconds: dict[str, list[float]] = {}
+    calls = [list(kind[: effort.texts]) for kind in some.kinds.values()]
+    for turn in range(effort.rounds):
+        tell(f"one processor, round {turn + 1} of {effort.rounds}")
+        for threads in ("auto", *map(str, _BY_HAND)):
+            # alone: another engine's threads may spin
+            with _embedder(task, threads) as embedder:
+                embedder.embed(calls[0])
+                began = time.perf_counter()
+                for call in calls:
+                    embedder.embed(call)
+                seconds.setdefault(threads, []).append(time.perf_counter() - began)
+    count = sum(map(len, calls))
+    # the best turn: what another program takes meanwhile is not the engine's
+    return Threads({threads: count / min(found) for threads, found in seconds.items()})
+
+
+def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
+    return api.Embedder(
+        task.level,
+        task.provider,
+        precision=task.precision,
+        model=task.folder,
+        state_dir=task.scratch,
+        threads=threads,
+    )
+
+
+def _texts(task: Task) -> Texts:
+    tokenizer = Tokenizer(task.folder / folders.TOKENIZER, LEVELS[task.level].max_tokens)
+    count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
+    kinds = {"object": texts.objects(count), "short": texts.shorts(count)}
+    lengths = {kind: list(map(len, tokenizer.encode(some))) for kind, some in kinds.items()}
+    return Texts(kinds, lengths)
+
+
+def arithmetic(folder: Path) -> Arithmetic:
+    """Read what a model's arithmetic follows from."""
+    config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    keys = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    return Arithmetic(*(config[key] for key in keys))
+
+
+def main(arguments: list[str]) -> None:
+    """Run as the child: a task as JSON; lines of JSON tell what is done, the last one the end."""
+    die_with_parent()
+    replies: TextIO = own_stdout()
+
+    def say(message: Mapping[str, Any]) -> None:
+        print(json.dumps(message), file=replies, flush=True)
+
+    (text,) = arguments
+    try:
+        say(asdict(measure(task_from_json(text), lambda doing: say({"doing": doing}))))
+    except (OpDbusError, OSError) as error:
+        # a last line that stands for the whole: the parent passes it on
+        sys.exit(" ".join(str(error).split()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

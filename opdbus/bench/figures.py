@@ -1,0 +1,157 @@
+"""What the engine's own measurement found, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_GIGA: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Texts of a kind embedded a second, `batch` a call; 0 is all of them in one call."""
+
+    texts: str
+    batch: int
+    count: int
+    # in each round
+    seconds: tuple[float, ...]
+    rate: float
+    # of the model's arithmetic, counted from its shape and the texts' tokens
+    gflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds until calls of so many texts were answered, one after the other."""
+
+    texts: int
+    # mean tokens of a text
+    tokens: float
+    # whether another thread streamed texts meanwhile
+    beside_bulk: bool
+    calls: int
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """So many texts streamed: the cost of each, and the process's memory in bytes after them."""
+
+    count: int
+    seconds: float
+    microseconds_per_text: float
+    rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The largest rate of bare matrix products of the model's shape that a runtime showed."""
+
+    provider: str
+    precision: str
+    gflops: float
+    # rows of the product, runs at once, and threads of each, that gave it
+    rows: int
+    lanes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Texts a second on one processor, by threads; "auto" is what the engine chose itself."""
+
+    rates: Mapping[str, float]
+
+    @property
+    def share(self) -> float:
+        """What the engine's own choice reaches of the best hand-set one."""
+        return self.rates["auto"] / max(rate for name, rate in self.rates.items() if name != "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """One model on one provider; `failure` says why there is nothing, or not all."""
+
+    level: str
+    model: str
+    # whether the weights are random, in the true shape
+    random: bool
+    provider: str
+    hardware: str = ""
+    precision: str = ""
+    # mean tokens by kind of texts
+    tokens: Mapping[str, float] | None = None
+    load_seconds: float = 0.0
+    # bytes, after the model was loaded
+    rss: int = 0
+    rates: tuple[Rate, ...] = ()
+    latencies: tuple[Latency, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
+    one_cpu: Threads | None = None
+    # the accuracy gate's report, where there was a choice
+    gate: Mapping[str, Any] | None = None
+    failure: str = ""
+
+    @property
+    def best_gflops(self) -> float:
+        """The model's arithmetic at the best of its rates."""
+        return max((rate.gflops for rate in self.rates), default=0.0)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """The ceiling of the engine's own runtime and precision."""
+        own = (self.provider, self.precision)
+        found = [each for each in self.ceilings if (each.provider, each.precision) == own]
+        return found[0] if found else None
+
+    @property
+    def share(self) -> float | None:
+        """What the engine reaches of it, tokenizing included."""
+        return self.best_gflops / self.ceiling.gflops if self.ceiling else None
+
+    def rate(self, texts: str, batch: int) -> float:
+        """Give the texts a second of a kind and batch size; 0 if they were not measured."""
+        found = [each.rate for each in self.rates if (each.texts, each.batch) == (texts, batch)]
+        return found[0] if found else 0.0
+
+
+def from_values(written: Mapping[str, Any]) -> EngineFigures:
+    """Make the values of what `dataclasses.asdict` gave."""
+    fields = dict(written)
+    fields.pop("share", None)
+    for key, kind in (("latencies", Latency), ("streams", Stream), ("ceilings", Ceiling)):
+        fields[key] = tuple(kind(**row) for row in fields[key])
+    fields["rates"] = tuple(
+        Rate(**{**row, "seconds": tuple(row["seconds"])}) for row in fields["rates"]
+    )
+    if fields["one_cpu"]:
+        fields["one_cpu"] = Threads(fields["one_cpu"]["rates"])
+    return EngineFigures(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The numbers of a model's shape that its floating-point operations follow from."""
+
+    layers: int
+    hidden: int
+    wide: int
+
+    def flops(self, lengths: Sequence[int]) -> float:
+        """Count those of all matrix products for texts of so many tokens."""
+        dense = 2 * self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.wide)
+        # queries times keys, and the result times values
+        mixing = 4 * self.layers * self.hidden
+        return float(sum(dense * length + mixing * length**2 for length in lengths))
+
+    def gflops(self, lengths: Sequence[int], seconds: float) -> float:
+        """Give the rate for texts that took so long."""
+        return self.flops(lengths) / seconds / _GIGA

@@ -1,0 +1,164 @@
+"""What is measured of an open Embedder: rates, single texts idle and beside bulk, long streams."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from opdbus.bench.figures import Latency, Rate, Stream
+from opdbus.bench.peers.child import rss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from opdbus.api import Embedder
+    from opdbus.bench.figures import Arithmetic
+
+# The batch sizes' name for all texts in one call.
+WHOLE: Final = 0
+# Tokens of the single texts: a question that people ask, and the line of an object.
+SINGLES: Final = (16, 19)
+_HUNDRED: Final = 100
+_HUNDRED_CALLS: Final = 20
+# Beside bulk work people ask now and then, not all the time.
+_PAUSE_SECONDS: Final = 0.01
+# Shorter streams are measured as often as rates are: they end too soon to be sure of.
+_SHORT_STREAM: Final = 2000
+# When a stream has taken more texts than this, the first of them are on their way.
+_FLOWS: Final = 5000
+# Different texts of one length that are asked in turn.
+_ASKED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured: texts of each kind, batch sizes, rounds, single texts, streams."""
+
+    texts: int
+    batches: tuple[int, ...]
+    rounds: int
+    singles: int
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts by kind, and how many tokens the model sees of each."""
+
+    kinds: Mapping[str, Sequence[str]]
+    lengths: Mapping[str, Sequence[int]]
+
+    def near(self, tokens: int) -> list[str]:
+        """Give the texts whose lengths are nearest to this one."""
+        pairs = [
+            (abs(length - tokens), text)
+            for kind, texts in self.kinds.items()
+            for text, length in zip(texts, self.lengths[kind], strict=True)
+        ]
+        return [text for _, text in sorted(pairs)[:_ASKED]]
+
+
+def rates(
+    embedder: Embedder, texts: Texts, effort: Effort, arithmetic: Arithmetic
+) -> Iterator[Rate]:
+    """Yield the rate of each kind of texts at each batch size, and of all in one call."""
+    for kind, whole in texts.kinds.items():
+        some = whole[: effort.texts]
+        for batch in (*effort.batches, WHOLE):
+            calls = [some[start : start + (batch or len(some))] for start in _starts(some, batch)]
+            embedder.embed(some[:16])
+            seconds = tuple(_timed(embedder, calls) for _ in range(effort.rounds))
+            middle = median(seconds)
+            gflops = arithmetic.gflops(texts.lengths[kind][: len(some)], middle)
+            yield Rate(kind, batch, len(some), seconds, len(some) / middle, gflops)
+
+
+def _starts(texts: Sequence[str], batch: int) -> range:
+    return range(0, len(texts), batch or len(texts))
+
+
+def _timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
+    began = time.perf_counter()
+    for call in calls:
+        embedder.embed(call)
+    return time.perf_counter() - began
+
+
+def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Latency]:
+    """Yield how long single texts take, idle and beside a bulk stream, and batches of 100."""
+    singles = {tokens: texts.near(tokens) for tokens in SINGLES}
+    for tokens, some in singles.items():
+        calls = [[text] for text in islice(cycle(some), effort.singles)]
+        yield _latency(embedder, calls, tokens, beside_bulk=False)
+    with _bulk(embedder, texts):
+        for tokens, some in singles.items():
+            calls = [[text] for text in islice(cycle(some), effort.singles)]
+            yield _latency(embedder, calls, tokens, beside_bulk=True)
+    for kind, whole in texts.kinds.items():
+        calls = [list(whole[:_HUNDRED])] * min(effort.singles, _HUNDRED_CALLS)
+        mean = fmean(texts.lengths[kind][:_HUNDRED])
+        yield _latency(embedder, calls, mean, beside_bulk=False)
+
+
+def _latency(
+    embedder: Embedder, calls: Sequence[Sequence[str]], tokens: float, *, beside_bulk: bool
+) -> Latency:
+    embedder.embed(calls[0])
+    seconds = []
+    for call in calls:
+        if beside_bulk:
+            time.sleep(_PAUSE_SECONDS)
+        seconds.append(_timed(embedder, [call]))
+    points = np.percentile(np.array(seconds) * 1000, (50, 95, 99)).tolist()
+    return Latency(len(calls[0]), round(tokens, 1), beside_bulk, len(calls), *points)
+
+
+@contextmanager
+def _bulk(embedder: Embedder, texts: Texts) -> Iterator[None]:
+    """Stream the longest kind of texts on another thread meanwhile."""
+    longest = max(texts.kinds, key=lambda kind: fmean(texts.lengths[kind]))
+    stop, flows = threading.Event(), threading.Event()
+
+    def some() -> Iterator[str]:
+        for number, text in enumerate(cycle(texts.kinds[longest])):
+            if number > _FLOWS:
+                flows.set()
+            yield text
+
+    def stream() -> None:
+        for _ in embedder.stream(some()):
+            if stop.is_set():
+                # what is on its way is cancelled
+                return
+
+    thread = threading.Thread(target=stream, daemon=True)
+    thread.start()
+    flows.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def streams(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Stream]:
+    """Yield the cost of ever longer streams of the first kind of texts."""
+    whole = next(iter(texts.kinds.values()))
+    for count in effort.streams:
+        turns = effort.rounds if count <= _SHORT_STREAM else 1
+        seconds = median(_streamed(embedder, whole, count) for _ in range(turns))
+        yield Stream(count, seconds, 1e6 * seconds / count, rss())
+
+
+def _streamed(embedder: Embedder, texts: Sequence[str], count: int) -> float:
+    began = time.perf_counter()
+    for _ in embedder.stream(islice(cycle(texts), count)):
+        pass
+    return time.perf_counter() - began

@@ -1,0 +1,194 @@
+"""Where a request's time goes, read off a clock at the engine's seams, and inside the model."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from opdbus.engine.embedder import open_embedder
+from opdbus.engine.session import open_session
+from opdbus.models import build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.config import Config
+    from opdbus.engine.chain import Proven
+    from opdbus.engine.embedder import Embedder
+    from opdbus.engine.providers import Placement, Provider
+    from opdbus.engine.session import Session
+    from opdbus.models.folder import Model
+
+_WARM: Final = 5
+_MOST_OPERATORS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Milliseconds of one request, in order; they add up to `whole`.
+
+    `run` is from the first batch's start to the last one's end, `runs` how many batches that were.
+    """
+
+    tokenize: float
+    queue: float
+    run: float
+    deliver: float
+    whole: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Operators of one kind: milliseconds of one run of the model, and their share of it."""
+
+    kind: str
+    count: int
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was found for some texts; steps are medians over so many requests."""
+
+    texts: int
+    tokens: int
+    provider: str
+    precision: str
+    requests: int
+    steps: Steps
+    operators: tuple[Operator, ...] = ()
+
+
+class Watched:
+    """A session whose runs are timed; all else is the session's."""
+
+    def __init__(self, inner: Session, runs: list[tuple[float, float]]) -> None:
+        self.inner = inner
+        self._runs = runs
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- the session's own
+        return getattr(self.inner, name)
+
+    def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Embed, and note when."""
+        began = time.perf_counter()
+        vectors = self.inner.run(ids)
+        self._runs.append((began, time.perf_counter()))
+        return vectors
+
+
+async def profile(
+    model: Model, config: Config, texts: Sequence[str], requests: int, *, operators: bool = False
+) -> Profile:
+    """Embed the texts together so often; raises ModelError and ProviderError."""
+    runs: list[tuple[float, float]] = []
+
+    def opener(graph: Path, provider: Provider, placement: Placement) -> Session:
+        return Watched(open_session(graph, provider, placement), runs)
+
+    async with open_embedder(model, config, opener) as engine:
+        found = [await _steps(engine, texts, runs) for _ in range(_WARM + requests)][_WARM:]
+        rows = await engine.tokenize(texts)
+        proven = engine.proven
+    inside = await _operators(model, config, proven, rows[0].ids) if operators else ()
+    tokens, precision = sum(map(len, rows)), proven.proof.precision
+    steps = _median(found)
+    return Profile(
+        len(texts), tokens, proven.provider.name, precision, requests, steps, tuple(inside)
+    )
+
+
+async def _steps(engine: Embedder, texts: Sequence[str], runs: list[tuple[float, float]]) -> Steps:
+    runs.clear()
+    asked = time.perf_counter()
+    rows = await engine.tokenize(texts)
+    tokenized = time.perf_counter()
+    await engine.scheduler.embed(rows)
+    answered = time.perf_counter()
+    began, ended = min(run[0] for run in runs), max(run[1] for run in runs)
+    points = (asked, tokenized, began, ended, answered)
+    tokenize, queue, run, deliver = (1000 * (end - start) for start, end in pairwise(points))
+    return Steps(tokenize, queue, run, deliver, 1000 * (answered - asked), len(runs))
+
+
+def _median(found: Sequence[Steps]) -> Steps:
+    names = ("tokenize", "queue", "run", "deliver", "whole")
+    middle = {name: median(getattr(steps, name) for steps in found) for name in names}
+    return Steps(**middle, runs=round(median(steps.runs for steps in found)))
+
+
+async def _operators(
+    model: Model, config: Config, proven: Proven, ids: NDArray[np.int64]
+) -> list[Operator]:
+    """Open the model again with the runtime's own profiling, and run one text."""
+    provider, precision = proven.provider, proven.proof.precision
+    cache = config.state_dir / "graphs"
+    built = await build.ensure(model, cache, provider.dialects[precision])
+    inside = _in_openvino if provider.uses_openvino else _in_onnxruntime
+    return inside(built.graph, provider, proven.placement, ids[np.newaxis])
+
+
+def _in_onnxruntime(
+    graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
+) -> list[Operator]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = placement.threads
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory(prefix="op-dbus-profile-") as scratch:
+        options.profile_file_prefix = str(Path(scratch) / "run")
+        named = [(provider.runtime_name, provider.options(placement))]
+        session = onnxruntime.InferenceSession(graph, options, providers=named)
+        for _ in range(2 * _WARM):
+            session.run(None, {session.get_inputs()[0].name: ids})
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    ran = [event for event in events if event.get("cat") == "Node" and event.get("dur")]
+    timed = [(event["args"].get("op_name", ""), event["dur"]) for event in ran]
+    # the first half of the runs makes the others quick
+    return _summed(timed[len(timed) // 2 :], _WARM)
+
+
+def _in_openvino(
+    graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
+) -> list[Operator]:
+    from opdbus.engine.openvino import core
+
+    settings = provider.options(placement)
+    config = {**settings["config"], "PERF_COUNT": True}
+    request = core().compile_model(graph, settings["device"], config).create_infer_request()
+    timed: list[tuple[str, float]] = []
+    for number in range(2 * _WARM):
+        request.infer([ids])
+        if number >= _WARM:
+            timed += [
+                (info.node_type, info.real_time.total_seconds() * 1e6)
+                for info in request.get_profiling_info()
+            ]
+    return _summed([(kind, spent) for kind, spent in timed if spent], _WARM)
+
+
+def _summed(timed: Sequence[tuple[str, float]], runs: int) -> list[Operator]:
+    """Add up microseconds by kind, over so many runs, and give the dearest kinds of one."""
+    spent: Counter[str] = Counter()
+    for kind, microseconds in timed:
+        spent[kind] += round(microseconds)
+    counts = Counter(kind for kind, _ in timed)
+    whole = spent.total() or 1
+    return [
+        Operator(kind, round(counts[kind] / runs), total / runs / 1000, total / whole)
+        for kind, total in spent.most_common(_MOST_OPERATORS)
+    ]

@@ -1,0 +1,164 @@
+"""The whole benchmark: which models are here, the engine's own figures, and the comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from opdbus import __version__, api
+from opdbus.bench import ceiling, machine, texts
+from opdbus.bench.compare import BATCHES, Plan, Subject, compare
+from opdbus.bench.contenders import CONTENDERS
+from opdbus.bench.engine import Task, figures
+from opdbus.bench.measures import Effort
+from opdbus.bench.process import Place
+from opdbus.bench.report import Report
+from opdbus.engine.providers import PROVIDERS
+from opdbus.errors import InvalidArgs, ModelError
+from opdbus.models import folder, synthetic
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from opdbus.bench.contenders import Contender
+    from opdbus.bench.figures import EngineFigures
+    from opdbus.bench.report import Comparison
+    from opdbus.config import Config
+
+    Tell = Callable[[str], None]
+
+FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
+# Of random weights only the shape is of interest, and the high one is slow.
+SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, ())
+QUICK: Final = Effort(32, (1, 16), 1, 20, (100, 400))
+LONG: Final = 100_000
+_QUICK_CEILING: Final = (64,), 0.02
+# Texts of each kind and batch sizes of a comparison: in full, of random shapes, and quick.
+_COMPARED: Final = {FULL: (256, BATCHES), SHAPE: (64, (1, 8, 32)), QUICK: (16, (1, 8))}
+# One word is the same whatever the tokenizer's level: all of them have BERT's.
+_TOKENIZER_OF: Final = "medium"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked of the benchmark; no `levels` are those whose model is here."""
+
+    levels: Sequence[str] = ()
+    # random weights for levels whose model is not here
+    random: bool = False
+    peers: bool = False
+    quick: bool = False
+    long: bool = False
+    # 0 is as many as are usual
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where it is measured: settings, the peers' environments, and their variables."""
+
+    config: Config
+    venvs: Path
+    environ: Mapping[str, str]
+    contenders: Sequence[Contender] = CONTENDERS
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A model that is measured with, and how much."""
+
+    subject: Subject
+    scratch: Path
+    random: bool
+    effort: Effort
+
+
+def bench(wish: Wish, setting: Setting, tell: Tell) -> Report:
+    """Measure; takes minutes, tells what it is doing, and leaves no process or file behind.
+
+    Raises InvalidArgs and ModelError if there is nothing to measure.
+    """
+    with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
+        models = _models(wish, setting.config, Path(scratch))
+        engines = [
+            found for model in models for found in _engines(model, wish, setting.config, tell)
+        ]
+        comparisons = [_compared(model, setting, tell) for model in models if wish.peers]
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Report(today, __version__, machine.describe(), tuple(comparisons), tuple(engines))
+
+
+def _models(wish: Wish, config: Config, scratch: Path) -> list[_Measured]:
+    """Find the models, and make those with random weights."""
+    unknown = set(wish.levels) - LEVELS.keys()
+    if unknown:
+        known = ", ".join(LEVELS)
+        raise InvalidArgs(f"there is no level {', '.join(sorted(unknown))}; there are {known}")
+    found, reasons = [], []
+    for level in wish.levels or LEVELS:
+        place = scratch / level
+        place.mkdir()
+        try:
+            found.append(_model(level, wish, config, place))
+        except ModelError as error:
+            reasons.append(str(error))
+    if not found or (wish.levels and reasons):
+        raise ModelError("; ".join(reasons))
+    return found
+
+
+def _model(level: str, wish: Wish, config: Config, place: Path) -> _Measured:
+    try:
+        # a folder that is set belongs to the level that is set
+        model = folder.load(LEVELS[level], config)
+    except ModelError:
+        if not wish.random:
+            raise
+        tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / folder.TOKENIZER
+        made = synthetic.write_model(LEVELS[level], place, tokenizer)
+        subject = Subject(level, f"{LEVELS[level].folder}'s shape, random weights", made)
+        return _Measured(subject, place, random=True, effort=_effort(wish, SHAPE))
+    subject = Subject(level, model.name, model.folder)
+    return _Measured(subject, place, random=False, effort=_effort(wish, FULL))
+
+
+def _effort(wish: Wish, usual: Effort) -> Effort:
+    effort = QUICK if wish.quick else usual
+    if wish.long and effort.streams:
+        effort = replace(effort, streams=(*effort.streams, LONG))
+    return replace(effort, rounds=wish.rounds or effort.rounds)
+
+
+def _engines(model: _Measured, wish: Wish, config: Config, tell: Tell) -> Iterator[EngineFigures]:
+    """Yield the figures on the CPU and, where there is one, on the first accelerator."""
+    rows, seconds = _QUICK_CEILING if wish.quick else (ceiling.ROWS, ceiling.SECONDS)
+    task = Task(
+        model.subject.level,
+        model.subject.folder,
+        model.scratch,
+        model.effort,
+        model.random,
+        precision=config.precision,
+        ceiling_rows=rows,
+        ceiling_seconds=seconds,
+    )
+    for provider in ("cpu", *_accelerators()):
+        yield replace(figures(replace(task, provider=provider), tell), model=model.subject.name)
+
+
+def _accelerators() -> list[str]:
+    names = [row.name for row in PROVIDERS.values() if not row.is_cpu]
+    return [name for name in names if api.Embedder.is_available(name)][:1]
+
+
+def _compared(model: _Measured, setting: Setting, tell: Tell) -> Comparison:
+    key = next((e for e in (SHAPE, QUICK) if e.texts == model.effort.texts), FULL)
+    count, batches = _COMPARED[key]
+    kinds = {"object": texts.objects(count), "short": texts.shorts(count)}
+    plan = Plan(kinds, batches, model.effort.rounds)
+    place = Place(setting.venvs, model.scratch, setting.environ)
+    return compare(setting.contenders, model.subject, plan, place, tell)

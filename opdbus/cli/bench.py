@@ -1,0 +1,141 @@
+"""The commands that measure the engine here; neither needs a bus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.root import as_json, root, settings
+from opdbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opdbus.bench.profile import Profile
+    from opdbus.bench.report import Report
+
+# Into a pipe, lines are as long as tables need.
+_WIDE = 200
+_REQUESTS = 100
+
+
+@root.command()
+@click.option("--peers", is_flag=True, help="Compare with other programs (`make peers`).")
+@click.option("--venvs", default=".peers", metavar="DIR", help="The peers' environments. [.peers]")
+@click.option("--level", "levels", multiple=True, metavar="LEVEL", help="Only this; repeatable.")
+@click.option("--random", is_flag=True, help="Random weights for levels whose model is not here.")
+@click.option("--quick", is_flag=True, help="A minute's look; no figures to rely on.")
+@click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
+@click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
+@click.option("--chart", metavar="FOLDER", help="Draw the comparisons as SVG and PNG.")
+@click.option("--rounds", default=0, metavar="N", help="Measure so often; the middle counts. [3]")
+@click.pass_context
+def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- click's values
+    """Measure the engine: throughput, latency, memory, and its share of the device's ceiling.
+
+    Takes minutes, which should be quiet ones. With --peers, sentence-transformers, fastembed and
+    infinity are measured in the same run, on the same texts.
+    """
+    config = settings(context.obj)
+    # the engine takes a third of a second to import
+    from opdbus.bench import table
+    from opdbus.bench.run import Setting, Wish, bench
+
+    venvs, file, chart = (given.pop(name) for name in ("venvs", "json_", "chart"))
+    for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
+        if path and not wanted.is_dir():
+            raise ConfigError(f"there is no folder {wanted} to write into: make it first")
+    # ours alone: peers compute with as many threads as they like
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    setting = Setting(config, Path(venvs).absolute(), environ)
+    report = bench(Wish(**given), setting, _tell)
+    if file:
+        Path(file).write_text(report.to_json(), encoding="utf-8")
+    console = _console()
+    for drawn in table.everything(report):
+        console.print(drawn)
+    if chart:
+        _draw(report, Path(chart))
+
+
+def _draw(report: Report, folder: Path) -> None:
+    from opdbus.bench import chart
+
+    for comparison in report.comparisons:
+        print(*chart.draw(report, comparison.level, folder), sep="\n")
+
+
+def _tell(doing: str) -> None:
+    """Say on stderr what is done: the line is the next one's on a terminal."""
+    if not sys.stderr.isatty():
+        print(doing, file=sys.stderr, flush=True)
+        return
+    room = shutil.get_terminal_size().columns - 1
+    print(f"\r{output.visible(doing)[:room]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _console() -> Any:  # noqa: ANN401 -- rich's, imported late
+    from rich.console import Console
+
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+@root.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--texts", "count", type=click.IntRange(1, 4096), metavar="N", help="So many made.")
+@click.option("--operators", is_flag=True, help="Also by kind of operator, inside the model.")
+@as_json
+@click.pass_context
+def profile(
+    context: click.Context,
+    texts: tuple[str, ...],
+    count: int | None,
+    operators: bool,  # noqa: FBT001
+    json_: bool,  # noqa: FBT001
+) -> None:
+    """Show where the time of a request goes: by default of one short text.
+
+    The texts are embedded together, 100 times; figures are medians.
+    """
+    config = settings(context.obj)
+    from opdbus.bench.profile import profile
+    from opdbus.bench.texts import shorts
+    from opdbus.errors import NoModel
+    from opdbus.models import folder
+    from opdbus.models.catalogue import LEVELS
+
+    if config.vector_level == "none":
+        raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")
+    model = folder.load(LEVELS[config.vector_level], config)
+    some = texts or shorts(count or 1)
+    found = asyncio.run(profile(model, config, some, _REQUESTS, operators=operators))
+    if json_:
+        output.as_json(asdict(found))
+    else:
+        _show(found)
+
+
+def _show(found: Profile) -> None:
+    steps = asdict(found.steps)
+    batches, whole = steps.pop("runs"), steps["whole"]
+    print(
+        f"{found.texts} texts, {found.tokens} tokens, in {batches} batches on {found.provider}"
+        f" in {found.precision}"
+    )
+    rows = [(step, f"{spent:.3f}", f"{spent / whole:.0%}") for step, spent in steps.items()]
+    output.table(("step", "ms", "share"), rows)
+    if found.operators:
+        print()
+        shown = [
+            (each.kind, each.count, f"{each.milliseconds:.3f}", f"{each.share:.0%}")
+            for each in found.operators
+        ]
+        output.table(("operator, for one text", "count", "ms", "share"), shown)
