@@ -15,6 +15,11 @@ from typing import Any
 import pytest
 from conftest import EXAMPLE
 from running import Bus, Caller, Running, calling, environment, state_file
+from tiny import write_tiny_model
+
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS, cpu_engines
+from opdbus.models.catalogue import LEVELS
 
 ESCAPE = "\x1b"
 SSHD = "systemd/unit/sshd.service"
@@ -27,7 +32,11 @@ def served(
     """Serve the example to all tests of this file, which change nothing that others see."""
     folder, bus = tmp_path_factory.mktemp("served"), Bus()
     shutil.copytree(tiny_graphs, folder / "state" / "graphs")
-    with Running(folder, bus.address, MODEL=tiny_model, STATE_FILE=EXAMPLE) as daemon:
+    # the level high is there too, low is not
+    models = folder / "models"
+    write_tiny_model(models / LEVELS["high"].folder, seed=5, family="mpnet")
+    ours = {"MODEL": tiny_model, "MODEL_DIR": models, "STATE_FILE": EXAMPLE}
+    with Running(folder, bus.address, **ours) as daemon:
 
         async def wait() -> None:
             async with calling(daemon.bus) as caller:
@@ -68,12 +77,13 @@ def test_status(served: Running) -> None:
     values = as_json(served, "status")
     assert (values["State"], values["Provider"], values["Pending"]) == (
         "ready",
-        "cpu:onnxruntime",
+        cpu_engines()[0],
         0,
     )
     assert values["Count"] == values["Vectorized"] > 60
     shown = ok(served, "status")
-    assert re.search(r"Proof +\d+ nodes on CPUExecutionProvider; vectors within", shown)
+    seen = "vectors within" if values["Precision"] == "fp32" else "cosine to the reference"
+    assert re.search(rf"Proof +\d+ nodes on \w+.*; {seen}", shown)
     assert re.search(r"Fallbacks +none", shown)
 
 
@@ -83,6 +93,48 @@ def test_levels(served: Running) -> None:
     assert rows.keys() == {"none", "low", "medium", "high"}
     assert (rows["medium"]["status"], rows["none"]["dimension"]) == ("loaded", 0)
     assert "medium" in ok(served, "levels")
+
+
+def test_what_the_gate_measured(served: Running) -> None:
+    """Show the grade of each precision that was offered, and which of them serves."""
+    status = as_json(served, "status")
+    offered = PROVIDERS[status["Provider"]].precisions(HERE)
+    rows = [row for row in as_json(served, "levels", "--detail") if row["level"] == "medium"]
+    assert {row["precision"] for row in rows} == (set(offered) if len(offered) > 1 else set())
+    assert [row["precision"] for row in rows if row["chosen"]] == [status["Precision"]] * bool(rows)
+    assert all(row["provider"] == status["Provider"] for row in rows)
+    shown = ok(served, "levels", "--detail").splitlines()
+    assert shown[0].split()[:4] == ["level", "provider", "precision", "chosen"]
+    assert len(shown) >= 1 + len(rows)
+
+
+def test_search_in_another_level_s_order(served: Running) -> None:
+    """Print what was found in the order of the level that was asked for."""
+    plain = as_json(served, "search", "who am i", "-n", "24", "--mode", "vector")
+    hits = as_json(served, "search", "who am i", "-n", "24", "--mode", "vector", "--rerank", "high")
+    assert {hit["path"] for hit in hits} == {hit["path"] for hit in plain}
+    assert [hit["path"] for hit in hits] != [hit["path"] for hit in plain]
+    scores = [hit["score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    levels = {row["level"]: row["status"] for row in as_json(served, "levels")}
+    assert (levels["medium"], levels["high"], levels["low"]) == ("loaded", "loaded", "missing")
+
+
+def test_set_provider(daemons: Callable[..., Running]) -> None:
+    """Have another provider serve, and say in one sentence why one cannot."""
+    with daemons() as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready()
+
+        asyncio.run(wait())
+        for name in reversed(cpu_engines()):
+            assert ok(daemon, "set-provider", name) == ""
+            assert as_json(daemon, "status")["Provider"] == name
+        assert "migraphx cannot run" in fails(daemon, 3, "set-provider", "migraphx")
+        assert "psychic" in fails(daemon, 2, "set-provider", "psychic")
+        assert as_json(daemon, "status")["Provider"] == cpu_engines()[0]
 
 
 def test_search(served: Running) -> None:
@@ -175,8 +227,8 @@ def test_reload_config_and_models(served: Running) -> None:
 def test_help_and_version(served: Running) -> None:
     """Explain every command."""
     listed = ok(served, "--help").partition("Commands:")[2]
-    commands = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
-    assert {"status", "search", "doctor", "daemon", "run"} <= set(commands)
+    commands = re.findall(r"^  ([\w-]+) ", listed, re.MULTILINE)
+    assert {"status", "search", "doctor", "daemon", "run", "set-provider"} <= set(commands)
     for command in commands:
         assert "Usage" in ok(served, command, "--help")
     assert ok(served, "--version").startswith("op-dbus")
@@ -206,7 +258,10 @@ def test_help_and_version(served: Running) -> None:
         (1, ["similar", "a/b/c"], "there is no object a/b/c"),
         (5, ["withdraw", SSHD], "the state file declares it"),
         (2, ["vectorize", "x", "--level", "huge"], "there is no level 'huge'"),
-        (3, ["vectorize", "x", "--level", "high"], "OP_DBUS_VECTOR_LEVEL=high"),
+        (3, ["vectorize", "x", "--level", "low"], "run `op-dbus models pull low`"),
+        (3, ["search", "x", "--rerank", "low"], "run `op-dbus models pull low`"),
+        (2, ["search", "x", "--rerank", "huge"], "there is no level 'huge'"),
+        (2, ["search", "x", "--rerank", "high", "--mode", "lexical"], "not with lexical"),
         (2, ["publish", "bad name!", "/dev/null"], "not JSON"),
         (2, ["publish", "x", "/nonexistent"], "/nonexistent"),
         (2, ["models", "path", "huge"], "there is no level 'huge'"),
