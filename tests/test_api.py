@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import opdbus
+from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ConfigError, InvalidArgs, ModelError, ProviderError, ShuttingDown
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
@@ -59,8 +60,8 @@ def test_texts_to_vectors(embedder: opdbus.Embedder, tiny_model: Path) -> None:
     """Give the model's own vectors of texts, in order."""
     model = folder.read(tiny_model, LEVELS["medium"])
     found = embedder.embed(TEXTS)
-    rows = asyncio.run_coroutine_threadsafe(embedder.engine.tokenize(TEXTS), embedder._loop)
-    ids = [row.ids.tolist() for row in rows.result()]
+    rows = Tokenizer(model.tokenizer, model.shape.max_tokens).encode(TEXTS)
+    ids = [row.ids.tolist() for row in rows]
     expected = reference.forward(model.shape, weights.read(model.weights), ids)
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < 1e-6
