@@ -706,10 +706,10 @@ def test_a_text_that_comes_alone() -> None:
     async def main() -> None:
         lane, solo = Model(), Model()
         async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
-            for number in range(3):
+            for number in range(300):
                 assert (await tested.embed([row(number)])).tolist() == [[number, 3]]
             assert tested.lanes == 2
-        assert (lane.ran, solo.ran) == ([], [[0], [1], [2]])
+        assert (lane.ran, solo.ran) == ([], [[number] for number in range(300)])
         assert solo.threads <= {"model-0", "model-1"}
 
     complete(main())

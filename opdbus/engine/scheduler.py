@@ -221,13 +221,22 @@ class Scheduler:
                 is_alone = self._running == 1 and len(members) == 1 and not len(self._backlog)
             chosen = self._solo if self._solo and is_alone else run
             try:
-                self._on_loop(self._deliver, members, self._attempt(chosen, members))
-            except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
-                self._cope(chosen, members, error)
+                vectors = self._tried(chosen, members)
             finally:
                 with self._wake:
                     self._running -= 1
                     self._wake.notify_all()
+            # only now: who asks again at once must find that nothing else runs
+            if vectors is not None:
+                self._on_loop(self._deliver, members, vectors)
+
+    def _tried(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32] | None:
+        """Run a batch; None where that failed, and what follows from it is done."""
+        try:
+            return self._attempt(run, members)
+        except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
+            self._cope(run, members, error)
+            return None
 
     def _next_batch(self) -> list[Member]:
         """Take rows to run: few of them are divided among the lanes that idle."""
