@@ -4,6 +4,7 @@
 #   make run ONCE=1   the same, ending after the searches
 #   make test         ruff, mypy and pytest: exactly what CI runs
 #   make bench        the figures in the README, into benchmarks/results/
+#   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make install      a virtual environment under PREFIX, and the command op-dbus
 #   make clean        remove what the others made in this folder
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: run test bench peers install clean
+.PHONY: run test bench bench-engine peers install clean
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -28,6 +29,10 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/report.py
+
+bench-engine: $(READY) peers
+	$(BIN)/op-dbus bench --peers --venvs "$(PEERS)" --random --long \
+		--json benchmarks/results/$$(date -u +%F)-engine.json --chart benchmarks/results
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 

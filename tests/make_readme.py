@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from opdbus import config
+from opdbus.bench import contenders, report, table
+from opdbus.bench.figures import EngineFigures
+from opdbus.bench.report import Comparison
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -16,7 +19,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 def generated() -> str:
     """Give the README with its generated parts as they must be."""
     text = README.read_text(encoding="utf-8")
-    for name, make in (("settings", settings), ("figures", figures), ("map", module_map)):
+    for name, make in PARTS.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         part = make()
         text, count = re.subn(
@@ -63,7 +66,7 @@ With {objects:,} objects and the medium model:
 
 def figures() -> str:
     """Make the tables of the newest committed benchmark report."""
-    newest = max(RESULTS.glob("*.json"))
+    newest = max(RESULTS.glob("????-??-??.json"))
     report = json.loads(newest.read_text(encoding="utf-8"))
     quality, scale, machine = report["quality"], report["scale"], report["machine"]
     return _FIGURES.format(
@@ -103,6 +106,106 @@ def _scale_rows(scale: dict) -> list[tuple[str, str]]:
     ]
 
 
+_ENGINE = """\
+From `benchmarks/results/{file}`; `make bench-engine` makes such a report. Measured on {machine}.
+
+{parts}"""
+_NO_ENGINE = "No report of `make bench-engine` is committed yet."
+_BATCHES = (1, 8, 32, 256)
+
+
+def engine(results: Path = RESULTS) -> str:
+    """Make the tables of the newest committed report of `op-dbus bench`."""
+    newest = max(results.glob("*-engine.json"), default=None)
+    if newest is None:
+        return _NO_ENGINE
+    found = report.from_json(newest.read_text(encoding="utf-8"))
+    parts = [part for figures in found.engines for part in _engine_parts(figures)]
+    parts += [
+        part
+        for comparison in found.comparisons
+        for part in [
+            *(_compared(comparison, texts) for texts in comparison.tokens),
+            *_chart(comparison.level, results),
+        ]
+    ]
+    return _ENGINE.format(file=newest.name, machine=table.headline(found), parts="\n\n".join(parts))
+
+
+def _chart(level: str, results: Path) -> list[str]:
+    path = results / f"peers-{level}.svg"
+    alt = f"Texts a second by {level}: op-dbus and its peers"
+    return [f"![{alt}](benchmarks/results/{path.name})"] if path.is_file() else []
+
+
+def _engine_parts(found: EngineFigures) -> list[str]:
+    """Make what is known of one model on one provider; nothing where it failed."""
+    if not found.rates:
+        return []
+    title = f"{found.level.capitalize()} ({found.model}), {found.precision} on `{found.provider}`"
+    part = _table(("", ""), _engine_rows(found))
+    return [f"{title}:", part, *_precisions(found)]
+
+
+def _engine_rows(found: EngineFigures) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for texts, tokens in (found.tokens or {}).items():
+        best = max(rate.rate for rate in found.rates if rate.texts == texts)
+        rows.append((f"{texts} texts of {tokens:.0f} tokens", f"{best:,.0f} a second"))
+    for each in found.latencies:
+        name = "a single text" if each.texts == 1 else f"{each.texts} texts"
+        where = ", beside a bulk stream" if each.beside_bulk else ""
+        points = f"p50 {each.p50:.1f} ms, p95 {each.p95:.1f} ms, p99 {each.p99:.1f} ms"
+        rows.append((f"{name} of {each.tokens:.0f} tokens{where}", points))
+    for each in found.streams:
+        spent = f"{each.microseconds_per_text:,.0f} us a text, {each.rss / 2**20:.0f} MiB"
+        rows.append((f"{each.count:,} texts streamed", spent))
+    if found.ceiling:
+        reached = f"{found.best_gflops:,.0f} of {found.ceiling.gflops:,.0f} GFLOP/s"
+        share = f"{reached} ({found.share:.0%})"
+        rows.append(("arithmetic, of what bare matrix products reach", share))
+    if found.one_cpu:
+        rows.append(("on one processor, of the best threads by hand", f"{found.one_cpu.share:.0%}"))
+    return rows
+
+
+def _precisions(found: EngineFigures) -> list[str]:
+    """Make the table of what the accuracy gate saw."""
+    if not found.gate:
+        return []
+    heads = ("precision", "cosine to fp32, mean", "least", "retrieval MRR", "texts/s", "")
+    rows = []
+    for grade in found.gate["grades"]:
+        chosen = "chosen" if grade["precision"] == found.gate["chosen"] else grade["refused"]
+        cosines = (f"{grade[key]:.4f}" for key in ("mean_cosine", "min_cosine"))
+        rate = f"{grade['texts_per_second']:,.0f}"
+        rows.append((grade["precision"], *cosines, f"{grade['rank']:.4f}", rate, chosen))
+    return [_table(heads, rows)]
+
+
+def _compared(found: Comparison, texts: str) -> str:
+    """Make the table of everybody's texts a second, by texts a call and at the best."""
+    batches = [n for n in _BATCHES if n in found.of(contenders.OURS, texts, whole=False)]
+    ratios = {each.contender: each.best for each in found.ratios() if each.texts == texts}
+    rows = []
+    for entry in found.entries:
+        rates = found.of(entry.name, texts, whole=False)
+        cells = [f"{rates[batch]:,.0f}" if batch in rates else "-" for batch in batches]
+        best = found.best(entry.name, texts)
+        ratio = f"{ratios[entry.name]:.2f}x" if entry.name in ratios else ""
+        whole = f"{best:,.0f}" if best else "failed"
+        rows.append((entry.name, entry.precision, *cells, whole, ratio))
+    heads = ("texts/s by texts a call", "precision", *map(str, batches), "best", "op-dbus is")
+    title = f"{found.model}, {texts} texts of {found.tokens[texts]:.0f} tokens:"
+    return f"{title}\n\n{_table(heads, rows)}"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(heads), *map(list, rows)]
+    written = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([written[0], "|" + "---|" * len(lines[0]), *written[1:]])
+
+
 def module_map() -> str:
     """List every module with its first line."""
     lines = []
@@ -114,6 +217,8 @@ def module_map() -> str:
         lines.append(f"    {name:<32} {first}")
     return "\n".join(lines)
 
+
+PARTS = {"settings": settings, "figures": figures, "engine": engine, "map": module_map}
 
 if __name__ == "__main__":
     README.write_text(generated(), encoding="utf-8")

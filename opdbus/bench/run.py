@@ -39,7 +39,7 @@ LONG: Final = 100_000
 _QUICK_CEILING: Final = (64,), 0.02
 # Texts of each kind and batch sizes of a comparison: in full, of random shapes, and quick.
 _COMPARED: Final = {FULL: (256, BATCHES), SHAPE: (64, (1, 8, 32)), QUICK: (16, (1, 8))}
-# One word is the same whatever the tokenizer's level: all of them have BERT's.
+# The level whose tokenizer models with random weights are given: theirs has the same words.
 _TOKENIZER_OF: Final = "medium"
 
 
@@ -68,7 +68,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class Measured:
     """A model that is measured with, and how much."""
 
     subject: Subject
@@ -83,16 +83,14 @@ def bench(wish: Wish, setting: Setting, tell: Tell) -> Report:
     Raises InvalidArgs and ModelError if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
-        models = _models(wish, setting.config, Path(scratch))
-        engines = [
-            found for model in models for found in _engines(model, wish, setting.config, tell)
-        ]
-        comparisons = [_compared(model, setting, tell) for model in models if wish.peers]
+        found = models(wish, setting.config, Path(scratch))
+        engines = [each for model in found for each in _engines(model, wish, setting.config, tell)]
+        comparisons = [_compared(model, setting, tell) for model in found if wish.peers]
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     return Report(today, __version__, machine.describe(), tuple(comparisons), tuple(engines))
 
 
-def _models(wish: Wish, config: Config, scratch: Path) -> list[_Measured]:
+def models(wish: Wish, config: Config, scratch: Path) -> list[Measured]:
     """Find the models, and make those with random weights."""
     unknown = set(wish.levels) - LEVELS.keys()
     if unknown:
@@ -111,7 +109,7 @@ def _models(wish: Wish, config: Config, scratch: Path) -> list[_Measured]:
     return found
 
 
-def _model(level: str, wish: Wish, config: Config, place: Path) -> _Measured:
+def _model(level: str, wish: Wish, config: Config, place: Path) -> Measured:
     try:
         # a folder that is set belongs to the level that is set
         model = folder.load(LEVELS[level], config)
@@ -121,9 +119,9 @@ def _model(level: str, wish: Wish, config: Config, place: Path) -> _Measured:
         tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / folder.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
         subject = Subject(level, f"{LEVELS[level].folder}'s shape, random weights", made)
-        return _Measured(subject, place, random=True, effort=_effort(wish, SHAPE))
+        return Measured(subject, place, random=True, effort=_effort(wish, SHAPE))
     subject = Subject(level, model.name, model.folder)
-    return _Measured(subject, place, random=False, effort=_effort(wish, FULL))
+    return Measured(subject, place, random=False, effort=_effort(wish, FULL))
 
 
 def _effort(wish: Wish, usual: Effort) -> Effort:
@@ -133,7 +131,7 @@ def _effort(wish: Wish, usual: Effort) -> Effort:
     return replace(effort, rounds=wish.rounds or effort.rounds)
 
 
-def _engines(model: _Measured, wish: Wish, config: Config, tell: Tell) -> Iterator[EngineFigures]:
+def _engines(model: Measured, wish: Wish, config: Config, tell: Tell) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
     rows, seconds = _QUICK_CEILING if wish.quick else (ceiling.ROWS, ceiling.SECONDS)
     task = Task(
@@ -155,7 +153,7 @@ def _accelerators() -> list[str]:
     return [name for name in names if api.Embedder.is_available(name)][:1]
 
 
-def _compared(model: _Measured, setting: Setting, tell: Tell) -> Comparison:
+def _compared(model: Measured, setting: Setting, tell: Tell) -> Comparison:
     key = next((e for e in (SHAPE, QUICK) if e.texts == model.effort.texts), FULL)
     count, batches = _COMPARED[key]
     kinds = {"object": texts.objects(count), "short": texts.shorts(count)}

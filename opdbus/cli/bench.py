@@ -58,8 +58,10 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     if file:
         Path(file).write_text(report.to_json(), encoding="utf-8")
     console = _console()
-    for drawn in table.everything(report):
-        console.print(drawn)
+    with console.capture() as captured:
+        console.print(*table.everything(report), sep="\n")
+    for line in captured.get().splitlines():
+        print(line.rstrip())
     if chart:
         _draw(report, Path(chart))
 
