@@ -28,6 +28,7 @@ TINY = Arithmetic(layers=2, hidden=32, wide=64)
 def environ(here: Path, model: Path) -> dict[str, str]:
     """Give an environment with the tiny model and no bus."""
     chosen = {"OP_DBUS_MODEL": str(model), "OP_DBUS_PRECISION": "fp32", "HOME": str(here)}
+    chosen["TMPDIR"] = str(here)
     return environment("unix:path=/nonexistent", here / "state", chosen)
 
 
@@ -116,8 +117,11 @@ def test_readme_takes_the_report(benched: tuple[report.Report, str], tmp_path: P
     assert "(benchmarks/results/peers-medium.svg)" in text
 
 
-def test_interrupted_bench_leaves_nobody(tmp_path: Path, tiny_model: Path) -> None:
-    """End with its own code on Ctrl-C, and end the child that measures."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_bench_leaves_nothing(
+    tmp_path: Path, tiny_model: Path, number: signal.Signals, code: int
+) -> None:
+    """End with its own code on Ctrl-C, and end the child that measures and its files."""
     with subprocess.Popen(
         [sys.executable, "-m", "opdbus", "bench", "--quick"],
         env=environ(tmp_path, tiny_model),
@@ -128,8 +132,9 @@ def test_interrupted_bench_leaves_nobody(tmp_path: Path, tiny_model: Path) -> No
         assert bench.stderr
         assert "loading" in bench.stderr.readline()
         child = child_of(bench)
-        bench.send_signal(signal.SIGINT)
-        assert bench.wait(timeout=30) == 130
+        bench.send_signal(number)
+        assert bench.wait(timeout=30) == code
+    assert not list(tmp_path.glob("op-dbus-bench-*"))
     assert not Path(f"/proc/{child}").exists()
 
 

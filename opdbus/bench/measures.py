@@ -31,8 +31,8 @@ _HUNDRED_CALLS: Final = 20
 _PAUSE_SECONDS: Final = 0.01
 # Shorter streams are measured as often as rates are: they end too soon to be sure of.
 _SHORT_STREAM: Final = 2000
-# When a stream has taken more texts than this, the first of them are on their way.
-_FLOWS: Final = 5000
+# While one stream of the bulk work ends and begins again, the other's texts wait.
+_BULK_STREAMS: Final = 2
 # Different texts of one length that are asked in turn.
 _ASKED: Final = 64
 
@@ -46,6 +46,8 @@ class Effort:
     rounds: int
     singles: int
     streams: tuple[int, ...]
+    # texts of each stream beside which single ones are asked; the last ones are waited for
+    bulk: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Late
     for tokens, some in singles.items():
         calls = [[text] for text in islice(cycle(some), effort.singles)]
         yield _latency(embedder, calls, tokens, beside_bulk=False)
-    with _bulk(embedder, texts):
+    with _bulk(embedder, texts, effort.bulk):
         for tokens, some in singles.items():
             calls = [[text] for text in islice(cycle(some), effort.singles)]
             yield _latency(embedder, calls, tokens, beside_bulk=True)
@@ -121,31 +123,30 @@ def _latency(
 
 
 @contextmanager
-def _bulk(embedder: Embedder, texts: Texts) -> Iterator[None]:
-    """Stream the longest kind of texts on another thread meanwhile."""
+def _bulk(embedder: Embedder, texts: Texts, count: int) -> Iterator[None]:
+    """Stream the longest kind of texts on other threads meanwhile, again and again."""
     longest = max(texts.kinds, key=lambda kind: fmean(texts.lengths[kind]))
     stop, flows = threading.Event(), threading.Event()
 
     def some() -> Iterator[str]:
-        for number, text in enumerate(cycle(texts.kinds[longest])):
-            if number > _FLOWS:
-                flows.set()
-            yield text
+        yield from islice(cycle(texts.kinds[longest]), count)
+        flows.set()
 
     def stream() -> None:
-        for _ in embedder.stream(some()):
-            if stop.is_set():
-                # what is on its way is cancelled
-                return
+        while not stop.is_set():
+            for _ in embedder.stream(some()):
+                pass
 
-    thread = threading.Thread(target=stream, daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(_BULK_STREAMS)]
+    for thread in threads:
+        thread.start()
     flows.wait()
     try:
         yield
     finally:
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 def streams(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Stream]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
 # Of random weights only the shape is of interest, and the high one is slow.
-SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, ())
-QUICK: Final = Effort(32, (1, 16), 1, 20, (100, 400))
+SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, (), bulk=128)
+QUICK: Final = Effort(32, (1, 16), 1, 20, (100, 400), bulk=128)
 LONG: Final = 100_000
 _QUICK_CEILING: Final = (64,), 0.02
 # Texts of each kind and batch sizes of a comparison: in full, of random shapes, and quick.

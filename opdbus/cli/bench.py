@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +43,8 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     Takes minutes, which should be quiet ones. With --peers, sentence-transformers, fastembed and
     infinity are measured in the same run, on the same texts.
     """
+    # files and processes are put away first
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     config = settings(context.obj)
     # the engine takes a third of a second to import
     from opdbus.bench import table
