@@ -28,7 +28,14 @@ from opdbus.errors import AccessDenied
 
 OBJECT_PATH = "/org/opdbus/state/systemd/unit/sshd_2eservice"
 PATHS = {VECTORIZER: ROOT_PATH, STATE: STATE_PATH, OBJECT: OBJECT_PATH}
-_SAMPLES: dict[str, Any] = {"s": "x", "as": ["x"], "u": 1, "o": OBJECT_PATH, "ao": [OBJECT_PATH]}
+_SAMPLES: dict[str, Any] = {
+    "h": "a file",
+    "s": "x",
+    "as": ["x"],
+    "u": 1,
+    "o": OBJECT_PATH,
+    "ao": [OBJECT_PATH],
+}
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 # run as another user: each line is a call, each answer the name of its error
 # a user that is neither root nor whoever runs the tests
@@ -42,7 +49,10 @@ async def ask():
     async with Connection(sys.argv[1]) as connection:
         for line in sys.stdin:
             try:
-                await connection.call("org.opdbus", *json.loads(line))
+                call = json.loads(line)
+                with open("/dev/null") as file:
+                    call = [file if value == "a file" else value for value in call]
+                    await connection.call("org.opdbus", *call)
                 print("allowed", flush=True)
             except RemoteError as error:
                 print(error.name, flush=True)

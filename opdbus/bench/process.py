@@ -32,6 +32,7 @@ _ENVIRONMENT: Final = {
     "INFINITY_ANONYMOUS_USAGE_STATS": "0",
 }
 _MAX_COMPLAINT: Final = 300
+_LAST_WORDS_SECONDS: Final = 2.0
 
 
 class ContenderFailed(Exception):
@@ -123,6 +124,9 @@ class Process:
             raise ContenderFailed(self._why_gone()) from None
 
     def _why_gone(self) -> str:
+        # one that goes by itself may still be about to say why
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_LAST_WORDS_SECONDS)
         self._child.kill()
         code = self._child.wait()
         self._stderr.seek(0)

@@ -8,6 +8,7 @@ imports the standard library only. Requests are {"load": ...}, {"measure": ...} 
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import platform
@@ -115,6 +116,9 @@ def own_stdout() -> TextIO:
     """Keep the pipe for replies; what libraries print goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    # what it says last must not be lost in a buffer when it dies
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     return replies
 
 
