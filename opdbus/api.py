@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 # Texts of a stream that are on their way together: enough of each length to fill batches with.
-_WINDOW: Final = 4096
+_WINDOW: Final = 2048
 _WINDOWS: Final = 2
 # Few, so that a single text never waits long for a thread of the tokenizer's.
 _TOKENIZED_AT_ONCE: Final = 256

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TEXTS = ["network name server", "", "mail", "disk " * 60, "mail", "a b c d"]
 # what one window of a stream holds
-WINDOW = 4096
+WINDOW = 2048
 
 
 @pytest.fixture
