@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus import __version__, config, log
+from opdbus import __version__, config, log, status, systemd
 from opdbus.bus import paths
 from opdbus.bus.authorization import Authorizer
 from opdbus.bus.bulk import Bulk
@@ -19,18 +20,19 @@ from opdbus.bus.connection import Connection
 from opdbus.bus.dispatch import Dispatcher
 from opdbus.bus.faces import StateFace
 from opdbus.bus.jobs import Jobs
+from opdbus.bus.log_control import LogControlFace
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.signals import Announcer
 from opdbus.bus.tree import Tree
 from opdbus.bus.vectorizer import VectorizerFace
-from opdbus.config import ENGINE_SETTINGS
 from opdbus.engine.engines import Engines
-from opdbus.errors import BusError, ConfigError, NoModel, OpDbusError
+from opdbus.errors import BusError, NoModel, OpDbusError
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.rerank import Reranker
+from opdbus.reload import Reloader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
+    from opdbus.index.events import Event
+    from opdbus.log import Log
+    from opdbus.systemd import Systemd
 
 logger = structlog.get_logger()
 
@@ -51,11 +56,13 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
 
     Threads may still run then, which parse or compute for nobody: end the process at once.
     """
+    load = partial(config.load, environ, flags)
     try:
-        daemon = Daemon(lambda: config.load(environ, flags))
-        log.configure(daemon.settings, environ)
-        # never closed: that would wait for those threads
-        asyncio.Runner().run(daemon.run())
+        settings = load()
+        with closing(log.configure(settings, environ)) as lines:
+            daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
+            # never closed: that would wait for those threads
+            asyncio.Runner().run(daemon.run())
     except OpDbusError as error:
         print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
         return error.exit_code
@@ -65,15 +72,14 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
 class Daemon:
     """All parts of op-dbus, wired; `run` is its whole life."""
 
-    def __init__(self, load: Callable[[], Config]) -> None:
+    def __init__(
+        self, settings: Config, load: Callable[[], Config], lines: Log, service: Systemd
+    ) -> None:
+        self._config = settings
         self._load = load
-        self._config = load()
+        self._log = lines
+        self._systemd = service
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    @property
-    def settings(self) -> Config:
-        """The settings as they were last read."""
-        return self._config
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -83,7 +89,7 @@ class Daemon:
         logger.info("starting", version=__version__, pid=os.getpid())
         self._hung_up = asyncio.Event()
         async with _signals(self._hung_up) as stopped:
-            await _until_first_ends(stopped.wait(), self._live())
+            await _until_first_ends(stopped.wait(), self._live(), self._systemd.watched())
         logger.info("stopped")
 
     async def _live(self) -> None:
@@ -99,15 +105,17 @@ class Daemon:
         memory, connection = self._memory, self._connection
         finder = Finder(memory, Reranker(self._engines))
         self._announcer = Announcer(connection)
-        memory.notify = self._announcer.announce
+        memory.notify = self._take_event
         self._declared = Declared(self._config.state_file, memory)
+        self._reloader = Reloader(self._load, self._engines, self._declared, self._systemd)
         jobs = Jobs(self._announcer.tell)
         jobs.on_change = self._refresh_soon
         self._vectorizer = VectorizerFace(
-            self._engines, memory, self._declared, Bulk(jobs), self._reload
+            self._engines, memory, self._declared, Bulk(jobs), self._reloader.reload
         )
         self._state = StateFace(memory, finder, self._declared)
-        self._tree = Tree(self._vectorizer, self._state, memory, finder, jobs)
+        log_control = LogControlFace(self._log)
+        self._tree = Tree(self._vectorizer, self._state, log_control, memory, finder, jobs)
         self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
 
     async def _serve(self) -> None:
@@ -117,12 +125,19 @@ class Daemon:
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
         logger.info("serving", bus=self._config.bus, name=BUS_NAME)
+        self._systemd.describe = self._describe
+        self._systemd.ready()
         try:
             await _until_first_ends(
-                self._connection_lost(), self._think(), self._declare(), self._heed_hang_ups()
+                self._connection_lost(),
+                self._think(),
+                self._declare(),
+                self._reloader.heed(self._hung_up),
             )
         finally:
             logger.info("stopping")
+            self._systemd.stopping()
+            self._announcer.flush()
             await self._dispatcher.stop()
             await _cancel(self._tasks)
 
@@ -134,8 +149,12 @@ class Daemon:
             )
             await asyncio.Event().wait()
         await self._engines.start()
-        threshold = self._config.drift_threshold
-        await Indexer(self._memory, threshold, on_fault=self._remember_fault).run()
+        await Indexer(
+            self._memory,
+            self._config.drift_threshold,
+            on_fault=self._remember_fault,
+            on_progress=self._systemd.renew,
+        ).run()
 
     async def _engine_changed(self, embedder: Embedder | None, reason: str) -> None:
         """Serve with another engine from now on, or with none until there is one."""
@@ -158,47 +177,29 @@ class Daemon:
             self._announcer.provider_changed(proven.provider.name, reason)
         await self._refresh()
 
-    async def _reload(self) -> None:
-        """Read the settings and the state file again; a fault in either leaves what was."""
-        await self._read_settings()
-        await self._declared.load()
-
-    async def _read_settings(self) -> None:
-        """Read the settings again, and serve with another engine where they ask for one."""
-        settings = self._load()
-        changed = settings.differing(self._config)
-        if changed & set(ENGINE_SETTINGS):
-            if "none" in {settings.vector_level, self._config.vector_level}:
-                raise ConfigError("the level none begins and ends with a start: restart op-dbus")
-            await self._engines.switch(settings)
-        if rest := changed - set(ENGINE_SETTINGS):
-            names = ", ".join(sorted(config.BY_KEY[key].variable for key in rest))
-            logger.warning("settings wait for a restart", settings=names)
-        self._config = settings
-
     async def _declare(self) -> None:
         """Keep the state file taken in."""
         self._declared.on_change = self._refresh_soon
         await self._declared.watch()
 
-    async def _heed_hang_ups(self) -> None:
-        """Read settings and state file again after each SIGHUP."""
-        while True:
-            await self._hung_up.wait()
-            self._hung_up.clear()
-            logger.info("reloading", reason="SIGHUP")
-            try:
-                await self._read_settings()
-            except OpDbusError as error:
-                logger.error("settings not reloaded", reason=str(error))  # noqa: TRY400 -- a sentence, no traceback
-            await self._declared.try_load()
-
     async def _connection_lost(self) -> None:
         await self._connection.closed()
+        logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 
+    def _describe(self) -> str:
+        return status.sentence(
+            self._vectorizer.state(), self._memory, self._engines, self._declared
+        )
+
+    def _take_event(self, event: Event) -> None:
+        """Tell the bus, and whoever looks at the service's status."""
+        self._announcer.announce(event)
+        self._systemd.renew()
+
     async def _refresh(self) -> None:
-        """Tell the bus about properties that have changed."""
+        """Tell about properties that have changed."""
+        self._systemd.renew()
         await self._announcer.refresh(paths.ROOT, self._vectorizer)
         await self._announcer.refresh(paths.STATE, self._state)
 

@@ -4,57 +4,187 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from opdbus import journal
+from opdbus.errors import InvalidArgs
+from opdbus.journal import Journal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
-    from typing import Any, TextIO
+    from pathlib import Path
+    from typing import Any, NoReturn, TextIO
 
     from opdbus.config import Config
 
-# syslog priorities, as sd-daemon(3) reads them at the start of a line
-_PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+JOURNAL: Final = "journal"
+CONSOLE: Final = "console"
+# syslog's priorities, as sd-daemon(3) reads them at the start of a line
+_PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+# syslog's words for the least important line to write, and what that is in ours
+_LEVELS: Final = {
+    "emerg": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "crit": logging.CRITICAL,
+    "err": logging.ERROR,
+    "warning": logging.WARNING,
+    "notice": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_OUTSIDE_A_NAME = re.compile(r"[^a-z0-9]+")
+_MAX_NAME: Final = 64
 
 
-def configure(config: Config, environ: Mapping[str, str], stream: TextIO = sys.stderr) -> None:
-    """Send every log line to `stream` in the configured format."""
+class Log:
+    """Where log lines go and how important they must be; a change counts from the next line on."""
+
+    def __init__(self, level: str, form: str, stream: TextIO, journal: Journal | None) -> None:
+        self._level = level
+        self._form = form
+        self._stream = stream
+        self._journal = journal
+        self._target = JOURNAL if journal and form == JOURNAL else CONSOLE
+        self._apply()
+
+    @property
+    def level(self) -> str:
+        """The least important line that is written, as syslog calls it."""
+        return self._level
+
+    @property
+    def target(self) -> str:
+        """Where lines go: `journal` or `console`, which is the standard error stream."""
+        return self._target
+
+    def set_level(self, level: str) -> None:
+        """Write from another level on; raises InvalidArgs."""
+        if level not in _LEVELS:
+            raise InvalidArgs(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
+        self._level = level
+        self._apply()
+
+    def set_target(self, target: str) -> None:
+        """Write elsewhere; raises InvalidArgs."""
+        if target not in (targets := [CONSOLE, JOURNAL] if self._journal else [CONSOLE]):
+            raise InvalidArgs(
+                f"op-dbus cannot log to {target!r} here: it can to {' and '.join(targets)}"
+            )
+        self._target = target
+        self._apply()
+
+    def close(self) -> None:
+        """Write what waits to be written."""
+        if self._journal:
+            self._journal.close()
+
+    def _apply(self) -> None:
+        level = _LEVELS[self._level]
+        shared: list[structlog.types.Processor] = [
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+        ]
+        structlog.configure(
+            processors=shared + self._ending(),
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+            logger_factory=structlog.PrintLoggerFactory(self._stream),
+            cache_logger_on_first_use=False,
+        )
+        # Libraries that use logging (dbus-fast, asyncio) say only what an operator must know.
+        root = logging.getLogger()
+        root.setLevel(max(level, logging.WARNING))
+        if not any(isinstance(handler, _Library) for handler in root.handlers):
+            root.addHandler(_Library())
+
+    def _ending(self) -> list[structlog.types.Processor]:
+        if self._journal and self._target == JOURNAL:
+            return [_Entries(self._journal)]
+        if self._form == JOURNAL:
+            return [_journal_line]
+        if self._form == "json":
+            stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+            return [stamp, structlog.processors.JSONRenderer()]
+        clock = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        colors = self._stream.isatty()
+        return [clock, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)]
+
+
+def configure(
+    config: Config,
+    environ: Mapping[str, str],
+    stream: TextIO = sys.stderr,
+    socket: Path = journal.SOCKET,
+) -> Log:
+    """Send every log line to `stream` in the configured format, or to the journal at `socket`."""
     chosen = config.log_format
     if chosen == "auto":
-        chosen = "journal" if _is_journal(environ, stream) else "console"
-    shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=shared + _ending(chosen, colors=stream.isatty()),
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[config.log_level.upper()]
-        ),
-        logger_factory=structlog.PrintLoggerFactory(stream),
-        cache_logger_on_first_use=False,
-    )
-    # Libraries that use logging (dbus-fast, asyncio) say only what an operator must know.
-    logging.basicConfig(level=logging.WARNING, stream=stream, format="%(name)s: %(message)s")
+        chosen = JOURNAL if _is_journal(environ, stream) else CONSOLE
+    level = {"error": "err"}.get(config.log_level, config.log_level)
+    return Log(level, chosen, stream, Journal(socket) if socket.is_socket() else None)
 
 
-def _ending(chosen: str, *, colors: bool) -> list[structlog.types.Processor]:
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
-    if chosen == "json":
-        return [stamp, structlog.processors.JSONRenderer()]
-    if chosen == "journal":
-        return [_journal_line]
-    clock = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-    return [clock, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=24)]
+class _Library(logging.Handler):
+    """Makes a library's line one of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, with the name of who said it."""
+        structlog.get_logger().log(
+            record.levelno,
+            "library said",
+            library=record.name,
+            text=record.getMessage(),
+            exc_info=record.exc_info,
+        )
+
+
+class _Entries:
+    """The last step of a line on its way to the journal: an entry with a field for each."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __call__(
+        self,
+        _logger: Any,  # noqa: ANN401 -- structlog's signature
+        level: str,
+        event: MutableMapping[str, Any],
+    ) -> NoReturn:
+        """Send it."""
+        self._journal.send(_entry(level, event))
+        raise structlog.DropEvent
+
+
+def _entry(level: str, event: MutableMapping[str, Any]) -> Mapping[str, str]:
+    """Give the fields of a journal entry, systemd.journal-fields(7) and our own."""
+    del event["level"]
+    name = str(event.pop("event"))
+    trace = [event["exception"]] if "exception" in event else []
+    facts = {key: value for key, value in event.items() if key != "exception"}
+    shown = structlog.processors.LogfmtRenderer()(None, level, facts)
+    known = journal.MESSAGE_IDS.get(name)
+    return {
+        "MESSAGE": "\n".join([f"{name} {shown}".rstrip(), *trace]),
+        "PRIORITY": str(_PRIORITY.get(level, _PRIORITY["info"])),
+        "SYSLOG_IDENTIFIER": journal.IDENTIFIER,
+        **({"MESSAGE_ID": known} if known else {}),
+        "OPDBUS_EVENT": _slug(name),
+        **{f"OPDBUS_{_slug(key).upper()}"[:_MAX_NAME]: str(value) for key, value in event.items()},
+    }
+
+
+def _slug(name: str) -> str:
+    return _OUTSIDE_A_NAME.sub("_", name.lower()).strip("_")
 
 
 def _journal_line(_logger: Any, level: str, event: MutableMapping[str, Any]) -> str:  # noqa: ANN401 -- structlog's signature
     event.pop("level", None)
     fields = structlog.processors.LogfmtRenderer(key_order=["event"])(_logger, level, event)
-    return f"<{_PRIORITY.get(level, 6)}>{fields}"
+    return f"<{_PRIORITY.get(level, _PRIORITY['info'])}>{fields}"
 
 
 def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:

@@ -10,17 +10,19 @@ import pytest
 from opdbus import errors
 from opdbus.bus import contract, names
 from opdbus.bus.authorization import ACTIONS
-from opdbus.bus.connection import split
 from opdbus.bus.dispatch import snake
 from opdbus.bus.faces import ObjectFace, StateFace
 from opdbus.bus.jobs import JobFace
+from opdbus.bus.log_control import LogControlFace
 from opdbus.bus.vectorizer import VectorizerFace
+from opdbus.bus.wire import split
 
 FACES = {
     names.VECTORIZER: VectorizerFace,
     names.STATE: StateFace,
     names.OBJECT: ObjectFace,
     names.JOB: JobFace,
+    names.LOG_CONTROL: LogControlFace,
 }
 FILES = sorted(
     Path(str(file))
@@ -55,7 +57,7 @@ def test_xml_is_as_the_specification_says(file: Path) -> None:
     for method in root.iter("method"):
         assert {arg.get("direction") for arg in method.iter("arg")} <= {"in", "out"}
         assert all(arg.get("name") for arg in method.iter("arg"))
-    assert {element.get("access") for element in root.iter("property")} <= {"read"}
+    assert {element.get("access") for element in root.iter("property")} <= {"read", "readwrite"}
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)

@@ -13,8 +13,8 @@ from conftest import ROOT
 PACKAGE = ROOT / "opdbus"
 # A room may import itself and the rooms before it.
 ROOMS = (
-    "errors config log state glossary text models engine api index bus http bench daemon doctor"
-    " client cli"
+    "errors config journal log state glossary text models engine api index bus http bench systemd"
+    " status reload daemon doctor client cli"
 ).split()
 # These two are outside: they talk to the daemon, and know little of the house.
 MAY_IMPORT = {
@@ -201,13 +201,17 @@ def reads_environment(node: ast.AST) -> bool:
 
 def test_environment_is_read_at_the_entry_only() -> None:
     """Name os.environ at the two doors only: all else is given what it needs."""
-    # ONNX Runtime can be told only so, also where it was not the command line that began.
-    telling = 'os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")'
+    excused = {
+        # ONNX Runtime can be told only so, also where it was not the command line that began
+        'os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")',
+        # what a child inherits is no setting: all of it, less what is ours alone
+        "inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}",
+    }
     users = set()
     for path in FILES:
         lines = path.read_text(encoding="utf-8").splitlines()
         for node in ast.walk(ast.parse("\n".join(lines))):
-            if reads_environment(node) and lines[node.lineno - 1].strip() != telling:
+            if reads_environment(node) and lines[node.lineno - 1].strip() not in excused:
                 users.add(room_of(name_of(path)))
     assert users == {"cli", "api"}
 

@@ -16,10 +16,12 @@ from opdbus import config, log
 @pytest.fixture(autouse=True)
 def _configuration_of_others() -> Iterator[None]:
     """Give logging back as it was found."""
-    before, handlers = structlog.get_config(), logging.getLogger().handlers[:]
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     yield
     structlog.configure(**before)
-    logging.getLogger().handlers[:] = handlers
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def lines(format_: str, level: str = "info") -> list[str]:

@@ -11,6 +11,8 @@ from opdbus.errors import UnknownObject
 ROOT: Final = "/org/opdbus"
 STATE: Final = "/org/opdbus/state"
 JOBS: Final = "/org/opdbus/job"
+# where systemctl looks for it
+LOG_CONTROL: Final = "/org/freedesktop/LogControl1"
 
 _PLAIN: Final = string.ascii_letters + string.digits
 # each byte, read as Latin-1, that is not itself in a path

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import contract, names, paths
-from opdbus.bus.connection import Typed
 from opdbus.bus.standard import PROPERTIES
+from opdbus.bus.wire import Typed
 from opdbus.index.events import Changed, Vectorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from opdbus.bus.connection import Connection, Plain
+    from opdbus.bus.connection import Connection
     from opdbus.bus.dispatch import Face
+    from opdbus.bus.wire import Plain
+    from opdbus.index.catalogue import Change, Thing
     from opdbus.index.events import Event
 
 # A signal that tells of more objects than this is sent in parts, so that none is ever large.
 MAX_CHANGES: Final = 500
-MAX_BYTES: Final = 256 << 10
+MAX_BYTES: Final = 64 << 10
+# Changes that come faster than this are told together: whoever publishes one object a call would
+# otherwise fill the queue of everyone who listens.
+MERGE_SECONDS: Final = 0.05
+# What two changes of a thing are together, where that is not the second one; None: nothing.
+_TOGETHER: Final[Mapping[tuple[Change, Change], Change | None]] = {
+    ("added", "changed"): "added",
+    ("added", "removed"): None,
+    ("removed", "added"): "changed",
+}
 
 
 class Announcer:
@@ -27,18 +39,39 @@ class Announcer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._told: dict[str, Mapping[str, Plain]] = {}
+        self._changes: dict[Thing, Change] = {}
+        self._generation = 0
+        self._pause: asyncio.TimerHandle | None = None
 
     def announce(self, event: Event) -> None:
-        """Send the signal of what happened in the memory."""
+        """Send the signal of what happened in the memory: of a change at once, or with the next."""
         if isinstance(event, Changed):
-            changes = [(paths.of(*thing), what) for thing, what in event.changes.items()]
-            for part in _parts(changes):
-                self._state("Changed", event.generation, part)
-        elif isinstance(event, Vectorized):
+            self._changes = merged(self._changes, event.changes)
+            self._generation = event.generation
+            if self._pause is None:
+                self._send_and_pause()
+            return
+        # what follows from a change is told after it
+        self.flush()
+        if isinstance(event, Vectorized):
             counts = (event.computed, event.reused)
             self._state("Vectorized", event.generation, event.level, *counts)
         else:
             self._state("DriftDetected", paths.of(*event.thing), event.distance, event.fields)
+
+    def flush(self) -> None:
+        """Send what changed and was not told yet."""
+        changes = [(paths.of(*thing), what) for thing, what in self._changes.items()]
+        self._changes = {}
+        for part in _parts(changes):
+            self._state("Changed", self._generation, part)
+
+    def _send_and_pause(self) -> None:
+        self._pause = None
+        if self._changes:
+            self.flush()
+            loop = asyncio.get_running_loop()
+            self._pause = loop.call_later(MERGE_SECONDS, self._send_and_pause)
 
     def provider_changed(self, provider: str, reason: str) -> None:
         """Tell which provider was proven."""
@@ -70,6 +103,18 @@ class Announcer:
     def _emit(self, path: str, interface: str, member: str, *body: Plain | Sequence[Plain]) -> None:
         signature = contract.interface(interface).signals[member]
         self._connection.emit(path, f"{interface}.{member}", signature, *body)
+
+
+def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dict[Thing, Change]:
+    """Give what two changes are together: what came and went is none."""
+    changes = dict(before)
+    for thing, what in after.items():
+        first = changes.pop(thing, None)
+        if first is None:
+            changes[thing] = what
+        elif (whole := _TOGETHER.get((first, what), what)) is not None:
+            changes[thing] = whole
+    return changes
 
 
 def _parts(changes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

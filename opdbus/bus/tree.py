@@ -20,14 +20,22 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """Two fixed objects, one below them for each thing in memory, and one for each job."""
+    """Three fixed objects, one for each thing in memory, and one for each job."""
 
     def __init__(
-        self, vectorizer: Face, state: Face, memory: Memory, finder: Finder, jobs: Jobs
+        self,
+        vectorizer: Face,
+        state: Face,
+        log_control: Face,
+        memory: Memory,
+        finder: Finder,
+        jobs: Jobs,
     ) -> None:
         self._fixed = {
             "/": Node((), lambda: ["org"]),
-            "/org": Node((), lambda: ["opdbus"]),
+            "/org": Node((), lambda: ["freedesktop", "opdbus"]),
+            "/org/freedesktop": Node((), lambda: ["LogControl1"]),
+            paths.LOG_CONTROL: Node((log_control,), list),
             paths.ROOT: Node((vectorizer,), lambda: ["job", "state"]),
             paths.STATE: Node((state,), lambda: self._below(paths.STATE)),
         }

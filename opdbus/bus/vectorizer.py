@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from opdbus import __version__
 from opdbus.bus import contract, names
 from opdbus.bus.bulk import Order
-from opdbus.bus.connection import Typed
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.options import Options
+from opdbus.bus.wire import Typed
 from opdbus.errors import LimitsExceeded, ModelError, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.bus.bulk import Bulk
-    from opdbus.bus.connection import Plain
     from opdbus.bus.descriptors import Descriptor
     from opdbus.bus.formats import Format
+    from opdbus.bus.wire import Plain
     from opdbus.engine.embedder import Embedder
     from opdbus.engine.engines import Engines
     from opdbus.index.declared import Declared
@@ -119,7 +119,7 @@ class VectorizerFace:
         engine, config = self._memory.ready, self._engines.config
         return {
             "Level": config.vector_level,
-            "State": self._state(),
+            "State": self.state(),
             "RequestedProvider": str(config.execution_provider),
             "Accuracy": _accuracy(self._engines.loaded),
             "Truncated": self._truncated,
@@ -128,7 +128,8 @@ class VectorizerFace:
             **(_engine_properties(engine.embedder) if engine else _NO_ENGINE),
         }
 
-    def _state(self) -> str:
+    def state(self) -> str:
+        """Give the state of the daemon."""
         engine = self._memory.ready
         if self._engines.fault:
             return "failed"

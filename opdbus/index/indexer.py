@@ -40,11 +40,13 @@ class Indexer:
         memory: Memory,
         drift_threshold: float,
         on_fault: Callable[[str], None] = lambda _sentence: None,
+        on_progress: Callable[[], None] = lambda: None,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
         self._memory = memory
         self._threshold = drift_threshold
         self._on_fault = on_fault
+        self._on_progress = on_progress
         self._retry_seconds = retry_seconds
         self._told: dict[Thing, tuple[str, str]] = {}
 
@@ -116,6 +118,7 @@ class Indexer:
         keys = [engine.key(text_digest) for text_digest in digests]
         await self._memory.archive.write(lambda store: store.put_vectors(keys, digests, vectors))
         engine.vectors.add(digests, vectors)
+        self._on_progress()
 
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""

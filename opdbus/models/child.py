@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from typing import Final
+
+# How systemd hears of the process that it started: no business of any other.
+_NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 
 async def run(module: str, *arguments: str) -> str:
@@ -11,12 +16,14 @@ async def run(module: str, *arguments: str) -> str:
 
     The child is killed if the caller is cancelled.
     """
+    inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # no modules from the folder that we happen to be started in
         "-m",
         module,
         *arguments,
+        env=inherited,
         stderr=asyncio.subprocess.PIPE,
     )
     try:

@@ -1,0 +1,105 @@
+"""Entries for systemd's journal, sent from a thread: a journal that is away stops nobody."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+IDENTIFIER: Final = "op-dbus"
+SOCKET: Final = Path("/run/systemd/journal/socket")
+# What waits for a journal that does not read; what comes on top of it is lost, and counted.
+MAX_WAITING: Final = 1000
+# Of one field: an entry with several of them still fits into a datagram.
+MAX_FIELD_BYTES: Final = 16 << 10
+_FLUSH_SECONDS: Final = 1.0
+
+# The main events: systemd/op-dbus.catalog explains each.
+MESSAGE_IDS: Final = {
+    "serving": "e3825c6713004b6a89d0770d1e342618",
+    "model proven": "97eb370f9b7543d3874391b49b12fe2f",
+    "provider refused": "5bdb38d31ba54d8594805d39eb5d54a1",
+    "provider lost": "7c120eedbece4b54854ab8abebc0a66a",
+    "no provider left": "7b6009569d3e41c1920aeacf451d7136",
+    "state file read": "924a7af410124b00b5b244b198619bbc",
+    "state file refused": "1647fc15c6fb49a49237ae02bacb9be7",
+    "reloading": "33b2fca811e340fe98cc44d4335dc862",
+    "settings not reloaded": "673249e91b1d4b71abb579291490ed61",
+    "store rebuilt": "573ed8520af74ffa9cce1b3ae3ac93e1",
+    "bus lost": "164a50dd5dc34fbab6b1edabd2ab0b9a",
+    "caller limited": "5000e4061c2140a6b85f4ebe17d5a6df",
+    "access denied": "03589cc8ea21452c9e77644dc11536a0",
+    "stopping": "48c54991a9054ddb8cbc434f2d2beb10",
+}
+
+
+class Journal:
+    """Sends entries by the journal's native protocol, in order, without making anyone wait.
+
+    Not sd_journal_send(3) of systemd-python: it holds Python's lock for as long as the journal
+    does not read, and with it the whole daemon.
+    """
+
+    def __init__(self, path: Path = SOCKET) -> None:
+        self._path = path
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
+        self._lost = 0
+        self._sender = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._sender.start()
+
+    def send(self, fields: Mapping[str, str]) -> None:
+        """Take an entry: its fields by name, in capitals."""
+        try:
+            self._waiting.put_nowait(encode(fields))
+        except queue.Full:
+            self._lost += 1
+
+    def close(self) -> None:
+        """Send what waits, as far as the journal takes it within a second."""
+        try:
+            self._waiting.put(None, timeout=_FLUSH_SECONDS)
+        except queue.Full:
+            return
+        self._sender.join(_FLUSH_SECONDS)
+
+    def _run(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            while (entry := self._waiting.get()) is not None:
+                self._deliver(sender, entry)
+
+    def _deliver(self, sender: socket.socket, entry: bytes) -> None:
+        lost, self._lost = self._lost, 0
+        try:
+            if lost:
+                sender.sendto(encode(_loss(lost)), str(self._path))
+            sender.sendto(entry, str(self._path))
+        except OSError:
+            # there is nobody to tell it but the journal itself, when it is back
+            self._lost += lost + 1
+
+
+def encode(fields: Mapping[str, str]) -> bytes:
+    """Write an entry as the journal reads it: no value can end its field or begin another."""
+    parts = []
+    for name, text in fields.items():
+        value = text.encode(errors="backslashreplace").replace(b"\0", b"\\0")[:MAX_FIELD_BYTES]
+        if b"\n" in value:
+            parts.append(b"%s\n%s%s\n" % (name.encode(), len(value).to_bytes(8, "little"), value))
+        else:
+            parts.append(b"%s=%s\n" % (name.encode(), value))
+    return b"".join(parts)
+
+
+def _loss(count: int) -> Mapping[str, str]:
+    return {
+        "MESSAGE": f"log lines lost count={count}",
+        "PRIORITY": "4",
+        "SYSLOG_IDENTIFIER": IDENTIFIER,
+        "OPDBUS_EVENT": "log_lines_lost",
+        "OPDBUS_COUNT": str(count),
+    }

@@ -1,0 +1,119 @@
+"""What systemd is told: that we serve, what we are at meanwhile, and that we live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+# `systemctl status` is read by people: often enough to see that it goes on.
+STATUS_SECONDS: Final = 0.5
+_MAX_STATUS: Final = 500
+# Three pings to a deadline: two may come late.
+_PINGS: Final = 3
+
+
+class Systemd:
+    """Our side of sd_notify(3): `send` gets every message.
+
+    Whoever wants to be seen at work calls `renew`; `describe` is asked for the sentence then, but
+    not more often than the status is told.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str], object],
+        watchdog_seconds: float = 0.0,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
+        self.describe: Callable[[], str] = str
+        self._send = send
+        self._watchdog_seconds = watchdog_seconds
+        self._status_seconds = status_seconds
+        self._status = ""
+        self._next: asyncio.TimerHandle | None = None
+        self._is_stale = False
+
+    async def watched(self) -> None:
+        """Ping the watchdog for as long as the event loop turns; never ends by itself."""
+        while self._watchdog_seconds:
+            self._send("WATCHDOG=1")
+            await asyncio.sleep(self._watchdog_seconds / _PINGS)
+        await asyncio.Event().wait()
+
+    def ready(self) -> None:
+        """Tell that we serve: the name on the bus is ours."""
+        self._tell("READY=1", self.describe())
+
+    @contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Tell that settings are read again, and when that is over, however it ends."""
+        now = time.monotonic_ns() // 1000
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", "Reading settings and state file again")
+        try:
+            yield
+        finally:
+            self.ready()
+
+    def stopping(self) -> None:
+        """Tell that we end, and be silent from then on."""
+        if self._next:
+            self._next.cancel()
+        self._tell("STOPPING=1", "Stopping")
+
+    def renew(self) -> None:
+        """Tell what we are at, now or as soon as the last status is old enough."""
+        self._is_stale = True
+        if self._next is None:
+            self._renewed()
+
+    def _renewed(self) -> None:
+        self._next = None
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        if (status := self.describe()) != self._status:
+            self._tell(status)
+        loop = asyncio.get_running_loop()
+        self._next = loop.call_later(self._status_seconds, self._renewed)
+
+    def _tell(self, *assignments: str) -> None:
+        """Send assignments, and a status as the last."""
+        *rest, self._status = assignments
+        # a line break would begin another assignment
+        line = " ".join(self._status.split())[:_MAX_STATUS]
+        self._send("\n".join([*rest, f"STATUS={line}"]))
+
+
+def connect(environ: Mapping[str, str], pid: int) -> Systemd:
+    """Give the systemd that started the process `pid` with this environment, or a deaf one.
+
+    Raises ConfigError where it wants to be told of us and cannot.
+    """
+    if not environ.get("NOTIFY_SOCKET"):
+        return Systemd(lambda _message: None)
+    try:
+        from systemd.daemon import notify  # not everywhere: it needs systemd's headers to be built
+    except ImportError:
+        raise ConfigError(
+            "systemd waits to be told that op-dbus is ready (NOTIFY_SOCKET is set), and the package"
+            " systemd-python is missing: `pip install 'op-dbus[systemd]'`, or set Type=exec in the"
+            " unit"
+        ) from None
+    return Systemd(notify, _watchdog_seconds(environ, pid))
+
+
+def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float:
+    """Give the time within which systemd wants to hear of us; 0.0: it does not (sd_watchdog(3))."""
+    if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return 0.0
+    given = environ.get("WATCHDOG_USEC", "0")
+    if not (given.isascii() and given.isdecimal()):
+        raise ConfigError(f"WATCHDOG_USEC={given!r} is not accepted: give a number of microseconds")
+    return int(given) / 1e6
