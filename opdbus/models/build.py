@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -194,7 +194,9 @@ def main(arguments: list[str]) -> None:
     weights_path, folder, shape, dialect = arguments
     fill_in = partial(fill, dialect=DIALECTS[dialect])
     if sys.platform != "win32":
-        os.nice(5)
+        # politeness, which a sandbox may refuse
+        with suppress(PermissionError):
+            os.nice(5)
     try:
         write(Path(weights_path), Path(folder), Shape(**json.loads(shape)), fill_in)
     except (ModelError, OSError, ValueError) as error:
