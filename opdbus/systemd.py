@@ -39,6 +39,7 @@ class Systemd:
         self._status = ""
         self._next: asyncio.TimerHandle | None = None
         self._is_stale = False
+        self._is_stopping = False
 
     async def watched(self) -> None:
         """Ping the watchdog for as long as the event loop turns; never ends by itself."""
@@ -63,8 +64,7 @@ class Systemd:
 
     def stopping(self) -> None:
         """Tell that we end, and be silent from then on."""
-        if self._next:
-            self._next.cancel()
+        self._is_stopping = True
         self._tell("STOPPING=1", "Stopping")
 
     def renew(self) -> None:
@@ -75,7 +75,7 @@ class Systemd:
 
     def _renewed(self) -> None:
         self._next = None
-        if not self._is_stale:
+        if self._is_stopping or not self._is_stale:
             return
         self._is_stale = False
         if (status := self.describe()) != self._status:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from opdbus import config, log
+from opdbus.errors import InvalidArgs
 
 
 @pytest.fixture(autouse=True)
@@ -114,8 +115,89 @@ def test_auto_survives_a_stream_without_a_file() -> None:
 def test_libraries_are_heard_from_warnings_on() -> None:
     """Pass on the warnings of libraries that use logging, and no less."""
     stream = io.StringIO()
-    logging.getLogger().handlers.clear()
     log.configure(config.load({}), {}, stream)
     logging.getLogger("dbus_fast").info("chatter")
     logging.getLogger("dbus_fast").warning("odd message")
-    assert stream.getvalue() == "dbus_fast: odd message\n"
+    (line,) = stream.getvalue().splitlines()
+    assert "library=dbus_fast text='odd message'" in line
+
+
+# what can be changed while running
+
+
+def writing(level: str = "info") -> tuple[log.Log, io.StringIO]:
+    """Give a log that writes JSON, and what it writes to."""
+    stream = io.StringIO()
+    settings = config.load({"OP_DBUS_LOG_FORMAT": "json", "OP_DBUS_LOG_LEVEL": level})
+    return log.configure(settings, {}, stream, Path("/nonexistent")), stream
+
+
+def test_level_changes_at_once() -> None:
+    """Count a new level from the next line on, for loggers that were made before it as well."""
+    lines_of, stream = writing("error")
+    early = structlog.get_logger()
+    early.info("first")
+    lines_of.set_level("debug")
+    early.debug("second")
+    lines_of.set_level("warning")
+    early.info("third")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["second"]
+
+
+def test_level_is_of_libraries_too() -> None:
+    """Be silent about warnings of libraries where only errors are wanted."""
+    lines_of, stream = writing()
+    lines_of.set_level("err")
+    logging.getLogger("asyncio").warning("slow callback")
+    assert not stream.getvalue()
+    logging.getLogger("asyncio").error("lost task")
+    assert "lost task" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "count"),
+    [
+        ("debug", 4),
+        ("info", 3),
+        ("notice", 2),
+        ("warning", 2),
+        ("err", 1),
+        ("crit", 0),
+        ("alert", 0),
+        ("emerg", 0),
+    ],
+)
+def test_levels_are_syslogs(level: str, count: int) -> None:
+    """Know each word of syslog, write what is as important, and give the word back."""
+    lines_of, stream = writing()
+    lines_of.set_level(level)
+    assert lines_of.level == level
+    logger = structlog.get_logger()
+    for write in (logger.debug, logger.info, logger.warning, logger.error):
+        write("event")
+    assert len(stream.getvalue().splitlines()) == count
+
+
+def test_settings_have_syslogs_words() -> None:
+    """Begin with the level of the settings, in syslog's word for it."""
+    words = {level: writing(level)[0].level for level in ("debug", "info", "warning", "error")}
+    assert words == {"debug": "debug", "info": "info", "warning": "warning", "error": "err"}
+
+
+@pytest.mark.parametrize("word", ["error", "WARNING", "7", "", "loud\n"])
+def test_other_levels_are_refused(word: str) -> None:
+    """Refuse a word that syslog does not know, and leave the level."""
+    lines_of, _ = writing()
+    with pytest.raises(InvalidArgs, match="emerg, alert"):
+        lines_of.set_level(word)
+    assert lines_of.level == "info"
+
+
+def test_a_target_that_is_not_there_is_refused() -> None:
+    """Refuse the journal where there is none, and what op-dbus does not write to at all."""
+    lines_of, _ = writing()
+    for target in ("journal", "syslog", "null", "auto", ""):
+        with pytest.raises(InvalidArgs, match="it can to console"):
+            lines_of.set_target(target)
+    lines_of.set_target("console")
+    assert lines_of.target == "console"

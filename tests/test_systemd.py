@@ -1,0 +1,344 @@
+"""What systemd is told by a daemon that it started, and what a watchdog would see."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Running, calling, replace
+
+from opdbus import systemd
+from opdbus.errors import ConfigError
+from opdbus.systemd import Systemd
+
+Make = Callable[..., Running]
+
+
+class Listener:
+    """systemd's end of the notification socket: every message that came, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(PATIENCE_SECONDS)
+
+    def receive(self) -> dict[str, str]:
+        """Wait for the next message: its assignments."""
+        text = self._socket.recv(65536).decode()
+        return dict(line.split("=", 1) for line in text.splitlines())
+
+    def until(self, name: str, value: str = "") -> list[dict[str, str]]:
+        """Wait for a message that assigns the value, and give all until then."""
+        seen = []
+        while not seen or not seen[-1].get(name, "\0").startswith(value):
+            seen.append(self.receive())
+        return seen
+
+    def drain(self) -> int:
+        """Take what is there already, and count it."""
+        self._socket.settimeout(0.0)
+        count = 0
+        try:
+            while self._socket.recv(65536):
+                count += 1
+        except BlockingIOError:
+            return count
+        finally:
+            self._socket.settimeout(PATIENCE_SECONDS)
+        raise AssertionError("an empty message")
+
+    def close(self) -> None:
+        """Be gone."""
+        self._socket.close()
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Listener]:
+    """Listen as systemd does."""
+    pytest.importorskip("systemd.daemon", reason="the extra systemd is not installed")
+    found = Listener(tmp_path / "notify")
+    yield found
+    found.close()
+
+
+def notifying(daemon: Running, listener: Listener, **more: str) -> Running:
+    """Have the daemon started as systemd would."""
+    daemon.settings |= {"NOTIFY_SOCKET": str(listener.path), **more}
+    return daemon
+
+
+def statuses(messages: list[dict[str, str]]) -> list[str]:
+    """Give the status of each message that has one."""
+    return [message["STATUS"] for message in messages if "STATUS" in message]
+
+
+# the daemon's life
+
+
+def test_life_is_told_in_order(daemons: Make, listener: Listener) -> None:
+    """Say READY first, with the model still to be loaded, then ready with what, and STOPPING."""
+    with notifying(daemons(), listener) as daemon:
+        first = listener.receive()
+        assert first == {"READY": "1", "STATUS": "Loading the model"}
+        assert "serving" in daemon.log
+        seen = listener.until("STATUS", "Ready: ")
+        assert statuses(seen)[-1] == "Ready: 100 objects, medium on cpu:onnxruntime fp32"
+        daemon.send(signal.SIGTERM)
+        assert listener.until("STOPPING")[-1] == {"STOPPING": "1", "STATUS": "Stopping"}
+        assert daemon.exit_code() == 0
+        assert listener.drain() == 0
+
+
+def test_the_name_is_owned_before_ready(daemons: Make, listener: Listener) -> None:
+    """Own the name by the time of READY: a caller that systemd lets through finds us."""
+    with notifying(daemons(VECTOR_LEVEL="none"), listener) as daemon:
+        assert "READY" in listener.receive()
+        assert asyncio.run(_owner(daemon.bus)) is True
+
+
+async def _owner(bus: str) -> bool:
+    async with calling(bus) as caller:
+        owned: bool = (await caller.connection.ask_bus("NameHasOwner", "s", "org.opdbus"))[0]
+        return owned
+
+
+def test_a_daemon_that_cannot_serve_is_never_ready(daemons: Make, listener: Listener) -> None:
+    """Say nothing before the end where the name cannot be owned."""
+    with daemons(VECTOR_LEVEL="none") as first:
+        first.wait_for_log("serving")
+        with notifying(daemons("two", bus=first.bus), listener) as second:
+            assert second.exit_code() == 4
+    assert listener.drain() == 0
+
+
+def test_reload_by_signal_is_told(daemons: Make, listener: Listener) -> None:
+    """Say RELOADING with the time, then READY, after SIGHUP, also where there was a fault."""
+    daemon = notifying(daemons(VECTOR_LEVEL="none"), listener)
+    file = replace(daemon.folder / "state.json", '{"version": 1, "plugins": {}}')
+    daemon.settings["OP_DBUS_STATE_FILE"] = str(file)
+    with daemon:
+        listener.until("STATUS", "Ready")
+        before = time.monotonic_ns() // 1000
+        daemon.send(signal.SIGHUP)
+        told = listener.until("RELOADING")[-1]
+        assert before <= int(told["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+        assert told["STATUS"] == "Reading settings and state file again"
+        assert "READY" in listener.receive()
+        replace(file, "{")
+        assert listener.until("STATUS", "Degraded: ")[-1]["STATUS"].count("state.json") == 1
+        daemon.send(signal.SIGHUP)
+        listener.until("RELOADING")
+        assert listener.receive()["READY"] == "1"
+
+
+def test_reload_over_the_bus_is_told(daemons: Make, listener: Listener) -> None:
+    """Say RELOADING and READY when somebody calls Reload, before the caller has the answer."""
+
+    async def work(bus: str) -> None:
+        async with calling(bus) as caller:
+            await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+
+    with notifying(daemons(VECTOR_LEVEL="none"), listener) as daemon:
+        listener.until("STATUS", "Ready")
+        asyncio.run(work(daemon.bus))
+        assert "MONOTONIC_USEC" in listener.until("RELOADING")[-1]
+        assert "READY" in listener.receive()
+        assert daemon.stop() == 0
+
+
+def test_degraded_says_why(daemons: Make, listener: Listener) -> None:
+    """Say which provider was passed over, and why, in the status."""
+    with notifying(daemons(EXECUTION_PROVIDER="cuda,cpu"), listener):
+        status = listener.until("STATUS", "Degraded: ")[-1]["STATUS"]
+    assert "medium on cpu:onnxruntime fp32; cuda: cuda cannot run" in status
+
+
+# the watchdog
+
+
+def test_watchdog_is_pinged_while_the_loop_turns(daemons: Make, listener: Listener) -> None:
+    """Ping at a third of the time from before READY on, and no more when stopped."""
+    daemon = notifying(daemons(VECTOR_LEVEL="none"), listener, WATCHDOG_USEC="300000")
+    with daemon:
+        assert listener.receive() == {"WATCHDOG": "1"}
+        listener.until("STATUS", "Ready")
+        began = time.monotonic()
+        for _ in range(5):
+            listener.until("WATCHDOG")
+        assert time.monotonic() - began > 0.35
+        daemon.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, daemon.pid, os.WSTOPPED | os.WNOWAIT)
+        listener.drain()
+        listener._socket.settimeout(0.6)
+        with pytest.raises(TimeoutError):
+            listener.receive()
+        daemon.send(signal.SIGCONT)
+        assert listener.receive() == {"WATCHDOG": "1"}
+        assert daemon.stop() == 0
+
+
+def test_no_child_inherits_systemds_ear(tmp_path: Path) -> None:
+    """Start children without the variables by which systemd hears of us."""
+    variables = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
+    script = (
+        "import asyncio\nfrom opdbus.models import child\nprint(asyncio.run(child.run('environ')))"
+    )
+    (tmp_path / "environ.py").write_text("import os, sys\nsys.exit(str(dict(os.environ)))")
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **variables, "PYTHONPATH": str(tmp_path), "KEPT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert "'KEPT': '1'" in said
+    assert not [name for name in variables if name in said]
+
+
+# the parts
+
+
+def test_nobody_listens() -> None:
+    """Tell nobody where systemd did not start us."""
+    deaf = systemd.connect({}, 1)
+    deaf.ready()
+    deaf.stopping()
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "3000000"}, 3.0),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, 3.0),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, 0.0),
+        ({"WATCHDOG_PID": "7"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_watchdog_is_for_one_process(environ: dict[str, str], seconds: float) -> None:
+    """Ping only where there is a time, and the process is meant."""
+    assert systemd._watchdog_seconds(environ, 7) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "1.5", "٣", ""])
+def test_bad_watchdog_is_a_sentence(given: str) -> None:
+    """Refuse a time that is no number, as a bad setting."""
+    with pytest.raises(ConfigError, match="WATCHDOG_USEC"):
+        systemd._watchdog_seconds({"WATCHDOG_USEC": given}, 7)
+
+
+NO_PACKAGE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "systemd":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from opdbus.daemon import main
+sys.exit(main({"NOTIFY_SOCKET": "/nowhere", "OP_DBUS_LOG_LEVEL": "error"}, {}))
+"""
+
+
+def test_missing_package_is_a_sentence() -> None:
+    """End with 2 and say what to install where systemd waits and the package is missing."""
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PACKAGE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("op-dbus: systemd waits to be told")
+    assert "op-dbus[systemd]" in done.stderr
+
+
+def told(status_seconds: float) -> tuple[Systemd, list[str]]:
+    """Give a systemd whose messages are kept."""
+    messages: list[str] = []
+    return Systemd(messages.append, status_seconds=status_seconds), messages
+
+
+class Kept(list[str]):
+    """Messages, of which one can be waited for."""
+
+    def __init__(self) -> None:
+        self.last = asyncio.Event()
+
+    def take(self, message: str) -> None:
+        """Keep a message."""
+        self.append(message)
+        if message.endswith("99"):
+            self.last.set()
+
+
+def test_status_is_coalesced() -> None:
+    """Tell the first status at once and, of those that follow quickly, only the last."""
+
+    async def work() -> list[str]:
+        messages = Kept()
+        service = Systemd(messages.take, status_seconds=0.05)
+        for count in range(100):
+            service.describe = lambda count=count: f"at {count}"  # type: ignore[misc]
+            service.renew()
+        await messages.last.wait()
+        return messages
+
+    assert asyncio.run(work()) == ["STATUS=at 0", "STATUS=at 99"]
+
+
+def test_the_same_status_is_told_once() -> None:
+    """Say nothing where nothing is new."""
+
+    async def work() -> list[str]:
+        service, messages = told(0.0)
+        service.describe = lambda: "at rest"
+        for _ in range(3):
+            service.renew()
+            await asyncio.sleep(0.01)
+        return messages
+
+    assert asyncio.run(work()) == ["STATUS=at rest"]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_no_status_follows_stopping(before: int) -> None:
+    """Be silent after STOPPING, whatever still happens, and whatever still waited."""
+
+    async def work() -> list[str]:
+        service, messages = told(0.0)
+        service.describe = lambda: f"at {len(messages)}"
+        for _ in range(before):
+            service.renew()
+        service.stopping()
+        service.renew()
+        await asyncio.sleep(0.01)
+        return messages
+
+    assert asyncio.run(work())[-1] == "STOPPING=1\nSTATUS=Stopping"
+
+
+def test_a_status_cannot_say_more_than_a_status() -> None:
+    """Keep a sentence with line breaks in its line, and no longer than systemctl shows."""
+
+    async def work() -> list[str]:
+        service, messages = told(0.0)
+        service.describe = lambda: "bad file\nMAINPID=1 " + "x" * 10_000
+        service.renew()
+        return messages
+
+    (message,) = asyncio.run(work())
+    assert message.startswith("STATUS=bad file MAINPID=1 xxx")
+    assert len(message) < 600
+
+
+def test_ready_follows_a_failed_reload() -> None:
+    """Say READY after a reload that raised."""
+    service, messages = told(0.0)
+    with pytest.raises(ConfigError), service.reloading():
+        raise ConfigError("bad")
+    assert [message.partition("=")[0] for message in messages] == ["RELOADING", "READY"]
