@@ -1,0 +1,220 @@
+"""Signals of what changed: soon, together where they come fast, in order, and in parts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdbus.bus import paths
+from opdbus.bus.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
+from opdbus.index.catalogue import Change, Thing
+from opdbus.index.events import Changed, Drift, Event, Vectorized
+
+A, B, C = (Thing("systemd", "unit", name) for name in "abc")
+
+
+class Bus:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[Any]]] = []
+        self.news = asyncio.Event()
+
+    def emit(self, _path: str, member: str, _signature: str, *body: Any) -> None:
+        """Keep a signal."""
+        self.sent.append((member.rpartition(".")[2], list(body)))
+        self.news.set()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many were sent."""
+        async with asyncio.timeout(10):
+            while len(self.sent) < count:
+                self.news.clear()
+                await self.news.wait()
+
+
+def told(work: Callable[[Announcer, Bus], Awaitable[None]]) -> list[tuple[str, list[Any]]]:
+    """Give what is sent while work is done."""
+
+    async def run() -> list[tuple[str, list[Any]]]:
+        bus = Bus()
+        await work(Announcer(bus), bus)  # type: ignore[arg-type]
+        return bus.sent
+
+    return asyncio.run(run())
+
+
+def changed(generation: int, **names: Change) -> Changed:
+    """Make an event of units by name."""
+    return Changed(generation, {Thing("systemd", "unit", n): what for n, what in names.items()})
+
+
+def path(thing: Thing) -> str:
+    """Give a thing's path."""
+    return paths.of(*thing)
+
+
+# merging
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ("added", "changed", "added"),
+        ("added", "removed", None),
+        ("changed", "changed", "changed"),
+        ("changed", "removed", "removed"),
+        ("removed", "added", "changed"),
+    ],
+)
+def test_two_changes_are_one(first: Change, second: Change, both: Change | None) -> None:
+    """Tell of two changes of a thing what they are together."""
+    assert merged({A: first}, {A: second}) == ({A: both} if both else {})
+
+
+HISTORIES = st.lists(st.dictionaries(st.sampled_from([A, B, C]), st.booleans()), max_size=8)
+
+
+@given(st.sets(st.sampled_from([A, B, C])), HISTORIES)
+def test_merged_changes_say_what_became_of_a_thing(
+    start: set[Thing], history: list[dict[Thing, bool]]
+) -> None:
+    """Lead whoever knew what was there to what is there, by any number of changes."""
+    there, whole = set(start), dict[Thing, Change]()
+    for step in history:
+        changes: dict[Thing, Change] = {}
+        for thing, stays in step.items():
+            if stays:
+                changes[thing] = "changed" if thing in there else "added"
+                there.add(thing)
+            elif thing in there:
+                changes[thing] = "removed"
+                there.remove(thing)
+        whole = merged(whole, changes)
+    assert {thing for thing, what in whole.items() if what == "added"} == there - start
+    assert {thing for thing, what in whole.items() if what == "removed"} == start - there
+    assert {thing for thing, what in whole.items() if what == "changed"} <= start & there
+
+
+# time
+
+
+def test_the_first_change_is_told_at_once() -> None:
+    """Send a change that comes alone before anything else is done."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(changed(1, a="added"))
+        assert bus.sent == [("Changed", [1, [(path(A), "added")]])]
+
+    told(work)
+
+
+def test_changes_that_come_fast_are_told_together() -> None:
+    """Send the first of a hundred changes, and of the others one sum with the last generation."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(changed(1, a="added"))
+        for generation in range(2, 101):
+            announcer.announce(changed(generation, a="changed", b="added"))
+        assert len(bus.sent) == 1
+        await bus.until(2)
+
+    _, (member, body) = told(work)
+    assert member == "Changed"
+    assert body == [100, [(path(A), "changed"), (path(B), "added")]]
+
+
+def test_what_came_and_went_is_not_told() -> None:
+    """Send nothing of a thing that was there only while we waited."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(changed(1, a="added"))
+        announcer.announce(changed(2, b="added", c="added"))
+        announcer.announce(changed(3, b="removed"))
+        await bus.until(2)
+
+    assert told(work)[1:] == [("Changed", [3, [(path(C), "added")]])]
+
+
+def test_after_a_pause_the_next_is_the_first_again() -> None:
+    """Send at once what comes when nothing has come for a while, and in between not too often."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        announcer.announce(changed(1, a="added"))
+        announcer.announce(changed(2, a="changed"))
+        await bus.until(2)
+        announcer.announce(changed(3, a="changed"))
+        assert len(bus.sent) == 2
+        await bus.until(3)
+        assert loop.time() - began >= 1.9 * MERGE_SECONDS
+        await asyncio.sleep(1.5 * MERGE_SECONDS)
+        announcer.announce(changed(4, a="changed"))
+        assert len(bus.sent) == 4
+
+    assert [body[0] for _, body in told(work)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "after", [Vectorized(2, "medium", 1, 0), Drift(A, 0.5, ["state"])], ids=["vectors", "drift"]
+)
+def test_what_follows_a_change_is_told_after_it(after: Event) -> None:
+    """Send the changes that wait before the news that rests on them."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(changed(1, a="added"))
+        announcer.announce(changed(2, b="added"))
+        announcer.announce(after)
+        assert len(bus.sent) == 3
+        await asyncio.sleep(1.5 * MERGE_SECONDS)
+
+    assert [member for member, _ in told(work)] in (
+        ["Changed", "Changed", "Vectorized"],
+        ["Changed", "Changed", "DriftDetected"],
+    )
+
+
+def test_the_last_change_is_told_on_stopping() -> None:
+    """Send what waits when asked to, and nothing twice."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(changed(1, a="added"))
+        announcer.announce(changed(2, b="added"))
+        announcer.flush()
+        announcer.flush()
+        assert len(bus.sent) == 2
+        await asyncio.sleep(1.5 * MERGE_SECONDS)
+
+    assert [body[0] for _, body in told(work)] == [1, 2]
+
+
+# parts
+
+
+def test_many_changes_come_in_parts() -> None:
+    """Send no more changes in a signal than its limit, and all of them, in order."""
+    many: Mapping[Thing, Change] = {Thing("p", "k", str(n)): "added" for n in range(1201)}
+
+    async def work(announcer: Announcer, _bus: Bus) -> None:
+        announcer.announce(Changed(7, many))
+
+    sent = told(work)
+    assert [len(body[1]) for _, body in sent] == [MAX_CHANGES, MAX_CHANGES, 201]
+    assert {body[0] for _, body in sent} == {7}
+    assert [row for _, body in sent for row in body[1]] == [(path(t), "added") for t in many]
+
+
+def test_long_paths_come_in_smaller_parts() -> None:
+    """Send no more bytes of paths in a signal than its limit, but one path however long."""
+    names = ["a" * 30_000 + str(n) for n in range(5)] + ["b" * (MAX_BYTES + 1)]
+
+    async def work(announcer: Announcer, _bus: Bus) -> None:
+        announcer.announce(Changed(1, {Thing("p", "k", name): "added" for name in names}))
+
+    parts = [body[1] for _, body in told(work)]
+    assert [len(part) for part in parts] == [2, 2, 1, 1]
+    assert all(sum(len(at) for at, _ in part) <= MAX_BYTES for part in parts[:-1])
