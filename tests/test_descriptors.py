@@ -1,16 +1,13 @@
 """Open files on the bus: those that come in are ours alone and closed, those that go out arrive."""
 
-import array
 import asyncio
 import os
 import signal
-import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from bulky import DIMENSION, Engine, in_memory, lines, open_files
-from dbus_fast import Message, MessageType
 from running import PATIENCE_SECONDS, Bus
 
 from opdbus.bus import contract, names
@@ -21,11 +18,16 @@ from opdbus.bus.descriptors import Descriptor
 from opdbus.bus.dispatch import Dispatcher, Node
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
-from opdbus.bus.patient import READS_AT_ONCE, PatientSocket
+from opdbus.bus.library import Message, MessageType
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
 OPTIONS = "ha{sv}"
+
+
+def copies(files: Sequence[int]) -> list[Descriptor]:
+    """Open files once more."""
+    return list(map(Descriptor.copy_of, files))
 
 
 class Face:
@@ -48,11 +50,11 @@ class Guard(Authorizer):
 
     is_shut = False
 
-    async def require(self, sender: str, action: str) -> Credentials:
+    async def require(self, *who: str, **more: Any) -> Credentials:
         """Decide."""
         if self.is_shut:
             raise AccessDenied("not now")
-        return await super().require(sender, action)
+        return await super().require(*who, **more)
 
 
 class Service:
@@ -73,16 +75,14 @@ class Service:
     async def raw(self, signature: str, body: list[Any], files: list[int], **more: Any) -> str:
         """Send a call as it is, and give the name of the error that comes back, or nothing."""
         where = {"path": "/it", "interface": names.VECTORIZER, "member": "VectorizeBulk"} | more
-        reply = await self.client._bus.call(
-            Message(
-                destination=self.connection.name,
-                signature=signature,
-                body=body,
-                unix_fds=files,
-                **where,
-            )
+        message = Message(
+            destination=self.connection.name,
+            signature=signature,
+            body=body,
+            unix_fds=files,
+            **where,
         )
-        assert reply
+        reply, _ = await self.client._answer(message, copies(files))
         return (reply.error_name or "").rpartition(".")[2]
 
 
@@ -144,7 +144,9 @@ def test_a_reply_that_names_a_file_it_lacks_is_damaged(bus_address: str) -> None
         async with Connection(bus_address) as service, Connection(bus_address) as client:
 
             def answer(call: Call) -> None:
-                service._send(Message.new_method_return(call.message, "h", [3]))
+                reply = Message(message_type=MessageType.METHOD_RETURN, destination=call.sender,
+                                reply_serial=call.serial, signature="h", body=[3])  # fmt: skip
+                service._send(reply)
 
             service.on_call = answer
             with pytest.raises(BusError, match="is damaged: argument 1 names the descriptor 3"):
@@ -169,7 +171,7 @@ async def _no_reply_wanted(service: Service, file: int) -> object:
     quiet = Message(destination=service.connection.name, path="/it", interface=names.VECTORIZER,
                     member="VectorizeBulk", signature=OPTIONS, body=[0, {}], unix_fds=[file],
                     flags=1)  # fmt: skip
-    await service.client._bus.send(quiet)
+    service.client._send(quiet, copies([file]))
     return await service.raw("", [], [], interface="org.freedesktop.DBus.Peer", member="Ping")
 
 
@@ -201,7 +203,7 @@ async def _unheard(service: Service, file: int) -> None:
     told = Message.new_signal("/", "a.b", "S", "h", [0], [file])
     told.destination = target
     for message in (reply, told):
-        await service.client._bus.send(message)
+        service.client._send(message, copies([file]))
     assert await service.raw(OPTIONS, [0, {}], [file], path="/no") == "UnknownObject"
 
 
@@ -226,7 +228,7 @@ KINDS: dict[str, Ask] = {
 
 
 def _variant() -> Any:
-    from dbus_fast import Variant
+    from opdbus.bus.library import Variant
 
     return Variant("h", 0)
 
@@ -289,45 +291,6 @@ def test_files_that_nobody_took_any_more_are_closed() -> None:
 
     asyncio.run(both())
     assert open_files() < before  # the bus's own pipe is closed, too
-
-
-def test_a_full_socket_keeps_files_for_the_next_try() -> None:
-    """Send a file with the first byte that is really sent, once, however often it is tried."""
-    one, other = socket.socketpair()
-    with other, PatientSocket(fileno=one.detach()) as patient:
-        patient.settimeout(0)
-        while patient.send(b"x" * 65536):
-            pass
-        file = in_memory(b"held")
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
-        assert patient.sendmsg([b"hello"], rights) == 0
-        assert patient.send(b"hello") == 0
-        received: list[int] = []
-        data = b""
-        other.settimeout(PATIENCE_SECONDS)
-        while not data.endswith(b"hello again"):
-            if b"hello" not in data and patient.send(b"hello"):
-                assert patient.send(b" again") == 6
-            more, files, *_ = socket.recv_fds(other, 1 << 20, 4)
-            data, received = data[-20:] + more, received + files
-        assert len(received) == 1
-        assert os.pread(received[0], 10, 0) == b"held"
-        os.close(received[0])
-
-
-def test_a_flood_lets_others_have_a_turn() -> None:
-    """Stop reading after a while although there is more, so that the event loop goes on."""
-    one, other = socket.socketpair()
-    with other, PatientSocket(fileno=one.detach()) as patient:
-        patient.settimeout(0)
-        other.send(b"x" * 1000)
-        for _ in range(READS_AT_ONCE):
-            assert patient.recvmsg(1, 0)[0] == b"x"
-        with pytest.raises(BlockingIOError):
-            patient.recvmsg(1, 0)
-        assert len(patient.recvmsg(1000, 0)[0]) == 1000 - READS_AT_ONCE
-        with pytest.raises(BlockingIOError):
-            patient.recvmsg(1, 0)
 
 
 def test_a_paused_bus_loses_no_bulk_answer() -> None:

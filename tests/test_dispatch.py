@@ -296,10 +296,10 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
             quiet = call.body[0] == "quiet"
             take(replace(call, wants_reply=False) if quiet else call)
 
-        def count(message: Any, copies: Any) -> None:
+        def count(message: Any, copies: Any = ()) -> int:
             if message.reply_serial:
                 sent.append(message.error_name or "reply")
-            send(message, copies)
+            return send(message, copies)
 
         service.connection.on_call = quietly
         service.connection._send = count  # type: ignore[method-assign] -- counts what is sent

@@ -20,7 +20,7 @@ from opdbus.state.object import FILE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from opdbus.bus.connection import Plain
+    from opdbus.bus.wire import Plain
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.memory import Memory
@@ -135,7 +135,9 @@ class StateFace:
             "Vectorized": count - waiting if self._memory.ready else 0,
             "Pending": waiting,
             "StateFile": str(self._declared.path),
-            "LastError": self._declared.last_error or self._memory.last_fault,
+            "LastError": self._declared.last_error
+            or self._memory.last_fault
+            or self._memory.archive.notice,
         }
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from opdbus.bus.connection import Plain
     from opdbus.bus.dispatch import Caller
+    from opdbus.bus.wire import Plain
 
     Tell = Callable[[str, str, Mapping[str, Plain]], None]
 

@@ -9,7 +9,7 @@ from opdbus.errors import LimitsExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opdbus.bus.connection import Plain
+    from opdbus.bus.wire import Plain
 
 # About a second of tokenizing.
 MAX_TEXT_BYTES: Final = 1 << 20

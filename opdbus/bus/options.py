@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeVar
 
-    from opdbus.bus.connection import Plain
+    from opdbus.bus.wire import Plain
 
     T = TypeVar("T")
 

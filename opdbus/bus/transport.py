@@ -1,0 +1,229 @@
+"""The socket to the bus: whole messages in and out, open files with them, and no patience lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus import frames
+from opdbus.bus.descriptors import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# Read in one turn of the event loop, so that a flood of messages does not stop it.
+_CHUNK: Final = 64 << 10
+# Room for as many open files as Linux passes at a time.
+_ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
+_LINE: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message that came: whole, or only its header where it was too large to be taken in."""
+
+    data: bytes
+    total: int
+    descriptors: Sequence[Descriptor]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its body is there."""
+        return len(self.data) == self.total
+
+
+class Transport:
+    """A connected and authenticated socket, on which the event loop reads and writes.
+
+    `on_frame` gets each message, `on_lost` is called once, when the bus is gone. What the bus
+    does not take at once waits, without bound: whoever sends looks at `waiting`. Method calls and
+    signals of more than `most` bytes are not kept: only their headers are.
+    """
+
+    def __init__(
+        self, connected: socket.socket, on_frame: Callable[[Frame], None], most: int
+    ) -> None:
+        self.on_lost: Callable[[], None] = lambda: None
+        self._on_frame = on_frame
+        self._most = most
+        self._socket = connected
+        self._loop = asyncio.get_running_loop()
+        self._in = bytearray()
+        self._skip = 0
+        self._files: deque[Descriptor] = deque()
+        self._out: deque[tuple[memoryview, Sequence[Descriptor]]] = deque()
+        self._sent: asyncio.Future[None] | None = None
+        self.waiting = 0
+        self.is_open = True
+        self._loop.add_reader(self._socket, self._read)
+
+    def send(self, data: bytes, descriptors: Sequence[Descriptor] = ()) -> None:
+        """Send a message, or keep it until the bus takes it; nothing once the bus is gone."""
+        if not self.is_open:
+            return
+        self._out.append((memoryview(data), descriptors))
+        self.waiting += len(data)
+        if len(self._out) == 1:
+            self._write()
+            if self._out and self.is_open:
+                self._loop.add_writer(self._socket, self._write)
+
+    async def flushed(self) -> None:
+        """Wait until all is sent, or the bus is gone."""
+        if self._out:
+            self._sent = self._sent or self._loop.create_future()
+            await asyncio.shield(self._sent)
+
+    def close(self) -> None:
+        """Leave the bus; what waits is dropped."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._out.clear()
+        self.waiting = 0
+        self._files.clear()
+        self._all_sent()
+        self.on_lost()
+
+    def _write(self) -> None:
+        try:
+            while self._out:
+                data, descriptors = self._out[0]
+                sent = self._send_some(data, descriptors)
+                self.waiting -= sent
+                # the files went with the first byte
+                self._out[0] = (data[sent:], ())
+                if sent == len(data):
+                    self._out.popleft()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._socket)
+        self._all_sent()
+
+    def _send_some(self, data: memoryview, descriptors: Sequence[Descriptor]) -> int:
+        if not descriptors:
+            return self._socket.send(data)
+        return socket.send_fds(self._socket, [data], [file.fileno() for file in descriptors])
+
+    def _all_sent(self) -> None:
+        if self._sent and not self._sent.done():
+            self._sent.set_result(None)
+        self._sent = None
+
+    def _read(self) -> None:
+        """Take in some of what has come."""
+        try:
+            self._receive()
+            self._split()
+        except BlockingIOError:
+            return
+        except (OSError, EOFError, ValueError):
+            # ValueError: the bus itself sent what is no message; nothing after it can be trusted
+            self.close()
+
+    def _receive(self) -> None:
+        # not socket.recv_fds, which forgets the flags
+        data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, numbers in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._files += map(Descriptor, _whole_numbers(numbers))
+        if not data:
+            raise EOFError
+        skipped = min(self._skip, len(data))
+        self._skip -= skipped
+        self._in += data[skipped:] if skipped else data
+
+    def _split(self) -> None:
+        """Hand over every message that is whole, and the headers of those that are too large."""
+        start = 0
+        while (frame := self._next(start)) and self.is_open:
+            start += min(frame.total, len(self._in) - start)
+            self._on_frame(frame)
+        del self._in[:start]
+
+    def _next(self, start: int) -> Frame | None:
+        there = len(self._in) - start
+        if there < frames.FIXED:
+            return None
+        kind, total = frames.measure(self._in, start)
+        is_refused = total > self._most and kind in {frames.METHOD_CALL, frames.SIGNAL}
+        needed = frames.header_size(self._in, start) if is_refused else total
+        if there < needed:
+            return None
+        data = bytes(self._in[start : start + needed])
+        if is_refused:
+            self._skip = max(0, total - there)
+        return Frame(data, total, self._files_of(data))
+
+    def _files_of(self, data: bytes) -> list[Descriptor]:
+        if not self._files:
+            return []
+        count = min(frames.header(data).descriptors, len(self._files))
+        return [self._files.popleft() for _ in range(count)]
+
+
+def _whole_numbers(data: bytes) -> array[int]:
+    numbers = array("i")
+    numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return numbers
+
+
+async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
+    """Connect to the first address that answers, as this process's user; raises OSError."""
+    fault: OSError = ConnectionError("the address names no Unix socket")
+    for kind, options in transports:
+        address = options.get("path") or "\0" + options.get("abstract", "")
+        if kind != "unix" or address == "\0":
+            continue
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(0)
+        try:
+            await asyncio.get_running_loop().sock_connect(plain, address)
+            await _authenticate(plain)
+        except OSError as error:
+            plain.close()
+            fault = error
+        except BaseException:
+            plain.close()
+            raise
+        else:
+            return plain
+    raise fault
+
+
+async def _authenticate(plain: socket.socket) -> None:
+    """Say who we are by the kernel's word (SASL EXTERNAL), and that files may be passed."""
+    loop = asyncio.get_running_loop()
+    uid = str(os.getuid()).encode().hex()
+    for line, accepted in (
+        (f"\0AUTH EXTERNAL {uid}", b"OK"),
+        ("NEGOTIATE_UNIX_FD", b"AGREE_UNIX_FD"),
+    ):
+        await loop.sock_sendall(plain, f"{line}\r\n".encode())
+        answer = await _line(plain)
+        if not answer.startswith(accepted):
+            raise PermissionError(errno.EACCES, f"the bus answered {answer.decode('latin-1')!r}")
+    await loop.sock_sendall(plain, b"BEGIN\r\n")
+
+
+async def _line(plain: socket.socket) -> bytes:
+    """Read one line; the bus sends nothing after it before we do."""
+    line = b""
+    while not line.endswith(b"\r\n"):
+        data = await asyncio.get_running_loop().sock_recv(plain, _LINE)
+        if not data or len(line) > _LINE:
+            raise ConnectionError("the bus closed the connection while we said who we are")
+        line += data
+    return line[:-2]

@@ -1,0 +1,82 @@
+"""Messages as bytes: measured and told apart before they are decoded."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdbus.bus import frames
+from opdbus.bus.library import Message, MessageFlag, decode, encode
+
+_NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
+_PATHS = st.from_regex(r"\A(/[a-z0-9_]{1,40}){1,5}\Z")
+
+
+@given(
+    path=_PATHS,
+    interface=st.none() | _NAMES,
+    member=st.from_regex(r"\A[A-Z][a-z]{0,20}\Z"),
+    sender=st.integers(0, 10**9).map(lambda n: f":1.{n}"),
+    text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    flags=st.sampled_from([0, 1, 2, 4, 5]),
+    serial=st.integers(1, (1 << 32) - 1),
+)
+def test_a_header_is_read_as_the_library_wrote_it(
+    path: str, interface: str | None, member: str, text: str, serial: int, **more: Any
+) -> None:
+    """Give every field of a header, whatever precedes it, and the message's size to the byte."""
+    message = Message(
+        destination="a.b", path=path, interface=interface, member=member, sender=more["sender"],
+        flags=MessageFlag(more["flags"]), signature="s", body=[text], serial=serial,
+    )  # fmt: skip
+    message.unix_fds = [1, 2]
+    data = _with_sender(message, encode(message))
+    assert frames.measure(b"before" + data, 6) == (frames.METHOD_CALL, len(data))
+    found = frames.header(data)
+    assert found == frames.Header(
+        frames.METHOD_CALL, more["flags"], serial, path, interface or "", member,
+        more["sender"], "s", 2,
+    )  # fmt: skip
+    # the header alone suffices
+    assert frames.header(data[: frames.header_size(data)]) == found
+    assert decode(data).body == [text]
+
+
+def _with_sender(message: Message, data: bytes) -> bytes:
+    """Add the sender to a message's header, as the bus does: the library writes none."""
+    size = frames.header_size(data)
+    (fields,) = struct.unpack_from("<I", data, 12)
+    sender = (message.sender or "").encode()
+    field = struct.pack("<BBcBI", 7, 1, b"s", 0, len(sender)) + sender + b"\0"
+    padded = data[16 : 16 + fields] + bytes(-fields & 7) + field
+    header = data[:12] + struct.pack("<I", len(padded)) + padded + bytes(-len(padded) & 7)
+    return header + data[size:]
+
+
+def test_big_endian_is_read() -> None:
+    """Read a message of a machine of the other byte order."""
+    fields = struct.pack(">BBcBI4sB3x", 1, 1, b"o", 0, 4, b"/a/b", 0)
+    fields += struct.pack(">BBcBI", 9, 1, b"u", 0, 3)
+    data = struct.pack(">cBBBIII", b"B", 4, 1, 1, 8, 77, len(fields)) + fields + bytes(8)
+    assert frames.measure(data) == (frames.SIGNAL, len(data))
+    found = frames.header(data)
+    assert (found.kind, found.serial, found.path, found.descriptors) == (4, 77, "/a/b", 3)
+
+
+@pytest.mark.parametrize("start", [b"l\1\0\2", b"l\1\0\0"])
+def test_another_protocol_is_no_message(start: bytes) -> None:
+    """Raise ValueError for a version of the protocol that is not ours."""
+    with pytest.raises(ValueError, match="no D-Bus message"):
+        frames.measure(start + bytes(12))
+
+
+@given(st.binary(min_size=0, max_size=80))
+def test_a_damaged_header_is_a_value_error(junk: bytes) -> None:
+    """Raise nothing but ValueError, whatever a header's fields hold."""
+    data = b"l\1\0\1" + struct.pack("<III", 0, 1, len(junk)) + junk
+    try:
+        frames.header(data)
+    except ValueError:
+        return

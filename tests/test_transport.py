@@ -1,0 +1,222 @@
+"""The socket to the bus, with the other end of it in the test's hand."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from bulky import in_memory, open_files
+from running import PATIENCE_SECONDS
+
+from opdbus.bus.library import Message, MessageType, encode
+from opdbus.bus.transport import Frame, Transport, connect
+
+MOST = 1000
+
+
+class End:
+    """A transport, what it has handed over, and the other end of its socket."""
+
+    def __init__(self) -> None:
+        one, self.other = socket.socketpair()
+        one.settimeout(0)
+        self.other.settimeout(0)
+        self.frames: list[Frame] = []
+        self.lost = asyncio.Event()
+        self._news = asyncio.Event()
+        self.transport = Transport(one, self._take, MOST)
+        self.transport.on_lost = self.lost.set
+
+    def _take(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self._news.set()
+
+    async def feed(self, data: bytes) -> None:
+        """Send bytes to the transport."""
+        await asyncio.get_running_loop().sock_sendall(self.other, data)
+
+    async def has(self, count: int) -> None:
+        """Wait until so many messages were handed over."""
+        while len(self.frames) < count:
+            self._news.clear()
+            await self._news.wait()
+
+
+def run(work: Callable[[End], Awaitable[None]]) -> None:
+    """Do work with a transport."""
+
+    async def both() -> None:
+        end = End()
+        with end.other:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await work(end)
+            end.transport.close()
+
+    asyncio.run(both())
+
+
+def message(size: int, kind: MessageType = MessageType.METHOD_CALL, files: int = 0) -> bytes:
+    """Give a message with a body of so many bytes."""
+    made = Message(destination="a.b", path="/a", interface="a.b", member="C", message_type=kind,
+                   reply_serial=1, serial=1, signature="ay", body=[bytes(size)],
+                   unix_fds=[0] * files)  # fmt: skip
+    return encode(made)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 16, 17, 1 << 16])
+def test_messages_are_whole_however_they_come(piece: int) -> None:
+    """Hand over every message once, in order, whatever pieces it comes in."""
+    sent = [message(size) for size in (0, 1, 50, 3, 400)]
+
+    async def work(end: End) -> None:
+        data = b"".join(sent)
+        for start in range(0, len(data), piece):
+            await end.feed(data[start : start + piece])
+            await asyncio.sleep(0)
+        await end.has(len(sent))
+        assert [frame.data for frame in end.frames] == sent
+        assert all(frame.is_whole for frame in end.frames)
+
+    run(work)
+
+
+def test_a_large_call_is_not_kept() -> None:
+    """Hand over the header of a call or signal past the limit, skip its body, and go on."""
+    small, large = message(10), message(40 << 20)
+    signal = message(MOST, MessageType.SIGNAL)
+
+    async def work(end: End) -> None:
+        feeding = asyncio.ensure_future(end.feed(small + large + small + signal + small))
+        await end.has(2)
+        refused = end.frames[1]
+        assert not refused.is_whole
+        assert refused.total == len(large)
+        assert large.startswith(refused.data)
+        await end.has(5)
+        await feeding
+        assert [frame.is_whole for frame in end.frames] == [True, False, True, False, True]
+        assert len(end.transport._in) == 0
+
+    run(work)
+
+
+def test_a_large_reply_is_kept() -> None:
+    """Take in replies of any size: they were asked for."""
+    reply = message(5 * MOST, MessageType.METHOD_RETURN)
+
+    async def work(end: End) -> None:
+        await end.feed(reply)
+        await end.has(1)
+        assert end.frames[0].data == reply
+
+    run(work)
+
+
+def test_files_stay_with_their_messages() -> None:
+    """Hand each message the files that came with it, also where messages come together."""
+
+    async def work(end: End) -> None:
+        with_files, without = message(1, files=2), message(2)
+        # nobody reads meanwhile: all of it waits in the socket
+        for number in range(3):
+            files = [in_memory(b"%d%d" % (number, which)) for which in range(2)]
+            socket.send_fds(end.other, [with_files], [file.fileno() for file in files])
+            end.other.send(without)
+        await end.has(6)
+        contents = [
+            [os.pread(file.fileno(), 9, 0) for file in frame.descriptors] for frame in end.frames
+        ]
+        assert contents == [[b"00", b"01"], [], [b"10", b"11"], [], [b"20", b"21"], []]
+        assert not any(os.get_inheritable(f.fileno()) for frame in end.frames
+                       for f in frame.descriptors)  # fmt: skip
+
+    run(work)
+
+
+def test_what_is_not_taken_waits_in_order() -> None:
+    """Keep what a full socket does not take, count it, and send it once there is room."""
+
+    async def work(end: End) -> None:
+        sent = [bytes([number]) * 100_000 for number in range(40)]
+        for data in sent:
+            end.transport.send(data)
+        assert end.transport.waiting > 1_000_000
+        loop, received = asyncio.get_running_loop(), b""
+        while len(received) < 4_000_000:
+            received += await loop.sock_recv(end.other, 1 << 20)
+        assert received == b"".join(sent)
+        await end.transport.flushed()
+        assert end.transport.waiting == 0
+
+    run(work)
+
+
+def test_a_file_waits_with_its_message() -> None:
+    """Send a file with the first byte of its message that is really sent, and close our copy."""
+
+    async def work(end: End) -> None:
+        before = open_files(settled=True)
+        end.transport.send(bytes(4 << 20))
+        for number in range(3):
+            end.transport.send(b"message", [in_memory(b"%d" % number)])
+        assert open_files() == before + 3
+        size, files = 0, []
+        while size < (4 << 20) + 3 * len(b"message"):
+            await asyncio.sleep(0)
+            try:
+                data, more, *_ = socket.recv_fds(end.other, 1 << 20, 4)
+            except BlockingIOError:
+                continue
+            size, files = size + len(data), files + more
+        assert [os.pread(file, 9, 0) for file in files] == [b"0", b"1", b"2"]
+        for file in files:
+            os.close(file)
+        await end.transport.flushed()
+        assert open_files() == before
+
+    run(work)
+
+
+@pytest.mark.parametrize("how", ["closed", "not a message"])
+def test_the_end_is_told_once(how: str) -> None:
+    """Tell that the bus is gone, when it closes or sends what is no message, and send no more."""
+
+    async def work(end: End) -> None:
+        end.transport.send(bytes(4 << 20))
+        waiting = asyncio.ensure_future(end.transport.flushed())
+        await asyncio.sleep(0)
+        if how == "closed":
+            end.other.close()
+        else:
+            await end.feed(b"HTTP/1.1 400 Bad Request\r\n")
+        await end.lost.wait()
+        await waiting
+        assert not end.transport.is_open
+        end.transport.send(b"nobody")
+        assert end.transport.waiting == 0
+
+    run(work)
+
+
+def test_who_is_refused_learns_the_answer() -> None:
+    """Raise OSError with the bus's own words where it does not accept us."""
+
+    async def run_() -> None:
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writer.write(b"REJECTED EXTERNAL\r\n")
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            gone.set()
+
+        gone = asyncio.Event()
+        path = f"/tmp/op-dbus-test-{os.getpid()}"  # noqa: S108 -- a socket's path must be short
+        async with await asyncio.start_unix_server(refuse, path):
+            with pytest.raises(PermissionError, match="REJECTED EXTERNAL"):
+                await connect([("tcp", {"host": "x"}), ("unix", {"path": path})])
+            await gone.wait()
+        os.unlink(path)  # noqa: PTH108 -- and what Path does no more than this
+
+    asyncio.run(run_())
