@@ -131,7 +131,12 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
 @limit
 @plugin
 @kind
-@click.option("--mode", type=click.Choice(["hybrid", "vector", "lexical"]), default="hybrid")
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "vector", "lexical"]),
+    default="hybrid",
+    help="By words and meaning, or by one of them. [hybrid]",
+)
 @click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the best.")
 @click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
 @as_json

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(config.SETTINGS):
-        text = setting.doc[0].upper() + setting.doc[1:].replace("`", "") + "."
+        text = (setting.doc[0].upper() + setting.doc[1:]).replace("`", "") + "."
         default = setting.default or "by user"
         option = click.option(
             setting.flag, setting.key, metavar="VALUE", help=f"{text} [{default}]"

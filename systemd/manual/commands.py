@@ -6,19 +6,20 @@ from collections.abc import Iterator
 import click
 import roff
 
-# each adds its commands to the root
-from opdbus.cli import bench, commands, engine, local, models  # noqa: F401
+from opdbus.cli import bench, commands, engine, local, models
 from opdbus.cli.root import root
-from opdbus.config import CONFIG_FILE_VARIABLE
 
 _DESCRIPTION = """\
-`op-dbus` is the semantic memory of a host: a daemon turns every object that the host declares in its
-state file, or that programs publish, into a vector, and answers questions about them over D-Bus. The
-other commands ask the daemon, or tell about the models and the hardware that it would run on.""".replace(
-    "\n", " "
-)
-_OBJECTS = """\
-Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus path."""
+`op-dbus` is the semantic memory of a host: a daemon turns every object that the host declares in
+its state file, or that programs publish, into a vector, and answers questions about them over
+D-Bus. The other commands ask the daemon, or tell about the models and the hardware that it would
+run on.
+
+Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus path.
+"""
+# The order of reading: being a daemon, asking one, and what it runs with.
+_ORDER = [module.__name__ for module in (local, commands, models, engine, bench)]
+_PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),
     ("1", "Failed, or `doctor` found something wrong."),
@@ -32,11 +33,16 @@ _FILES = (
     ("/etc/op-dbus/state.json", "The state that the host declares."),
     ("/var/lib/op-dbus", "The database, the graphs built from the models, and the models."),
 )
+_ENVIRONMENT = """\
+Every command reads its settings, described in op-dbus.env(5), from the environment. An option wins
+over the variable.
+"""
 _EXAMPLES = """\
 op-dbus search "what keeps the clock right?"
 op-dbus similar systemd/unit/chronyd.service --limit 3
 op-dbus models pull low
 op-dbus vectorize --bulk texts.jsonl --output vectors.npy"""
+_SEE_ALSO = ".BR op\\-dbus.env (5),\n.BR org.opdbus (5),\n.BR busctl (1),\n.BR systemctl (1)"
 
 
 def page() -> str:
@@ -49,11 +55,11 @@ def page() -> str:
         [
             roff.section("NAME", "op\\-dbus \\- search the state of a host by meaning"),
             roff.section("SYNOPSIS", *_synopsis()),
-            roff.section("DESCRIPTION", roff.paragraph(_DESCRIPTION), roff.paragraph(_OBJECTS)),
+            roff.section("DESCRIPTION", roff.paragraphs(_DESCRIPTION)),
             roff.section("OPTIONS", *_options(root, context)),
             roff.section("COMMANDS", *_commands(root, context)),
             roff.section("EXIT STATUS", *(roff.tagged(*row) for row in _EXIT)),
-            roff.section("ENVIRONMENT", *_environment()),
+            roff.section("ENVIRONMENT", roff.paragraphs(_ENVIRONMENT)),
             roff.section("FILES", *(roff.tagged(roff.bold(name), text) for name, text in _FILES)),
             roff.section("EXAMPLES", roff.example(_EXAMPLES)),
             roff.section("SEE ALSO", _SEE_ALSO),
@@ -61,85 +67,69 @@ def page() -> str:
     )
 
 
-_SEE_ALSO = ".BR op\\-dbus.env (5),\n.BR org.opdbus (5),\n.BR busctl (1),\n.BR systemctl (1)"
-
-
 def _synopsis() -> tuple[str, str]:
-    return (
-        f"{roff.bold('op-dbus')} [{roff.bold('--bus')} {roff.italic('BUS')}]"
-        f" {roff.italic('COMMAND')} [{roff.italic('ARGUMENT')}...]",
-        f".br\n{roff.bold('op-dbus daemon')} [{roff.bold('--')}{roff.italic('SETTING')}"
-        f" {roff.italic('VALUE')}]...",
-    )
+    general = r"\fBop\-dbus\fR [\fB\-\-bus\fR \fIBUS\fR] \fICOMMAND\fR [\fIARGUMENT\fR...]"
+    daemon = r"\fBop\-dbus daemon\fR [\fB\-\-\fISETTING\fR \fIVALUE\fR]..."
+    return general, ".br\n" + daemon
 
 
 def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
     """Describe each command; another name of one that was described is only mentioned."""
-    names: dict[int, list[str]] = {}
+    names: dict[click.Command, list[str]] = {}
     for name, command in group.commands.items():
-        names.setdefault(id(command), []).append(name)
-    for same in names.values():
-        command = group.commands[same[0]]
-        inner = click.Context(command, info_name=same[0], parent=context)
+        names.setdefault(command, []).append(name)
+    for command in sorted(names, key=_rank):
+        name, *aliases = names[command]
+        inner = click.Context(command, info_name=name, parent=context)
         if isinstance(command, click.Group):
             yield from _commands(command, inner)
-        elif not command.hidden:
-            yield from _command(command, inner, same[1:])
+        else:
+            yield from _command(command, inner, aliases)
+
+
+def _rank(command: click.Command) -> int:
+    return _ORDER.index(getattr(command.callback, "__module__", ""))
 
 
 def _command(command: click.Command, context: click.Context, aliases: list[str]) -> Iterator[str]:
     name = context.command_path.removeprefix("op-dbus ")
-    yield roff.subsection(name, "", _usage(name, command, context))
-    for text in _paragraphs(command.help or ""):
-        yield roff.paragraph(text)
+    yield roff.subsection(name, _usage(name, command, context))
+    yield roff.paragraphs(command.help or "")
     if aliases:
-        yield roff.paragraph("Also named " + ", ".join(f"`{alias}`" for alias in aliases) + ".")
+        yield roff.paragraphs("Also named " + ", ".join(f"`{alias}`" for alias in aliases) + ".")
     yield from _options(command, context)
 
 
 def _usage(name: str, command: click.Command, context: click.Context) -> str:
-    """Show how a command is written."""
-    pieces = command.collect_usage_pieces(context)
-    shown = [re.sub(r"[A-Z]{2,}", lambda m: roff.italic(m[0]), roff.escaped(p)) for p in pieces]
-    options, arguments = shown[0], shown[1:]
-    options = options.replace("OPTIONS", "OPTION")
-    return " ".join([".PP\n" + roff.bold("op-dbus " + name), options + "...", *arguments])
+    """Show how a command is written; what stands for something else is in italics."""
+    _, *arguments = command.collect_usage_pieces(context)
+    shown = [_PLACEHOLDER.sub(lambda m: roff.italic(m[0]), roff.escaped(a)) for a in arguments]
+    option = f"[{roff.italic('OPTION')}]..." if any(_described(command)) else ""
+    return " ".join(filter(None, [".PP\n" + roff.bold("op-dbus " + name), option, *shown]))
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
-    for parameter in command.params:
-        record = parameter.get_help_record(context)
-        if record is None:
-            continue
-        yield roff.tagged(_tag(parameter, context), _spelt(record[1]))
-    if isinstance(command, click.Group):
-        yield roff.tagged(roff.bold("-h") + ", " + roff.bold("--help"), "Tell how it is used.")
+    for option in _described(command):
+        yield roff.tagged(_tag(option, context), _help(option))
+    if command is root:
+        yield roff.tagged(f"{roff.bold('-h')}, {roff.bold('--help')}", "Show help and exit.")
 
 
-def _tag(parameter: click.Parameter, context: click.Context) -> str:
-    names = ", ".join(roff.bold(name) for name in sorted(parameter.opts, key=len))
-    if getattr(parameter, "is_flag", False):
+def _described(command: click.Command) -> Iterator[click.Option]:
+    return (option for option in command.params if isinstance(option, click.Option))
+
+
+def _tag(option: click.Option, context: click.Context) -> str:
+    names = ", ".join(roff.bold(name) for name in sorted(option.opts, key=len))
+    if option.is_flag:
         return names
-    return f"{names} {roff.italic(parameter.make_metavar(context))}"
+    if option.metavar or isinstance(option.type, click.Choice):
+        return f"{names} {roff.italic(option.make_metavar(context))}"
+    # click would name the type, which says less than the option's own name
+    value = "FILE" if isinstance(option.type, click.Path) else (option.name or "").upper()
+    return f"{names} {roff.italic(value)}"
 
 
-def _spelt(text: str) -> str:
-    """Make a sentence of click's line, which ends with the default in brackets."""
-    line, bracket, rest = text.partition("  [")
-    return f"{line} [{rest}" if bracket else line
-
-
-def _paragraphs(text: str) -> list[str]:
-    return [part for part in text.split("\n\n") if part.strip()]
-
-
-def _environment() -> Iterator[str]:
-    yield roff.paragraph(
-        "Every setting of op-dbus.env(5) is read from the environment, by every command. An option"
-        " wins over the variable."
-    )
-    yield roff.tagged(
-        roff.bold(CONFIG_FILE_VARIABLE),
-        "A TOML file of the same settings, in lower case and without the prefix. Variables win over"
-        " it.",
-    )
+def _help(option: click.Option) -> str:
+    default = f" [{option.default}]" if option.show_default else ""
+    return f"{option.help}{default}"

@@ -1,4 +1,4 @@
-"""org.opdbus(5): the service as it is called over D-Bus, from the comments in the interfaces' XML."""
+"""org.opdbus(5): the service on D-Bus, from the comments in the interfaces' XML."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -6,19 +6,21 @@ from importlib import resources
 
 import roff
 
-_INTRODUCTION = (
-    "`op-dbus.service` owns the name `org.opdbus` on the system bus; a call to that name starts it."
-    " The interfaces below are its contract. Their number changes when they change in a way that"
-    " callers notice.",
-    "Each method belongs to an action: `read`, `vectorize`, `publish` or `manage`. root may do"
-    " everything. Where polkit(8) answers, its rules decide about everybody else, by the names"
-    " `org.opdbus.read` and so on; the rule that comes with op-dbus grants the first three to members"
-    " of the group `op-dbus`. Where it does not, the group may do these three, and nobody else"
-    " anything. Who may not is answered AccessDenied, or InteractiveAuthorizationRequired where"
-    " asking somebody for a password would help and the call did not allow that.",
-    "Errors without a prefix are those of org.freedesktop.DBus.Error; `Error.` stands for"
-    " org.opdbus.Error. Past a limit, a call is answered LimitsExceeded.",
-)
+_INTRODUCTION = """\
+`op-dbus.service` owns the name `org.opdbus` on the system bus; a call to that name starts it. The
+interfaces below are its contract, which Introspect gives too. The number that ends an interface's
+name grows when callers have to change.
+
+Each method belongs to an action: `read`, `vectorize`, `publish` or `manage`. root may do
+everything. Where polkit(8) answers, its rules decide about everybody else, by the names
+`org.opdbus.read` and so on; the rule that comes with op-dbus grants the first three to members of
+the group `op-dbus`. Where it does not, the group may do these three, and nobody else anything. Who
+may not is answered AccessDenied, or InteractiveAuthorizationRequired where asking somebody for a
+password would help and the call did not allow that.
+
+Errors without a prefix are those of org.freedesktop.DBus.Error; `Error.` stands for
+org.opdbus.Error. Past a limit, a call is answered LimitsExceeded.
+"""
 _EXAMPLES = """\
 busctl introspect org.opdbus /org/opdbus
 busctl call org.opdbus /org/opdbus/state org.opdbus.State1 Search \\
@@ -38,42 +40,36 @@ def page() -> str:
         "D-Bus Interfaces",
         [
             roff.section("NAME", "org.opdbus \\- the D\\-Bus service of op\\-dbus"),
-            roff.section("DESCRIPTION", *map(roff.paragraph, _INTRODUCTION)),
-            *(part for tree in _trees() for part in _interface(tree)),
+            roff.section("DESCRIPTION", roff.paragraphs(_INTRODUCTION)),
+            *(part for text in _texts() for part in _interface(text)),
             roff.section("EXAMPLES", roff.example(_EXAMPLES)),
             roff.section("SEE ALSO", ".BR op\\-dbus (1),\n.BR busctl (1),\n.BR polkit (8)"),
         ],
     )
 
 
-def _trees() -> list[list[ET.Element]]:
-    """Read each file: the comments and elements of its top level, in order."""
-    files = [f for f in (resources.files("opdbus.bus") / "interfaces").iterdir()]
-    names = sorted((f.name.removesuffix(".xml") for f in files), key=_rank)
-    folder = resources.files("opdbus.bus") / "interfaces"
-    return [_read((folder / f"{name}.xml").read_text(encoding="utf-8")) for name in names]
+def _texts() -> list[str]:
+    """Read each interface's file, in the order of reading."""
+    files = (resources.files("opdbus.bus") / "interfaces").iterdir()
+    texts = {f.name.removesuffix(".xml"): f.read_text(encoding="utf-8") for f in files}
+    return [texts[name] for name in sorted(texts, key=_rank)]
 
 
 def _rank(name: str) -> tuple[int, str]:
     return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
 
 
-def _read(text: str) -> list[ET.Element]:
-    """Parse a file with its comments; the one before the root is what the interface is for."""
-    builder = ET.TreeBuilder(insert_comments=True)
-    body = text[text.index("<!--") : text.index("-->")].removeprefix("<!--")
-    root = ET.fromstring(text, ET.XMLParser(target=builder))
-    comment = ET.Comment(body)
-    interface = root.find("interface")
-    return [comment] if interface is None else [comment, interface]
-
-
-def _interface(tree: list[ET.Element]) -> Iterator[str]:
-    about, interface = tree
-    yield roff.section(interface.attrib["name"], roff.paragraph(about.text or ""))
+def _interface(text: str) -> Iterator[str]:
+    """Describe an interface; the comment before the root says what it is for."""
+    parser = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))  # noqa: S314 -- our own file
+    interface = ET.fromstring(text, parser).find("interface")  # noqa: S314
+    if interface is None:
+        raise ValueError(f"no interface in {text}")
+    about = text.partition("<!--")[2].partition("-->")[0]
+    yield roff.section(interface.attrib["name"], roff.paragraphs(about))
     before = ""
     for element in interface:
-        if element.tag is ET.Comment:
+        if _is_comment(element):
             before = element.text or ""
         elif element.tag in _MEMBERS:
             yield _MEMBERS[element.tag](element, before)
@@ -92,7 +88,7 @@ def _method(element: ET.Element, before: str) -> str:
 
 def _signal(element: ET.Element, before: str) -> str:
     tag = f"signal {roff.bold(element.attrib['name'])}({_arguments(element)})"
-    return roff.tagged(tag, _sentence(_comment(element) or before))
+    return roff.tagged(tag, _comment(element) or before)
 
 
 def _property(element: ET.Element, before: str) -> str:
@@ -102,7 +98,7 @@ def _property(element: ET.Element, before: str) -> str:
         f"property {roff.bold(element.attrib['name'])}"
         f" {roff.escaped(element.attrib['type'])}{access[element.attrib['access']]}"
     )
-    return roff.tagged(tag, _sentence(before), f"Action: `{action}`." if action else "")
+    return roff.tagged(tag, before, f"Action: `{action}`." if action else "")
 
 
 _MEMBERS = {"method": _method, "signal": _signal, "property": _property}
@@ -110,16 +106,18 @@ _MEMBERS = {"method": _method, "signal": _signal, "property": _property}
 
 def _arguments(element: ET.Element, direction: str = "") -> str:
     found = [a for a in element.findall("arg") if a.get("direction", "") == direction]
-    return ", ".join(f"{roff.escaped(a.attrib['type'])} {roff.italic(a.attrib['name'])}" for a in found)
+    return ", ".join(
+        f"{roff.escaped(a.attrib['type'])} {roff.italic(a.attrib['name'])}" for a in found
+    )
 
 
 def _comment(element: ET.Element) -> str:
-    return next((child.text or "" for child in element if child.tag is ET.Comment), "")
+    return next((child.text or "" for child in element if _is_comment(child)), "")
 
 
-def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text and text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+def _is_comment(element: ET.Element) -> bool:
+    # a comment has no name: its tag is the function that makes one
+    return not isinstance(element.tag, str)
 
 
 def _annotation(element: ET.Element, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A manual page as man(7) writes it: sections, tagged paragraphs, and text that means only itself."""
+"""A manual page as man(7) writes it: sections, tagged paragraphs, and text as it stands."""
 
 import re
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ def subsection(title: str, *parts: str) -> str:
     return "\n".join([f'.SS "{escaped(title)}"', *parts])
 
 
-def paragraph(text: str) -> str:
-    """Set a text that stands for itself."""
-    return ".PP\n" + prose(text)
+def paragraphs(text: str) -> str:
+    """Set a text whose paragraphs are divided by empty lines."""
+    return "\n".join(".PP\n" + prose(part) for part in text.split("\n\n") if part.strip())
 
 
 def tagged(tag: str, *texts: str) -> str:

@@ -8,22 +8,29 @@ import roff
 from opdbus import config
 
 _HEAD = """\
-Settings of op-dbus.service. Each line below holds a default: remove the # to change one, then
-`systemctl reload op-dbus`, or `restart` where the log asks for it. A variable without a value is
-the same as none. op-dbus.env(5) says more.
+Settings of op-dbus.service, each with its default: remove the # to change one, and then
+`systemctl restart op-dbus`. A variable without a value is the same as none. op-dbus.env(5) says
+more.
 """
-_DESCRIPTION = (
-    "The service `op-dbus.service` reads its settings from `/etc/op-dbus/op-dbus.env`, a file of"
-    " variables as systemd.exec(5) describes it under `EnvironmentFile=`. The same variables can be"
-    " given to every command of op-dbus(1), and each is an option of `op-dbus daemon`: lower case,"
-    " hyphens, without the prefix.",
-    "All values that are not accepted are reported together, each with what is, and the program ends"
-    " with status 2. So does a name that begins with the prefix and is no setting.",
-    "After a change, `systemctl reload op-dbus` takes in what concerns the model and its provider"
-    " while the service goes on; other settings wait for a restart, and the log says so.",
-    "The service keeps its data under `/var/lib/op-dbus`, unless `OP_DBUS_STATE_DIR` and"
-    " `OP_DBUS_MODEL_DIR` name other folders. It may write nowhere else: a drop-in with"
-    " `ReadWritePaths=` allows more.",
+_DESCRIPTION = """\
+The service `op-dbus.service` reads its settings from `/etc/op-dbus/op-dbus.env`, a file of
+variables as systemd.exec(5) describes it under `EnvironmentFile=`. The same variables can be given
+to every command of op-dbus(1), and each is an option of `op-dbus daemon`: lower case, hyphens,
+without the prefix.
+
+All values that are not accepted are reported together, each with what is, and the program ends
+with status 2. So does a name that begins with the prefix and is no setting.
+
+systemd reads the file when it starts the service: after a change, `systemctl restart op-dbus`.
+Settings in the TOML file that `OP_DBUS_CONFIG` names can change while it goes on: `systemctl
+reload op-dbus` takes in what concerns the model and its provider, and the log names the settings
+that wait for a restart.
+
+The service keeps its data in `/var/lib/op-dbus`. It may write nowhere else and does not see home
+folders: for another `OP_DBUS_STATE_DIR` a drop-in must name it in `ReadWritePaths=`.
+"""
+_CONFIG_DOC = (
+    "A TOML file of the same settings, in lower case and without the prefix; variables win over it."
 )
 _EXAMPLE = """\
 OP_DBUS_EXECUTION_PROVIDER=cuda,cpu
@@ -33,11 +40,8 @@ OP_DBUS_THREADS=2"""
 
 def file() -> str:
     """Write op-dbus.env: every variable as a comment, with its default and what it is for."""
-    blocks = [_commented(_HEAD)]
-    for setting in config.SETTINGS:
-        doc = setting.doc[0].upper() + setting.doc[1:] + "."
-        blocks.append(f"{_commented(doc)}#{setting.variable}={setting.default}\n")
-    return "\n".join(blocks)
+    blocks = [f"{_commented(doc)}#{name}={default}\n" for name, default, doc in _rows()]
+    return "\n".join([_commented(_HEAD), *blocks])
 
 
 def page() -> str:
@@ -49,7 +53,7 @@ def page() -> str:
         [
             roff.section("NAME", "op\\-dbus.env \\- settings of op\\-dbus"),
             roff.section("SYNOPSIS", roff.bold("/etc/op-dbus/op-dbus.env")),
-            roff.section("DESCRIPTION", *map(roff.paragraph, _DESCRIPTION)),
+            roff.section("DESCRIPTION", roff.paragraphs(_DESCRIPTION)),
             roff.section("SETTINGS", *_settings()),
             roff.section("EXAMPLE", roff.example(_EXAMPLE)),
             roff.section("SEE ALSO", ".BR op\\-dbus (1),\n.BR systemd.exec (5)"),
@@ -58,10 +62,15 @@ def page() -> str:
 
 
 def _settings() -> Iterator[str]:
+    for name, default, doc in _rows():
+        yield roff.tagged(roff.bold(name), doc, f"Default: `{default}`." if default else "")
+
+
+def _rows() -> Iterator[tuple[str, str, str]]:
+    """Give each variable with its default and a sentence."""
     for setting in config.SETTINGS:
-        doc = setting.doc[0].upper() + setting.doc[1:] + "."
-        default = f"Default: `{setting.default}`." if setting.default else ""
-        yield roff.tagged(roff.bold(setting.variable), doc, default)
+        yield setting.variable, setting.default, setting.doc[0].upper() + setting.doc[1:] + "."
+    yield config.CONFIG_FILE_VARIABLE, "", _CONFIG_DOC
 
 
 def _commented(text: str) -> str:
