@@ -222,7 +222,10 @@ class Client:
         self, path: str, member: str, signature: str, *body: Json
     ) -> list[Json]:
         try:
-            return await self._connection.call(BUS_NAME, path, member, signature, *body)
+            # whoever waits for an answer may be asked for a password
+            return await self._connection.call(
+                BUS_NAME, path, member, signature, *body, is_interactive=True
+            )
         except RemoteError as error:
             raise self._translated(error) from None
 

@@ -61,6 +61,12 @@ class AccessDenied(CallerError):
     exit_code = 5
 
 
+class InteractiveAuthorizationRequired(AccessDenied):
+    """The caller may do this once its user has given a password, and nobody can be asked."""
+
+    dbus_name = _FREEDESKTOP + "InteractiveAuthorizationRequired"
+
+
 class LimitsExceeded(CallerError):
     """A queue is full or a reply would be too large: ask for less, or later."""
 

@@ -1,33 +1,46 @@
 """Who may do what: on a bus that lets everybody in, and by the table alone."""
 
 import asyncio
-import json
 import os
 import subprocess
 import threading
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+import structlog
+from authority import authority
 from running import (
     OBJECT,
+    PATIENCE_SECONDS,
     ROOT_PATH,
     STATE,
     STATE_PATH,
     VECTORIZER,
     Running,
-    as_other_user,
     calling,
 )
+from users import ANOTHER, GROUP, MEMBER, NOBODY, User, answers, as_user, asking
 
-from opdbus.bus import authorization, contract
-from opdbus.bus.authorization import ACTIONS, Authorizer
-from opdbus.bus.connection import RemoteError, split
-from opdbus.errors import AccessDenied
+from opdbus.bus import contract
+from opdbus.bus.authorization import MOST_ASKED, Authorizer
+from opdbus.bus.connection import Connection, RemoteError
+from opdbus.bus.denials import MOST_A_USER, MOST_USERS, Denials
+from opdbus.bus.dispatch import Dispatcher, Node
+from opdbus.bus.names import ACTIONS, JOB, LOG_CONTROL
+from opdbus.bus.polkit import Verdict
+from opdbus.bus.wire import split
+from opdbus.errors import AccessDenied, LimitsExceeded
 
 OBJECT_PATH = "/org/opdbus/state/systemd/unit/sshd_2eservice"
-PATHS = {VECTORIZER: ROOT_PATH, STATE: STATE_PATH, OBJECT: OBJECT_PATH}
+JOB_PATH = "/org/opdbus/job/1"
+PATHS = {
+    VECTORIZER: ROOT_PATH,
+    STATE: STATE_PATH,
+    OBJECT: OBJECT_PATH,
+    JOB: JOB_PATH,
+    LOG_CONTROL: "/org/freedesktop/LogControl1",
+}
 _SAMPLES: dict[str, Any] = {
     "h": "a file",
     "s": "x",
@@ -37,29 +50,9 @@ _SAMPLES: dict[str, Any] = {
     "ao": [OBJECT_PATH],
 }
 _PROPERTIES = "org.freedesktop.DBus.Properties"
-# run as another user: each line is a call, each answer the name of its error
-# a user that is neither root nor whoever runs the tests
-STRANGER = 65534 if os.geteuid() != 65534 else 65533
-
-_STRANGER = """
-import asyncio, json, sys
-from opdbus.bus.connection import Connection, RemoteError
-
-async def ask():
-    async with Connection(sys.argv[1]) as connection:
-        for line in sys.stdin:
-            try:
-                call = json.loads(line)
-                with open("/dev/null") as file:
-                    call = [file if value == "a file" else value for value in call]
-                    await connection.call("org.opdbus", *call)
-                print("allowed", flush=True)
-            except RemoteError as error:
-                print(error.name, flush=True)
-
-def main():
-    asyncio.run(ask())
-"""
+_INTROSPECT = "org.freedesktop.DBus.Introspectable.Introspect"
+_DENIED = "AccessDenied"
+_ASKS = "InteractiveAuthorizationRequired"
 _COMMAND = """
 import asyncio, json, sys, opdbus.client
 from opdbus.cli import commands, main
@@ -68,31 +61,50 @@ sys.argv[0] = "op-dbus"
 
 
 class Bus:
-    """A bus daemon that vouches for whom the test says, and counts how often it is asked."""
+    """A bus daemon without polkit that vouches for whom the test says, and counts the questions."""
 
     def __init__(self, **credentials: Any) -> None:
         self.credentials = credentials
         self.asked = 0
 
-    async def ask_bus(self, member: str, _signature: str, name: str) -> list[Any]:
-        """Answer GetConnectionCredentials."""
+    async def ask_bus(self, member: str, _signature: str, name: str, *_: Any) -> list[Any]:
+        """Answer GetConnectionCredentials, and that there is no polkit."""
+        if member == "GetNameOwner":
+            raise RemoteError("org.freedesktop.DBus.Error.NameHasNoOwner", "none")
+        if member == "StartServiceByName":
+            raise RemoteError("org.freedesktop.DBus.Error.ServiceUnknown", "none")
         assert member == "GetConnectionCredentials"
         self.asked += 1
         if name == ":gone":
             raise RemoteError("org.freedesktop.DBus.Error.NameHasNoOwner", "gone")
         return [self.credentials]
 
+    async def subscribe(self, _rule: str) -> None:
+        """Send no signal."""
 
-def _allowed(bus: Bus, sender: str = ":1.1") -> set[str]:
-    authorizer = Authorizer(bus)  # type: ignore[arg-type] -- all of it that is used
-    allowed = set()
-    for action in (*ACTIONS, "", "unheard-of"):
-        try:
-            asyncio.run(authorizer.require(sender, action))
-        except AccessDenied:
-            continue
-        allowed.add(action)
-    return allowed
+
+def _group(_name: str) -> int:
+    return GROUP
+
+
+def _authorizer(bus: Bus, group: Callable[[str], int] = _group) -> Authorizer:
+    return Authorizer(bus, group=group)  # type: ignore[arg-type] -- all of it that is used
+
+
+def _allowed(bus: Bus, sender: str = ":1.1", group: Callable[[str], int] = _group) -> set[str]:
+    authorizer = _authorizer(bus, group)
+
+    async def ask() -> set[str]:
+        allowed = set()
+        for action in (*ACTIONS, "", "unheard-of"):
+            try:
+                await authorizer.require(sender, action)
+            except AccessDenied:
+                continue
+            allowed.add(action)
+        return allowed
+
+    return asyncio.run(ask())
 
 
 def test_root_may_do_everything_that_has_a_name() -> None:
@@ -107,7 +119,29 @@ def test_the_daemons_own_user_is_as_root() -> None:
 
 def test_a_stranger_may_do_nothing() -> None:
     """Deny by default."""
-    assert _allowed(Bus(UnixUserID=STRANGER, UnixGroupIDs=[STRANGER])) == set()
+    assert _allowed(Bus(UnixUserID=NOBODY.uid, UnixGroupIDs=[NOBODY.uid])) == set()
+
+
+def test_the_group_may_use_but_not_manage() -> None:
+    """Allow the group what needs no administrator."""
+    member = Bus(UnixUserID=MEMBER.uid, UnixGroupIDs=[MEMBER.uid, GROUP])
+    assert _allowed(member) == {"read", "vectorize", "publish"}
+
+
+def test_without_the_group_nobody_is_in_it() -> None:
+    """Deny where the system has no such group."""
+
+    def missing(name: str) -> int:
+        raise KeyError(name)
+
+    assert _allowed(Bus(UnixUserID=MEMBER.uid, UnixGroupIDs=[GROUP]), group=missing) == set()
+
+
+def test_who_gave_up_its_groups_is_in_none() -> None:
+    """Believe the bus that a process has no groups, whatever the database says of its user."""
+    everybody = os.getgroups() or [os.getgid()]
+    no_groups = Bus(UnixUserID=NOBODY.uid, UnixGroupIDs=[])
+    assert _allowed(no_groups, group=lambda _: everybody[0]) == set()
 
 
 def test_who_cannot_be_vouched_for_may_do_nothing() -> None:
@@ -117,13 +151,14 @@ def test_who_cannot_be_vouched_for_may_do_nothing() -> None:
 
 
 def test_the_bus_is_asked_once_for_each_connection() -> None:
-    """Remember a connection's user until the connection is forgotten."""
+    """Remember a connection's user until the connection is forgotten, and ask for many at once."""
     bus = Bus(UnixUserID=0, UnixGroupIDs=[])
-    authorizer = Authorizer(bus)  # type: ignore[arg-type] -- all of it that is used
 
     async def ask() -> None:
-        for sender in (":1.1", ":1.1", ":1.2"):
-            await authorizer.require(sender, "read")
+        authorizer = _authorizer(bus)
+        first = [authorizer.require(sender, "read") for sender in (":1.1", ":1.1", ":1.2")]
+        await asyncio.gather(*first)
+        await authorizer.require(":1.1", "read")
         authorizer.forget(":1.1")
         await authorizer.require(":1.1", "read")
 
@@ -131,18 +166,16 @@ def test_the_bus_is_asked_once_for_each_connection() -> None:
     assert bus.asked == 3
 
 
-def test_groups_are_looked_up_once_and_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_looked_up_once_and_off_the_loop() -> None:
     """Resolve the group once for each connection, on a thread."""
     threads = []
 
-    def look_up(_name: str) -> Any:
+    def look_up(_name: str) -> int:
         threads.append(threading.current_thread())
-        return SimpleNamespace(gr_gid=77)
-
-    monkeypatch.setattr(authorization, "getgrnam", look_up)
-    authorizer = Authorizer(Bus(UnixUserID=STRANGER, UnixGroupIDs=[77]))  # type: ignore[arg-type] -- all of it that is used
+        return GROUP
 
     async def ask() -> None:
+        authorizer = _authorizer(Bus(UnixUserID=MEMBER.uid, UnixGroupIDs=[GROUP]), look_up)
         for _ in range(3):
             await authorizer.require(":1.1", "read")
 
@@ -160,67 +193,246 @@ def _calls() -> list[tuple[str, list[Any]]]:
             body = [_SAMPLES.get(s, [] if s[:2] == "a(" else {}) for s in split(method.inputs)]
             call = [path, f"{name}.{method.name}", method.inputs, *body]
             found.append((f"{name}.{method.name}", call))
-        found += [
-            (f"{name}.{prop}", [path, f"{_PROPERTIES}.Get", "ss", name, prop])
-            for prop in interface.properties
-        ]
+        for prop in interface.properties:
+            found += [
+                (f"{name}.{prop}", [path, f"{_PROPERTIES}.Get", "ss", name, prop]),
+                (f"Set {name}.{prop}", [path, f"{_PROPERTIES}.Set", "ssv", name, prop, "x"]),
+            ]
         found.append((f"all of {name}", [path, f"{_PROPERTIES}.GetAll", "s", name]))
-    introspect = "org.freedesktop.DBus.Introspectable.Introspect"
-    trees = (STATE_PATH, f"{STATE_PATH}/systemd", OBJECT_PATH)
-    found += [(f"Introspect {path}", [path, introspect, ""]) for path in trees]
+    trees = (STATE_PATH, f"{STATE_PATH}/systemd", OBJECT_PATH, "/org/opdbus/job", JOB_PATH)
+    found += [(f"Introspect {path}", [path, _INTROSPECT, ""]) for path in trees]
     # nor may a stranger tell what is there from what is not
-    found.append(("what is not there", [f"{OBJECT_PATH}x", f"{OBJECT}.GetVector", "a{sv}", {}]))
-    found.append(("a method that is not there", [OBJECT_PATH, f"{OBJECT}.Nothing", ""]))
+    found += [
+        ("what is not there", [f"{OBJECT_PATH}x", f"{OBJECT}.GetVector", "a{sv}", {}]),
+        ("a method that is not there", [OBJECT_PATH, f"{OBJECT}.Nothing", ""]),
+        ("an interface that is not there", [OBJECT_PATH, "org.example.Some.Thing", ""]),
+        ("arguments that do not fit", [OBJECT_PATH, f"{OBJECT}.GetVector", "s", "x"]),
+        ("no interface", [STATE_PATH, ".Search", "sua{sv}", "x", 1, {}]),
+        ("no interface, all", [STATE_PATH, ".GetAll", "s", STATE]),
+        ("the tree of no object", [f"{OBJECT_PATH}x", _INTROSPECT, ""]),
+        ("a tree elsewhere", ["/elsewhere", _INTROSPECT, ""]),
+    ]
     return found
 
 
-def _as_stranger(bus: str, calls: list[list[Any]]) -> list[str]:
-    lines = "".join(f"{json.dumps(call)}\n" for call in calls)
-    done = subprocess.run(
-        as_other_user(_STRANGER, bus),
-        input=lines,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def test_the_calls_are_of_every_interface() -> None:
+    """Leave no interface of the package out of what strangers are tested with."""
+    assert set(PATHS) == {interface.name for interface in contract.interfaces()}
 
 
-def test_a_stranger_is_denied_every_method_and_property(daemons: Callable[..., Running]) -> None:
+async def _ready(daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.vectorized()
+
+
+def _ask(user: User, bus: str, calls: list[list[Any]], *flags: str) -> list[str]:
+    return answers(user, bus, [["org.opdbus", *call] for call in calls], *flags)
+
+
+@pytest.mark.parametrize("user", [NOBODY, ANOTHER], ids=["nobody", "another"])
+def test_a_stranger_is_denied_every_method_and_property(
+    daemons: Callable[..., Running], user: User
+) -> None:
     """Answer AccessDenied to another user for all that the XML has, though the bus lets it in."""
     with daemons() as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.vectorized()
-
-        asyncio.run(wait())
+        asyncio.run(_ready(daemon))
         calls = _calls()
-        answers = _as_stranger(daemon.bus, [call for _, call in calls])
-        free = [[ROOT_PATH, "org.freedesktop.DBus.Peer.Ping", ""]]
-        assert _as_stranger(daemon.bus, free) == ["allowed"]
-    denied = "org.freedesktop.DBus.Error.AccessDenied"
-    assert {name: a for (name, _), a in zip(calls, answers, strict=True) if a != denied} == {}
+        found = _ask(user, daemon.bus, [call for _, call in calls])
+        free = [
+            [ROOT_PATH, "org.freedesktop.DBus.Peer.Ping", ""],
+            ["/elsewhere", "org.freedesktop.DBus.Peer.Ping", ""],
+            [ROOT_PATH, _INTROSPECT, ""],
+        ]
+        assert _ask(user, daemon.bus, free) == ["allowed"] * len(free)
+    named = zip((name for name, _ in calls), found, strict=True)
+    assert {name: answer for name, answer in named if answer != _DENIED} == {}
+
+
+def test_polkit_decides_for_everybody_else(daemons: Callable[..., Running]) -> None:
+    """Allow, deny and challenge a real daemon's callers as polkit's rules are at that moment."""
+    calls = [
+        [STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, 1],
+        [ROOT_PATH, f"{VECTORIZER}.CountTokens", "asa{sv}", ["x"], {}],
+        [STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "test", [], {}],
+        [ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {}],
+        [PATHS[LOG_CONTROL], f"{_PROPERTIES}.Set", "ssv", LOG_CONTROL, "LogLevel", "info"],
+    ]
+
+    async def ask(*flags: str) -> list[str]:
+        return await asyncio.to_thread(_ask, NOBODY, daemon.bus, calls, *flags)
+
+    async def check() -> None:
+        await _ready(daemon)
+        async with authority(daemon.bus) as polkit:
+            polkit.change(read="yes", vectorize="no", publish="yes", manage="challenge")
+            assert await ask() == ["allowed", _DENIED, "allowed", _ASKS, _ASKS]
+            polkit.asked_user = "yes"
+            assert await ask("-i") == ["allowed", _DENIED, "allowed", "allowed", "allowed"]
+            polkit.asked_user = "no"
+            assert await ask("-i") == ["allowed", _DENIED, "allowed", _DENIED, _DENIED]
+            polkit.change(read="no", vectorize="yes")
+            assert await ask() == [_DENIED, "allowed", _DENIED, _DENIED, _DENIED]
+
+    with daemons() as daemon:
+        asyncio.run(check())
+
+
+def test_a_caller_that_leaves_is_not_asked_any_more(daemons: Callable[..., Running]) -> None:
+    """Take the question for a password back when the connection that it was for ends."""
+
+    async def check() -> None:
+        await _ready(daemon)
+        async with authority(daemon.bus) as polkit:
+            polkit.change(manage="challenge")
+            polkit.asked_user = "hang"
+            with asking(NOBODY, daemon.bus, "-i") as client:
+                assert client.stdin
+                client.stdin.write(
+                    f'["org.opdbus", "{ROOT_PATH}", "{VECTORIZER}.Reload", "a{{sv}}", {{}}]\n'
+                )
+                client.stdin.flush()
+                await polkit.seen(2)
+                client.kill()
+            await polkit.seen(2, cancelled=1)
+            assert polkit.cancelled == [polkit.calls[1][4]]
+
+    with daemons() as daemon:
+        asyncio.run(check())
+
+
+class _Hesitant:
+    """A polkit whose users never type a password."""
+
+    async def check(self, _sender: str, _action: str) -> Verdict:
+        """Want a password."""
+        return Verdict.CHALLENGE
+
+    async def ask_user(self, _sender: str, _action: str) -> Verdict:
+        """Wait for it."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_one_user_is_asked_for_few_passwords_at_a_time() -> None:
+    """Refuse more questions of one user than it can answer; each that is taken back makes room."""
+
+    async def check() -> None:
+        bus, polkit = Bus(UnixUserID=ANOTHER.uid, UnixGroupIDs=[]), _Hesitant()
+        authorizer = Authorizer(bus, polkit, _group)  # type: ignore[arg-type] -- all that is used
+
+        def ask(number: int) -> asyncio.Task[Any]:
+            asked = authorizer.require(f":1.{number}", "manage", interactive=True)
+            return asyncio.create_task(asked)
+
+        for _ in range(2):
+            waiting = {ask(number) for number in range(MOST_ASKED + 1)}
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert [type(task.exception()) for task in done] == [LimitsExceeded]
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(check())
+
+
+class _State:
+    """State1, of which only the list is asked for."""
+
+    interface = contract.interface(STATE)
+
+    async def list_(self, *_: Any) -> tuple[int, list[Any]]:
+        """Give no objects."""
+        return 0, []
+
+    async def properties(self) -> Mapping[str, Any]:
+        """Give none."""
+        return {}
+
+
+def test_the_bus_tells_who_is_in_the_group(bus_address: str) -> None:
+    """Take the groups of a caller from the kernel, by way of the bus."""
+
+    async def check() -> list[list[str]]:
+        async with Connection(bus_address) as connection:
+            authorizer = Authorizer(connection, group=_group)
+            node = Node((_State(),), list)
+            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get)
+            connection.on_call = dispatcher.take
+            call = [connection.name, "/it", f"{STATE}.List", "a{sv}uu", {}, 0, 1]
+            users = (MEMBER, MEMBER._replace(groups=()), NOBODY)
+            return [await asyncio.to_thread(answers, u, bus_address, [call]) for u in users]
+
+    assert asyncio.run(check()) == [["allowed"], [_DENIED], [_DENIED]]
+
+
+def test_denials_of_a_flood_are_counted_not_told() -> None:
+    """Log the first few refusals of each of the first few users a minute, and how many more."""
+    now = 0.0
+    with structlog.testing.capture_logs() as lines:
+        denials = Denials(lambda: now)
+        for _ in range(1000):
+            denials.tell(1000, "read", "State1.Search")
+        for uid in range(2000, 3000):
+            denials.tell(uid, "read", "State1.Search")
+        now = 60.0
+        denials.tell(1000, "manage", "Vectorizer1.Reload")
+    told = MOST_A_USER + MOST_USERS - 1
+    assert len(lines) == told + 1
+    assert lines[0] == {
+        "event": "access denied",
+        "log_level": "warning",
+        "uid": 1000,
+        "action": "read",
+        "method": "State1.Search",
+        "untold": 0,
+    }
+    assert sum(line["untold"] for line in lines) == 2000 - told
+
+
+def test_a_denied_call_is_in_the_log(daemons: Callable[..., Running]) -> None:
+    """Tell the operator who was refused what."""
+    with daemons() as daemon:
+        asyncio.run(_ready(daemon))
+        _ask(NOBODY, daemon.bus, [[ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {}]])
+        line = daemon.wait_for_log(r".*access denied.*")[0]
+    assert f"uid={NOBODY.uid}" in line
+    assert f"method={VECTORIZER}.Reload" in line
 
 
 def test_the_command_line_says_who_may(daemons: Callable[..., Running]) -> None:
     """Exit 5 with one sentence where the caller is not allowed."""
     with daemons() as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
-        done = subprocess.run(
-            as_other_user(_COMMAND, "--bus", daemon.bus, "status"),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        asyncio.run(_ready(daemon))
+        done = _status(daemon)
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr.startswith("op-dbus: uid 65534 may not read here: it must be root or")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_command_line_has_a_password_asked_for(daemons: Callable[..., Running]) -> None:
+    """Let polkit ask whoever sits at the terminal, and exit 5 where nobody can be asked."""
+
+    async def check() -> tuple[subprocess.CompletedProcess[str], ...]:
+        await _ready(daemon)
+        async with authority(daemon.bus) as polkit:
+            polkit.change(read="challenge")
+            refused = await asyncio.to_thread(_status, daemon)
+            polkit.asked_user = "yes"
+            return refused, await asyncio.to_thread(_status, daemon)
+
+    with daemons() as daemon:
+        refused, allowed = asyncio.run(check())
+    assert refused.returncode == 5
+    assert refused.stderr.startswith("op-dbus: uid 65534 may not read here without authenticating")
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def _status(daemon: Running) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        as_user(NOBODY, _COMMAND, "--bus", daemon.bus, "status"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

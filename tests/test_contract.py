@@ -9,8 +9,7 @@ import pytest
 
 from opdbus import errors
 from opdbus.bus import contract, names
-from opdbus.bus.authorization import ACTIONS
-from opdbus.bus.dispatch import snake
+from opdbus.bus.contract import snake
 from opdbus.bus.faces import ObjectFace, StateFace
 from opdbus.bus.jobs import JobFace
 from opdbus.bus.log_control import LogControlFace
@@ -63,7 +62,7 @@ def test_xml_is_as_the_specification_says(file: Path) -> None:
 @pytest.mark.parametrize(("name", "method"), METHODS)
 def test_every_method_names_its_action(name: str, method: contract.Method) -> None:
     """Name, for each method, what a caller must be allowed to do."""
-    assert method.action in ACTIONS, f"{name}.{method.name}"
+    assert method.action in names.ACTIONS, f"{name}.{method.name}"
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)

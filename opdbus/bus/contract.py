@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
-from opdbus.bus.names import BUS_NAME
+from opdbus.bus.names import ACTIONS, BUS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,11 +19,17 @@ if TYPE_CHECKING:
 _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"
 _ERRORS: Final = f"{BUS_NAME}.Errors"
+# What reading takes, and what a caller may learn only then: even that something is not there.
+READ: Final = "read"
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: its signatures, what a caller must be allowed to do, and its own errors."""
+    """A method: its signatures, what a caller must be allowed to do, and its own errors.
+
+    There is none without an action: making it raises ValueError.
+    """
 
     name: str
     inputs: str
@@ -28,14 +37,35 @@ class Method:
     action: str
     errors: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse what nobody would be authorized for."""
+        _require_action(self.name, self.action)
+
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property; `emits` is `true`, `false` or `const`."""
+    """A property; `emits` is `true`, `false` or `const`; `action` is what setting it takes.
+
+    There is none that can be set without an action: making it raises ValueError.
+    """
 
     name: str
     signature: str
     emits: str
+    access: str
+    action: str
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody would be authorized for."""
+        if self.access not in {"read", "readwrite"}:
+            raise ValueError(f"the property {self.name} has the access {self.access!r}")
+        if self.is_writable:
+            _require_action(self.name, self.action)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether Set takes it."""
+        return self.access == "readwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +83,15 @@ class Interface:
 def interface(name: str) -> Interface:
     """Read the interface `name` from the package's files."""
     file = resources.files("opdbus.bus") / "interfaces" / f"{name}.xml"
-    root = ET.fromstring(file.read_text(encoding="utf-8"))  # noqa: S314 -- our own file
+    return read(file.read_text(encoding="utf-8"))
+
+
+def read(xml: str) -> Interface:
+    """Read an interface; raises ValueError if it lacks something, an action above all."""
+    root = ET.fromstring(xml)  # noqa: S314 -- our own file
     element = root.find("interface")
     if element is None:
-        raise ValueError(f"{file} holds no interface")
+        raise ValueError("there is no interface in this XML")
     return Interface(
         name=element.attrib["name"],
         methods={m.name: m for m in map(_method, element.findall("method"))},
@@ -66,6 +101,44 @@ def interface(name: str) -> Interface:
         signals={s.attrib["name"]: _signature(s) for s in element.findall("signal")},
         xml=ET.tostring(element, encoding="unicode"),
     )
+
+
+@cache
+def interfaces() -> tuple[Interface, ...]:
+    """Read all of the package's interfaces."""
+    files = (resources.files("opdbus.bus") / "interfaces").iterdir()
+    names = sorted(file.name for file in files)
+    return tuple(interface(name.removesuffix(".xml")) for name in names if name.endswith(".xml"))
+
+
+def actions(called: str, member: str) -> set[str]:
+    """Give what a call of `member` takes, whether or not the called object has it.
+
+    `called` is the interface, or empty where the call names none.
+    """
+    candidates = (i.methods.get(member) for i in interfaces() if called in {i.name, ""})
+    return {method.action for method in candidates if method} or {READ}
+
+
+def action_to_set(called: str, name: str) -> str:
+    """Give what setting a property takes; whether there is one is for those who may read."""
+    properties = (i.properties.get(name) for i in interfaces() if i.name == called)
+    return next((p.action for p in properties if p and p.is_writable), READ)
+
+
+def snake(name: str) -> str:
+    """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
+    snaked = _CAMEL.sub("_", name).lower()
+    is_taken = hasattr(builtins, snaked) or keyword.iskeyword(snaked)
+    return f"{snaked}_" if is_taken else snaked
+
+
+def _require_action(name: str, action: str) -> None:
+    if action not in ACTIONS:
+        raise ValueError(
+            f"{name} has the action {action!r}: its annotation {_ACTION} must name one of"
+            f" {', '.join(ACTIONS)}"
+        )
 
 
 def _method(element: ET.Element) -> Method:
@@ -80,7 +153,13 @@ def _method(element: ET.Element) -> Method:
 
 def _property(element: ET.Element, parent: ET.Element) -> Property:
     emits = _annotation(element, _EMITS) or _annotation(parent, _EMITS) or "true"
-    return Property(element.attrib["name"], element.attrib["type"], emits)
+    return Property(
+        name=element.attrib["name"],
+        signature=element.attrib["type"],
+        emits=emits,
+        access=element.attrib["access"],
+        action=_annotation(element, _ACTION),
+    )
 
 
 def _signature(element: ET.Element, direction: str = "") -> str:

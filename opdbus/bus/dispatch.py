@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
-import keyword
-import re
 import secrets
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
-from opdbus.bus import paths, standard
-from opdbus.bus.connection import received, split
+from opdbus.bus import standard
+from opdbus.bus.contract import snake
 from opdbus.bus.limits import require_reply
+from opdbus.bus.replies import Replies
+from opdbus.bus.wire import received, split
 from opdbus.errors import (
     Internal,
     OpDbusError,
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from opdbus.bus.authorization import Authorizer
-    from opdbus.bus.connection import Call, Connection, Plain
+    from opdbus.bus.connection import Call, Connection
     from opdbus.bus.contract import Interface, Method
+    from opdbus.bus.load import Load, Ticket
+    from opdbus.bus.wire import Plain
 
 log = structlog.get_logger()
-
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class Caller(NamedTuple):
@@ -44,10 +43,15 @@ class Caller(NamedTuple):
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
+# Who calls a method that everyone may.
+NOBODY: Final = Caller("", -1)
 
 
 class Face(Protocol):
-    """An object on the bus, one interface of it; methods are coroutines named in snake_case."""
+    """An object on the bus, one interface of it; methods are coroutines named in snake_case.
+
+    A property that can be set has a coroutine too, set_ and its name, which takes the value.
+    """
 
     @property
     def interface(self) -> Interface:
@@ -76,29 +80,41 @@ class Dispatcher:
     """Answers every call that a connection gets; `find` gives the node at a path, or None."""
 
     def __init__(
-        self, connection: Connection, authorizer: Authorizer, find: Callable[[str], Node | None]
+        self,
+        connection: Connection,
+        authorizer: Authorizer,
+        find: Callable[[str], Node | None],
+        load: Load,
     ) -> None:
         self._connection = connection
         self._authorizer = authorizer
         self._find = find
         self._running: dict[str, set[asyncio.Task[None]]] = {}
+        self._leaving: set[str] = set()
+        self._load = load
+        self._replies = Replies(connection)
         self._stopping = False
 
     def take(self, call: Call) -> None:
-        """Start to answer a call."""
-        if self._stopping:
-            self._refuse(call, ShuttingDown())
+        """Start to answer a call, or refuse it."""
+        try:
+            if self._stopping:
+                raise ShuttingDown
+            ticket = self._load.enter(call)
+        except OpDbusError as error:
+            self._refuse(call, error)
             call.close()
             return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
-        task.add_done_callback(lambda done: self._finished(call, done))
+        task.add_done_callback(lambda done: self._finished(call, ticket, done))
 
     def caller_left(self, sender: str) -> None:
         """Stop working for a connection that is gone."""
-        self._authorizer.forget(sender)
+        self._leaving.add(sender)
         for task in self._running.get(sender, ()):
             task.cancel()
+        self._forget_if_gone(sender)
 
     async def stop(self) -> None:
         """Cancel what runs and wait until every caller has an answer."""
@@ -108,22 +124,32 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _finished(self, call: Call, ticket: Ticket, task: asyncio.Task[None]) -> None:
+        self._load.leave(ticket)
         running = self._running[call.sender]
         running.discard(task)
         if not running:
             del self._running[call.sender]
         # here and not in the task: one that is cancelled before its first step never runs
-        if task.cancelled():
+        if task.cancelled() and call.sender not in self._leaving:
             self._refuse(call, ShuttingDown())
         call.close()
+        self._forget_if_gone(call.sender)
+
+    def _forget_if_gone(self, sender: str) -> None:
+        if sender in self._leaving and sender not in self._running:
+            self._leaving.discard(sender)
+            for known in (self._authorizer, self._load, self._replies):
+                known.forget(sender)
 
     async def _answer(self, call: Call) -> None:
         try:
+            await self._replies.require_reader(call.sender)
             signature, values = await self._perform(call)
-            require_reply(values)
+            size = require_reply(values)
             if call.wants_reply:
-                self._connection.reply(call, signature, values)
+                await self._replies.admit(call.sender, caller.get(NOBODY).uid, size)
+                self._replies.sent(call.sender, self._connection.reply(call, signature, values))
         except OpDbusError as error:
             self._refuse(call, error)
         except Exception:  # whatever it was, the caller gets an answer, and no traceback
@@ -135,43 +161,40 @@ class Dispatcher:
             )
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
-        if call.wants_reply:
-            self._connection.reply_error(call, error.dbus_name, str(error))
+        if call.wants_reply and self._replies.may_tell(call.sender):
+            size = self._connection.reply_error(call, error.dbus_name, str(error))
+            self._replies.sent(call.sender, size)
 
     async def _perform(self, call: Call) -> tuple[str, Sequence[Plain]]:
         """Do what is asked, and give the reply's signature and values."""
         if standard.is_peer(call.interface, call.member):
             return standard.peer(call)
-        if call.path.startswith(f"{paths.STATE}/"):
-            # who may not read may not find out either which objects there are
-            await self._authorize(call, "read")
+        # before anything is looked up: who is refused may not find out what there is
+        for action in sorted(standard.actions(call)):
+            await self._authorize(call, action)
         node = self._find(call.path)
         if node is None:
             raise UnknownObject(
                 f"there is no object {call.path}: `op-dbus list` shows those that there are"
             )
         if standard.has(call.interface, call.member) and not _is_own(call, node):
-            await self._authorize(call, standard.action(call))
-            return await standard.perform(call, node)
+            return await standard.perform(call, node, self._connection.emit)
         face, method = _method(call, node)
-        standard.require_signature(call, method.inputs)
+        # what the call's names asked for, unless the object has an interface that no file tells of
         await self._authorize(call, method.action)
+        standard.require_signature(call, method.inputs)
         arguments = received(method.inputs, call.body, call.descriptors)
         result = await getattr(face, snake(method.name))(*arguments)
         outputs = len(split(method.outputs))
         return method.outputs, list(result) if outputs > 1 else [result] * outputs
 
     async def _authorize(self, call: Call, action: str) -> None:
-        if action != standard.FREE:
-            credentials = await self._authorizer.require(call.sender, action)
-            caller.set(Caller(call.sender, credentials.uid))
-
-
-def snake(name: str) -> str:
-    """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
-    snaked = _CAMEL.sub("_", name).lower()
-    is_taken = hasattr(builtins, snaked) or keyword.iskeyword(snaked)
-    return f"{snaked}_" if is_taken else snaked
+        method = f"{call.interface}.{call.member}"
+        credentials = await self._authorizer.require(
+            call.sender, action, method, interactive=call.is_interactive
+        )
+        self._load.identified(call.sender, credentials.uid)
+        caller.set(Caller(call.sender, credentials.uid))
 
 
 def _is_own(call: Call, node: Node) -> bool:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from opdbus.bus import paths
-from opdbus.bus.connection import Typed
+from opdbus.bus import contract, paths
+from opdbus.bus.wire import Typed
 from opdbus.errors import InvalidArgs, OpDbusError, PropertyReadOnly, UnknownMethod, UnknownProperty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from opdbus.bus.connection import Call, Plain
-    from opdbus.bus.dispatch import Node
+    from opdbus.bus.connection import Call
+    from opdbus.bus.contract import Property
+    from opdbus.bus.dispatch import Face, Node
+    from opdbus.bus.wire import Plain
 
 PEER: Final = "org.freedesktop.DBus.Peer"
 INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
-# The action of what everyone may do.
-FREE: Final = ""
 MAX_CHILDREN: Final = 500
 
 _METHODS: Final = {
@@ -82,11 +82,17 @@ def is_peer(interface: str, member: str) -> bool:
     return interface == PEER or (not interface and member in {"Ping", "GetMachineId"})
 
 
-def action(call: Call) -> str:
-    """Give what a caller must be allowed to do: the tree of objects and all values are `read`."""
-    if call.member == "Introspect" and not call.path.startswith(paths.STATE):
-        return FREE
-    return "read"
+def actions(call: Call) -> set[str]:
+    """Give all that a caller must be allowed to do, by the call alone.
+
+    What is at its path does not count: who is refused may not find out what is there.
+    """
+    if call.interface in {INTROSPECTABLE, ""} and call.member == "Introspect":
+        return set() if call.path in paths.FIXED else {contract.READ}
+    if call.interface in {PROPERTIES, ""} and (call.member, call.signature) == ("Set", "ssv"):
+        interface, name, _ = call.body
+        return {contract.action_to_set(interface, name)}
+    return contract.actions(call.interface, call.member)
 
 
 def peer(call: Call) -> tuple[str, Sequence[Plain]]:
@@ -98,21 +104,25 @@ def peer(call: Call) -> tuple[str, Sequence[Plain]]:
     raise UnknownMethod(f"{PEER} has no method {call.member}")
 
 
-async def perform(call: Call, node: Node) -> tuple[str, Sequence[Plain]]:
-    """Answer Introspect, Get, Set or GetAll."""
+async def perform(call: Call, node: Node, emit: Callable[..., None]) -> tuple[str, Sequence[Plain]]:
+    """Answer Introspect, Get, Set or GetAll; `emit` sends a signal."""
     _require_method(call)
     if call.member == "Introspect":
         return "s", [introspection(node)]
     if call.member == "GetAll":
         return "a{sv}", [await _all(node, call.body[0])]
-    face = node.face(call.body[0])
-    name = call.body[1]
+    interface, name = call.body[:2]
+    face = node.face(interface)
     if name not in face.interface.properties:
-        raise UnknownProperty(f"{face.interface.name} has no property {name}")
+        raise UnknownProperty(f"{interface} has no property {name}")
+    wanted = face.interface.properties[name]
     if call.member == "Set":
-        raise PropertyReadOnly(f"{name} of {face.interface.name} cannot be set")
-    values = await face.properties()
-    return "v", [Typed(face.interface.properties[name].signature, values[name])]
+        await _set(call, face, wanted)
+        if wanted.emits == "true":
+            changed = {name: await _get(face, wanted)}
+            emit(call.path, f"{PROPERTIES}.PropertiesChanged", "sa{sv}as", interface, changed, [])
+        return "", []
+    return "v", [await _get(face, wanted)]
 
 
 def introspection(node: Node) -> str:
@@ -120,6 +130,19 @@ def introspection(node: Node) -> str:
     interfaces = [face.interface.xml for face in node.faces]
     children = [f'<node name="{name}"/>' for name in node.children()[:MAX_CHILDREN]]
     return "\n".join([_DOCTYPE + "<node>", *interfaces, _STANDARD_XML, *children, "</node>"])
+
+
+async def _get(face: Face, wanted: Property) -> Typed:
+    return Typed(wanted.signature, (await face.properties())[wanted.name])
+
+
+async def _set(call: Call, face: Face, wanted: Property) -> None:
+    if not wanted.is_writable:
+        raise PropertyReadOnly(f"{wanted.name} of {face.interface.name} cannot be set")
+    given = call.values[2].signature
+    if given != wanted.signature:
+        raise InvalidArgs(f"{wanted.name} is of type {wanted.signature!r}, not {given!r}")
+    await getattr(face, f"set_{contract.snake(wanted.name)}")(call.body[2])
 
 
 async def _all(node: Node, interface: str) -> dict[str, Plain]:
