@@ -6,43 +6,82 @@ import asyncio
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import ExitStack, suppress
+from itertools import chain, repeat
+from threading import Event
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
 
 from opdbus.errors import StoreError
+from opdbus.index import rescue
+from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Any, Self
 
 T = TypeVar("T")
 
+log = structlog.get_logger()
+
+# How long to wait before the database is tried again that could not be written.
+_RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
+# What runs when we close has this long to end by itself.
+_CLOSE_SECONDS: Final = 1.0
+
 
 class Archive:
-    """Two connections to one database; what is written is seen by reads that begin later."""
+    """Two connections to one database; what is written is seen by reads that begin later.
 
-    def __init__(self, path: Path) -> None:
+    `on_change` is called on the event loop when `fault` is another.
+    """
+
+    def __init__(self, path: Path, retry_seconds: Sequence[float] = _RETRY_SECONDS) -> None:
         self._path = path
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
-        self._open = ExitStack()
+        self._retry_seconds = retry_seconds
+        # why nothing can be written now; empty while all is well
+        self.fault = ""
+        # what became of a damaged database at this start
+        self.notice = ""
+        self.on_change: Callable[[], None] = lambda: None
         self._unfinished: set[asyncio.Task[Any]] = set()
+        self._damage: asyncio.Future[Damaged] = asyncio.get_running_loop().create_future()
+        self._sound = asyncio.Event()
         self._writer: Store
         self._reader: Store
 
     async def __aenter__(self) -> Self:
-        """Open the database; raises StoreError, also where another op-dbus has it open."""
+        """Open the database, a new one in the place of a damaged one.
+
+        Raises StoreError, also where another op-dbus has it open.
+        """
         loop = asyncio.get_running_loop()
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
+        self._open = ExitStack()
+        self._stopping = Event()
+        self.is_read_only = is_read_only(self._path)
         try:
-            self._open.callback(os.close, _lock(self._path))
-            self._writer = await loop.run_in_executor(self._writing, self._store)
-            self._reader = await loop.run_in_executor(self._reading, self._store)
+            if not self.is_read_only:
+                self._open.callback(os.close, _lock(self._path))
+            self._writer = await loop.run_in_executor(self._writing, self._first)
+            self._reader = await loop.run_in_executor(self._reading, self._another)
         except BaseException:
+            self._stopping.set()
             self._close()
             raise
+        if self.is_read_only:
+            self.fault = (
+                f"the database {self._path} is read-only: what it holds is served, nothing new is"
+                " kept; let the user that op-dbus runs as write it, and restart op-dbus"
+            )
+            log.warning("store is read-only", path=str(self._path))
+        else:
+            self._sound.set()
         return self
 
     async def __aexit__(
@@ -52,39 +91,129 @@ class Archive:
         tb: TracebackType | None,
     ) -> None:
         """Give up what is unfinished, keep what is committed, and close."""
+        self._stopping.set()
         for task in self._unfinished:
             task.cancel()
-        self._writer.stopping = True
+        self._reader.interrupt()
         await asyncio.gather(*self._unfinished, return_exceptions=True)
+        last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
+        await asyncio.wait([last], timeout=_CLOSE_SECONDS)
+        if not last.done():
+            self._writer.interrupt()
         self._close()
+
+    async def reopen(self) -> None:
+        """Close and open again, which rebuilds what was found damaged; raises StoreError."""
+        await self.__aexit__(None, None, None)
+        self._damage = asyncio.get_running_loop().create_future()
+        await self.__aenter__()
+
+    async def damaged(self) -> None:
+        """Wait until the database is found damaged; raises Damaged, which is to end the daemon.
+
+        The next start rebuilds it: then nothing that was read before is still in use.
+        """
+        raise await asyncio.shield(self._damage)
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that must not stop halfway: only closing stops it, no caller who leaves."""
-        task = asyncio.ensure_future(work)
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
-        return await _shielded(task)
+        return await _shielded(self._until_closed(work))
+
+    def once_sound(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Have work done as soon as the database can be written again."""
+
+        async def wait() -> None:
+            await self._sound.wait()
+            with suppress(StoreError):
+                await work()
+
+        self._until_closed(wait())
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Run work that changes the database. It is finished even if the caller is cancelled."""
-        return await _shielded(self._run(self._writing, work, self._writer))
+        if self.is_read_only:
+            raise StoreError(self.fault)
+        return await _shielded(asyncio.ensure_future(self._written(work)))
 
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads."""
         return await self._run(self._reading, work, self._reader)
 
-    @staticmethod
-    def _run(
-        thread: ThreadPoolExecutor, work: Callable[[Store], T], store: Store
-    ) -> asyncio.Future[T]:
-        def guarded() -> T:
+    async def _written(self, work: Callable[[Store], T]) -> T:
+        try:
+            result = await self._run(self._writing, work, self._writer)
+        except StoreError as error:
+            if not self._stopping.is_set():
+                self._cannot_write(error)
+            raise
+        self._set_fault("")
+        return result
+
+    async def _run(self, thread: ThreadPoolExecutor, work: Callable[[Store], T], store: Store) -> T:
+        def work_guarded() -> T:
             with store.guarded():
                 return work(store)
 
-        return asyncio.get_running_loop().run_in_executor(thread, guarded)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, work_guarded)
+        except Damaged as error:
+            self._found_damaged(error)
+            raise
 
-    def _store(self) -> Store:
-        store = Store(self._path)
+    def _cannot_write(self, error: StoreError) -> None:
+        was_sound = not self.fault
+        self._set_fault(str(error))
+        if was_sound:
+            log.error("store cannot be written", reason=str(error))
+            self._until_closed(self._try_again())
+
+    async def _try_again(self) -> None:
+        """Write something now and then until that can be done, or something else was written."""
+        for delay in chain(self._retry_seconds, repeat(self._retry_seconds[-1])):
+            await asyncio.sleep(delay)
+            if self.fault:
+                with suppress(StoreError):
+                    await self.write(Store.probe)
+            if not self.fault:
+                log.info("store can be written again")
+                return
+
+    def _set_fault(self, fault: str) -> None:
+        if fault == self.fault:
+            return
+        self.fault = fault
+        if fault:
+            self._sound.clear()
+        else:
+            self._sound.set()
+        self.on_change()
+
+    def _found_damaged(self, error: Damaged) -> None:
+        try:
+            if not self.is_read_only:
+                rescue.mark(self._path)
+        except OSError as fault:
+            # to end now would help nobody: the next start would not know
+            log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
+            return
+        if not self._damage.done() and not self.is_read_only:
+            self._damage.set_result(error)
+
+    def _until_closed(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
+    def _first(self) -> Store:
+        if self.is_read_only:
+            return self._another()
+        store, self.notice = rescue.opened(self._path, self._stopping)
+        self._open.callback(store.close)
+        return store
+
+    def _another(self) -> Store:
+        store = Store(self._path, self._stopping, is_read_only=self.is_read_only)
         self._open.callback(store.close)
         return store
 
@@ -103,11 +232,9 @@ async def _shielded(future: asyncio.Future[T]) -> T:
 def _lock(database: Path) -> int:
     """Take the lock that a database has one daemon at a time by; raises StoreError."""
     path = database.with_suffix(".lock")
-    try:
+    with guarded(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot open the database {database}: {error.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -12,6 +12,7 @@ from opdbus.state.object import FILE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from opdbus.index.quota import Usage
     from opdbus.index.store import Entry
     from opdbus.state.object import Identity
 
@@ -47,7 +48,8 @@ class View:
 class Catalogue:
     """Entries by what they are about; an entry is replaced whole, never changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self._sorted: Sequence[Entry] | None = None
@@ -68,8 +70,11 @@ class Catalogue:
             thing = thing_of(entry)
             changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
             others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
-            # What is declared comes first, then what was observed last.
-            self._by_thing[thing] = tuple(sorted([entry, *others], key=_precedence))
+            # What is declared comes first, then what was observed last, whatever the clock says.
+            self._by_thing[thing] = tuple(sorted([entry, *others], key=_is_observed))
+            if before := self._by_identity.get(entry.identity):
+                self.usage.count(before, -1)
+            self.usage.count(entry, 1)
             self._by_identity[entry.identity] = entry
         self._sorted = self._view = None
         return changes
@@ -79,7 +84,7 @@ class Catalogue:
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)
-            del self._by_identity[entry.identity]
+            self.usage.count(self._by_identity.pop(entry.identity), -1)
             left = tuple(e for e in self._by_thing[thing] if e.identity != entry.identity)
             if left:
                 self._by_thing[thing] = left
@@ -145,5 +150,5 @@ def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:
     return all(getattr(entry.identity, key) == value for key, value in wanted.items())
 
 
-def _precedence(entry: Entry) -> tuple[bool, int]:
-    return entry.identity.source != FILE, -entry.updated_at
+def _is_observed(entry: Entry) -> bool:
+    return entry.identity.source != FILE

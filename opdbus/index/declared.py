@@ -56,9 +56,10 @@ class Declared:
                 present, changed = await asyncio.to_thread(self._read)
                 changes = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
-                # What was read but not kept must be read again.
+                # What was read but not kept must be read again, as soon as it can be kept.
                 if not isinstance(error, StateFileError):
                     self._file.forget()
+                    self._memory.archive.once_sound(self.try_load)
                 self._set_error(str(error))
                 raise
             self._set_error("")

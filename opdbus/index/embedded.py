@@ -23,6 +23,8 @@ class Engine:
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
         self.vectors = Vectors(embedder.dimension)
+        # digests of texts whose vectors could not be stored yet
+        self.unsaved: set[bytes] = set()
         self._salt = digest(embedder.numerics.encode())
         self._rows: tuple[View, int, NDArray[np.intp]] | None = None
 
@@ -46,11 +48,15 @@ class Engine:
 def stored_vectors(
     store: Store, wanted: set[bytes], engine: Engine
 ) -> tuple[list[bytes], NDArray[np.float32]]:
-    """Read the digests and vectors (digests, dimension) of wanted texts that this engine made."""
+    """Read the digests and vectors (digests, dimension) of wanted texts that this engine made.
+
+    One of another size is damaged, and left to be computed again.
+    """
+    size = 4 * engine.vectors.dimension
     rows = [
         (text_digest, data)
         for key, text_digest, data in store.vectors()
-        if text_digest in wanted and key == engine.key(text_digest)
+        if text_digest in wanted and key == engine.key(text_digest) and len(data) == size
     ]
     matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
     return [row[0] for row in rows], matrix.reshape(len(rows), engine.vectors.dimension)

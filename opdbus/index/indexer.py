@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import structlog
 
 from opdbus.engine.batching import plan
-from opdbus.errors import OpDbusError, ShuttingDown
+from opdbus.errors import OpDbusError, ShuttingDown, StoreError
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from opdbus.engine.tokenizer import Tokens
     from opdbus.index.catalogue import Thing
@@ -28,6 +32,8 @@ log = structlog.get_logger()
 # Texts tokenized at a time: enough to find rows of equal length, few enough to hold in memory.
 _WINDOW = 8192
 
+# Vectors stored at a time that could not be stored before.
+_SAVED: Final = 1024
 # How long what failed is left alone, the first time, the second, and so on.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
@@ -80,6 +86,7 @@ class Indexer:
 
     async def _catch_up(self, engine: Engine) -> None:
         computed = 0
+        await self._save_rest(engine)
         while (pending := self._memory.pending()[:_WINDOW]) and self._memory.ready is engine:
             done = await self._embed(engine, pending)
             computed += done
@@ -91,9 +98,7 @@ class Indexer:
         self._memory.notify(Vectorized(self._memory.generation, level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
         await self._tell_drift()
-        # What goes from the database goes from memory: a text that comes back is computed anew.
-        pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
-        engine.vectors.drop(pruned)
+        await self._prune(engine)
 
     async def _embed(self, engine: Engine, pending: Sequence[Entry]) -> int:
         """Embed texts in batches of equal length, each committed before the next is begun."""
@@ -115,10 +120,42 @@ class Indexer:
     ) -> None:
         vectors = await engine.embedder.scheduler.embed(rows, bulk=True)
         digests = [entry.text_digest for entry in entries]
-        keys = [engine.key(text_digest) for text_digest in digests]
-        await self._memory.archive.write(lambda store: store.put_vectors(keys, digests, vectors))
+        await self._save(engine, digests, vectors)
         engine.vectors.add(digests, vectors)
         self._on_progress()
+
+    async def _save(
+        self, engine: Engine, digests: Sequence[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
+        archive = self._memory.archive
+        keys = [engine.key(text_digest) for text_digest in digests]
+        if not archive.fault:
+            with suppress(StoreError):
+                await archive.write(lambda store: store.put_vectors(keys, digests, vectors))
+                return
+        if not engine.unsaved:
+            archive.once_sound(self._again)
+        engine.unsaved.update(digests)
+
+    async def _again(self) -> None:
+        self._memory.stale.set()
+
+    async def _save_rest(self, engine: Engine) -> None:
+        """Store the vectors that could not be stored before."""
+        found = [(d, engine.vectors.get(d)) for d in engine.unsaved]
+        rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
+        engine.unsaved.clear()
+        for part in (rest[n : n + _SAVED] for n in range(0, len(rest), _SAVED)):
+            vectors = np.stack([vector for _, vector in part])
+            await self._save(engine, [text_digest for text_digest, _ in part], vectors)
+
+    async def _prune(self, engine: Engine) -> None:
+        """Forget the vectors of texts that are gone: one that comes back is computed anew."""
+        if not self._memory.archive.fault:
+            with suppress(StoreError):
+                pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
+                engine.vectors.drop(pruned)
 
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""

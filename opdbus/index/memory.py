@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown
+from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown, StoreError
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Thing, thing_of
+from opdbus.index.database import Damaged
 from opdbus.index.embedded import Engine, stored_vectors
 from opdbus.index.events import Changed, Drift
+from opdbus.index.quota import Usage
 from opdbus.index.records import commit, recall, record_of
 from opdbus.state.drift import drifted_fields
 from opdbus.state.object import FILE
@@ -39,23 +41,26 @@ ROOT: Final = 0
 class Memory:
     """All objects, from the database's first byte to the last vector; use as a context.
 
-    `notify` is called on the event loop with each event.
+    `notify` is called on the event loop with each event; `clock` gives seconds since 1970.
     """
 
     def __init__(
         self,
         path: Path,
         notify: Callable[[Event], None] = lambda _event: None,
+        usage: Usage | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.archive = Archive(path)
-        self.catalogue = Catalogue()
+        self.catalogue = Catalogue(usage or Usage())
         self.notify = notify
         self.generation = 0
         # why objects wait for their vectors longer than they should; empty while they do not
-        self.last_fault = ""
+        self.vectors_fault = ""
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
+        self._clock = clock
         self._one_writer = asyncio.Lock()
         # of what lives only as long as somebody's connection
         self._holders: dict[Identity, str] = {}
@@ -65,13 +70,22 @@ class Memory:
         """Open the database and learn what it holds; raises StoreError."""
         await self.archive.__aenter__()
         try:
-            self.catalogue.put(await self.archive.write(recall))
-            generation = await self.archive.read(lambda store: store.fact("generation"))
+            try:
+                await self._recall()
+            except Damaged:
+                await self.archive.reopen()
+                await self._recall()
         except BaseException:
             await self.archive.__aexit__(None, None, None)
             raise
-        self.generation = int(generation or 0)
         return self
+
+    async def _recall(self) -> None:
+        # only a database that can be written is written anew
+        first = self.archive.read if self.archive.is_read_only else self.archive.write
+        self.catalogue.put(await first(recall))
+        generation = await self.archive.read(lambda store: store.fact("generation"))
+        self.generation = int(generation or 0)
 
     async def __aexit__(
         self,
@@ -82,6 +96,11 @@ class Memory:
         """Close the database; everything committed stays."""
         self._engine.cancel()
         await self.archive.__aexit__(kind, value, tb)
+
+    @property
+    def last_fault(self) -> str:
+        """What is wrong now with the database or the vectors; empty while nothing is."""
+        return self.archive.fault or self.vectors_fault
 
     # the engine
 
@@ -235,7 +254,11 @@ class Memory:
                 for identity in held:
                     del self._holders[identity]
 
-        await self.archive.finish(work())
+        try:
+            await self.archive.finish(work())
+        except StoreError:
+            self.archive.once_sound(lambda: self.release(holder))
+            raise
 
     async def _write(
         self,
@@ -249,9 +272,10 @@ class Memory:
         records = await asyncio.to_thread(self._records, objects, owner, passing=passing)
         if not records and not gone:
             return {}
-        self.generation += 1
-        generation = self.generation
+        self.catalogue.usage.require_room(records, self.catalogue.get)
+        generation = self.generation + 1
         entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
+        self.generation = generation
         changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
@@ -261,13 +285,18 @@ class Memory:
         self, objects: Iterable[StateObject], owner: int, *, passing: bool
     ) -> list[Record]:
         """Make records of those objects that are not stored just so; the last of a name counts."""
-        now = int(time.time())
+        now = max(0, int(self._clock()))
         latest = {item.identity: item for item in objects}
         return [
-            record_of(item, owner, now, passing=passing)
+            record_of(item, self._owner(item.identity, owner), now, passing=passing)
             for item in latest.values()
             if not self._is_known(item, passing=passing)
         ]
+
+    def _owner(self, identity: Identity, owner: int) -> int:
+        """Give whose an object is: root may change another's, and does not take it away."""
+        entry = self.catalogue.get(identity)
+        return entry.owner if entry else owner
 
     def _is_known(self, item: StateObject, *, passing: bool) -> bool:
         entry = self.catalogue.get(item.identity)

@@ -6,17 +6,19 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from opdbus import glossary, text
+from opdbus.errors import StoreError
+from opdbus.index.database import Damaged
 from opdbus.index.store import Record
 from opdbus.state import redact
 from opdbus.state.object import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opdbus.index.store import Entry, Store
     from opdbus.state.object import Json, StateObject
 
-_WRITTEN_BY: Final = (
+WRITTEN_BY: Final = (
     f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()}"
 )
 
@@ -38,21 +40,42 @@ def record_of(item: StateObject, owner: int, now: int, *, passing: bool) -> Reco
 
 
 def recall(store: Store) -> list[Entry]:
-    """Give what is stored, written anew if an older op-dbus redacted or rendered it otherwise."""
+    """Give what is stored, written anew if an older op-dbus redacted or rendered it otherwise.
+
+    Raises StoreError, also where that had to be written and cannot be.
+    """
+    if store.fact("written by") != WRITTEN_BY:
+        if store.is_read_only:
+            raise StoreError(
+                f"the database {store.path} is read-only and of an older op-dbus, which may have"
+                " hidden less of what is secret: let the user that op-dbus runs as write it"
+            )
+        _write_anew(store)
+    if store.is_read_only:
+        return [entry for entry in store.entries() if not entry.passing]
     store.remove_passing()
-    if store.fact("written by") != _WRITTEN_BY:
-        records = []
-        for identity, owner, properties, updated_at, passing in store.stored():
-            content: dict[str, Json] = json.loads(properties)
-            item = redact.redact_object(identity, content)
-            records.append(record_of(item, owner, updated_at, passing=passing))
-        with store.transaction():
-            # names are redacted too, so a row may come back under another identity
-            store.remove_all()
-            store.put(records)
-            store.remember("written by", _WRITTEN_BY)
-        store.scrub()
     return list(store.entries())
+
+
+def _write_anew(store: Store) -> None:
+    records = list(_read_anew(store))
+    with store.transaction():
+        # names are redacted too, so a row may come back under another identity
+        store.remove_all()
+        store.put(records)
+        store.remember("written by", WRITTEN_BY)
+    store.scrub()
+
+
+def _read_anew(store: Store) -> Iterator[Record]:
+    for identity, owner, properties, updated_at, passing in store.stored():
+        store.require_going_on()
+        try:
+            content: dict[str, Json] = json.loads(properties)
+        except ValueError as error:
+            raise Damaged(f"the database {store.path} has an object that is no JSON") from error
+        item = redact.redact_object(identity, content)
+        yield record_of(item, owner, updated_at, passing=passing)
 
 
 def commit(

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import StoreError
+from opdbus.index import database
 from opdbus.state.object import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-_SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE objects (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    source TEXT NOT NULL,
-    plugin TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    name TEXT NOT NULL,
-    owner INTEGER NOT NULL,
-    properties TEXT NOT NULL,
-    text TEXT NOT NULL,
-    words TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
-    text_digest BLOB NOT NULL,
-    updated_at INTEGER NOT NULL,
-    passing INTEGER NOT NULL,
-    UNIQUE (source, plugin, kind, name)
-);
-CREATE INDEX objects_by_text ON objects (text_digest);
-CREATE TABLE vectors (key BLOB PRIMARY KEY, text_digest BLOB NOT NULL, data BLOB NOT NULL);
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE VIRTUAL TABLE lexicon USING fts5 (
-    name, text, words, content='objects', content_rowid='id', tokenize='porter unicode61'
-);
-CREATE TRIGGER objects_inserted AFTER INSERT ON objects BEGIN
-    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
-END;
-CREATE TRIGGER objects_deleted AFTER DELETE ON objects BEGIN
-    INSERT INTO lexicon (lexicon, rowid, name, text, words)
-        VALUES ('delete', old.id, old.name, old.text, old.words);
-END;
-CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
-    INSERT INTO lexicon (lexicon, rowid, name, text, words)
-        VALUES ('delete', old.id, old.name, old.text, old.words);
-    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
-END;
-"""
 _UPSERT: Final = """
 INSERT INTO objects
     (source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
@@ -67,24 +31,15 @@ ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     passing = excluded.passing
 RETURNING id
 """
-_COLUMNS: Final = (
-    "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing"
+# What an object takes, in bytes: the same as Record.size.
+_SIZE: Final = " + ".join(
+    f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
 )
-# What to do about an error, by SQLite's primary result code.
-_RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
-_TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
-_DAMAGED: Final = "it is damaged: move it away and op-dbus builds a new one"
-_ADVICE: Final = {
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
-    sqlite3.SQLITE_FULL: "make room on its file system",
-    sqlite3.SQLITE_BUSY: _TAKEN,
-    sqlite3.SQLITE_LOCKED: _TAKEN,
-    sqlite3.SQLITE_READONLY: _RIGHTS,
-    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
-    sqlite3.SQLITE_PERM: _RIGHTS,
-    sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
-}
+_COLUMNS: Final = (
+    f"id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing, {_SIZE}"
+)
+# As much as what is written at a time, such as a batch of vectors.
+_PROBE_CHARACTERS: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +53,8 @@ class Entry:
     text_digest: bytes
     updated_at: int
     passing: bool
+    # in bytes, see Record.size
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +74,12 @@ class Record:
     updated_at: int
     passing: bool = False
 
+    @property
+    def size(self) -> int:
+        """What it takes in the database, in bytes of name, properties and texts."""
+        parts = (self.identity.name, self.properties, self.text, self.words)
+        return sum(len(part.encode()) for part in parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -130,35 +93,31 @@ class Content:
 class Store:
     """The database. Not for several threads at once: each thread opens its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, stopping: Event | None = None, *, is_read_only: bool = False
+    ) -> None:
+        """Open the database; raises StoreError. Set `stopping` to end a long transaction undone."""
         self.path = path
-        # set from another thread to have a long transaction end at once, undone
-        self.stopping = False
-        try:
-            self._database = _open(path)
-        except OSError as error:
-            raise StoreError(f"cannot open the database {path}: {error.strerror}") from None
-        try:
-            with self.guarded():
-                _tune(self._database)
-                self._migrate()
-        except StoreError:
-            self._database.close()
-            raise
+        self.is_read_only = is_read_only
+        self._stopping = stopping or Event()
+        self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
+    def interrupt(self) -> None:
+        """End the statement that another thread runs; it changes nothing."""
+        self._database.interrupt()
+
+    def guarded(self) -> AbstractContextManager[None]:
         """Turn what SQLite says into a StoreError."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            raise StoreError(
-                f"cannot use the database {self.path}: {error}{_advice(error)}"
-            ) from None
+        return database.guarded(self.path)
+
+    def require_going_on(self) -> None:
+        """Raise StoreError if the daemon stops meanwhile."""
+        if self._stopping.is_set():
+            raise StoreError("op-dbus is stopping: nothing of this was kept")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -176,8 +135,8 @@ class Store:
     # objects
 
     def entries(self) -> Iterator[Entry]:
-        """Give every object's entry."""
-        for row in self._database.execute(f"SELECT {_COLUMNS} FROM objects"):  # noqa: S608 -- our own constant
+        """Give every object's entry, those that were changed last at the end."""
+        for row in self._database.execute(f"SELECT {_COLUMNS} FROM objects ORDER BY updated_at"):  # noqa: S608 -- our own constant
             yield _entry(row)
 
     def put(self, records: Iterable[Record]) -> list[Entry]:
@@ -232,6 +191,13 @@ class Store:
         """Give (key, digest of the text, little-endian float32) of every vector."""
         yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
 
+    def probe(self) -> None:
+        """See whether there is room to write, by writing what goes again; raises StoreError."""
+        with self.transaction():
+            self.remember("probe", "." * _PROBE_CHARACTERS)
+        with self.transaction():
+            self._database.execute("DELETE FROM facts WHERE name = 'probe'")
+
     def prune_vectors(self) -> set[bytes]:
         """Delete the vectors of texts that no object has any more, and give the texts' digests."""
         with self.transaction():
@@ -276,31 +242,8 @@ class Store:
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
 
-    def _migrate(self) -> None:
-        version = self._database.execute("PRAGMA user_version").fetchone()[0]
-        if version == _SCHEMA_VERSION:
-            self._require_ours()
-            return
-        if version > _SCHEMA_VERSION:
-            raise StoreError(
-                f"the database {self.path} was written by a newer op-dbus (version {version});"
-                " install that one, or move the file away"
-            )
-        self._database.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
-        )
-
-    def _require_ours(self) -> None:
-        """Refuse what another program made and happened to give our version."""
-        if not self._database.execute("PRAGMA table_info(objects)").fetchone():
-            raise StoreError(
-                f"the database {self.path} is none of op-dbus: move it away and op-dbus builds a"
-                " new one"
-            )
-
     def _put(self, record: Record) -> Entry:
-        if self.stopping:
-            raise StoreError("op-dbus is stopping: nothing of this was kept")
+        self.require_going_on()
         values = (
             *record.identity,
             record.owner,
@@ -321,37 +264,12 @@ class Store:
             record.text_digest,
             record.updated_at,
             record.passing,
+            record.size,
         )
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its -wal and -shm files the mode of the database itself. Only a new file is
-    # opened here: closing one that SQLite has open would take its locks away (fcntl(2)).
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    path.chmod(0o600)
-    try:
-        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot open the database {path}: {error}") from None
-
-
-def _advice(error: sqlite3.DatabaseError) -> str:
-    # the low byte of an extended code is the primary one; some errors are the driver's own
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-    return f"; {_ADVICE[code]}" if code in _ADVICE else ""
-
-
-def _tune(database: sqlite3.Connection) -> None:
-    database.execute("PRAGMA journal_mode = WAL")
-    # In WAL mode NORMAL loses nothing to a killed process, and stays consistent after a power cut.
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.execute("PRAGMA secure_delete = ON")
-
-
-def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int]) -> Entry:
-    return Entry(row[0], Identity(*row[1:5]), *row[5:9], passing=bool(row[9]))
+def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int]) -> Entry:
+    return Entry(row[0], Identity(*row[1:5]), *row[5:9], passing=bool(row[9]), size=row[10])
 
 
 def _quoted(term: str) -> str:

@@ -1,0 +1,203 @@
+"""The SQLite file itself: opened, told from other files, and its errors put into sentences."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Says in a file's header whose it is: "opdb".
+_APPLICATION: Final = 0x6F706462
+_VERSION: Final = 1
+_TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
+_SCHEMA: Final = """
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL,
+    plugin TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    properties TEXT NOT NULL,
+    text TEXT NOT NULL,
+    words TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    text_digest BLOB NOT NULL,
+    updated_at INTEGER NOT NULL,
+    passing INTEGER NOT NULL,
+    UNIQUE (source, plugin, kind, name)
+);
+CREATE INDEX objects_by_text ON objects (text_digest);
+CREATE TABLE vectors (key BLOB PRIMARY KEY, text_digest BLOB NOT NULL, data BLOB NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE VIRTUAL TABLE lexicon USING fts5 (
+    name, text, words, content='objects', content_rowid='id', tokenize='porter unicode61'
+);
+CREATE TRIGGER objects_inserted AFTER INSERT ON objects BEGIN
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+CREATE TRIGGER objects_deleted AFTER DELETE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+END;
+CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
+    INSERT INTO lexicon (lexicon, rowid, name, text, words)
+        VALUES ('delete', old.id, old.name, old.text, old.words);
+    INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
+END;
+"""
+# What to do about an error, by SQLite's primary result code.
+_RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
+_TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
+_ROOM: Final = "make room on its file system"
+_DAMAGED: Final = "it is damaged: op-dbus sets it aside at its next start and builds a new one"
+_ADVICE: Final = {
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_FULL: _ROOM,
+    sqlite3.SQLITE_BUSY: _TAKEN,
+    sqlite3.SQLITE_LOCKED: _TAKEN,
+    sqlite3.SQLITE_READONLY: _RIGHTS,
+    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
+    sqlite3.SQLITE_PERM: _RIGHTS,
+    sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
+}
+_UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# SQLite's driver has no code for text that is none, which only damage makes.
+_NO_TEXT: Final = "Could not decode to UTF-8"
+
+
+class Damaged(StoreError):
+    """What is in the file is no whole database of ours: it is to be set aside."""
+
+
+class NewerStore(StoreError):
+    """A newer op-dbus wrote the database: starting this one again and again is no use."""
+
+    exit_code = 2
+
+
+def is_read_only(path: Path) -> bool:
+    """Tell a database that may be read and not written, or not what SQLite puts beside it."""
+    parts = (path, path.parent)
+    return path.exists() and not all(os.access(p, os.W_OK, effective_ids=True) for p in parts)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database for writing, made if there is none; raises StoreError."""
+    with guarded(path):
+        _make(path)
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        with guarded(path):
+            version = _recognize(database, path)
+            _tune(database)
+            if not version:
+                database.executescript(
+                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {_APPLICATION};"
+                    f" PRAGMA user_version = {_VERSION}; COMMIT;"
+                )
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database that stays as it is; raises StoreError."""
+    with guarded(path):
+        try:
+            return _connected_to_read(path, "mode=ro")
+        except sqlite3.OperationalError:
+            # without a log beside it, SQLite would have to make one; nobody writes, so none is due
+            return _connected_to_read(path, "mode=ro&immutable=1")
+
+
+def _connected_to_read(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    database = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
+    )
+    try:
+        _require_content(_recognize(database, path), path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _require_content(version: int, path: Path) -> None:
+    if not version:
+        raise StoreError(f"the database {path} is empty and cannot be written; {_RIGHTS}")
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say of the database into a StoreError."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        # the low byte of an extended code is the primary one; some errors are the driver's own
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+        if code in _UNREADABLE or str(error).startswith(_NO_TEXT):
+            raise Damaged(f"cannot use the database {path}: {error}; {_DAMAGED}") from None
+        advice = _ROOM if code in _ADVICE and _is_full(path) else _ADVICE.get(code, "")
+        said = f"{error}; {advice}" if advice else str(error)
+        raise StoreError(f"cannot use the database {path}: {said}") from None
+    except OSError as error:
+        advice = f"; {_ROOM}" if _is_full(path) else ""
+        raise StoreError(f"cannot open the database {path}: {error.strerror}{advice}") from None
+
+
+def _is_full(path: Path) -> bool:
+    """Tell a file system without room, on which SQLite's errors are of many kinds."""
+    try:
+        return os.statvfs(path.parent).f_bavail == 0
+    except OSError:
+        return False
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # SQLite gives its -wal and -shm files the mode of the database itself. Only a new file is
+    # opened here: closing one that SQLite has open would take its locks away (fcntl(2)).
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if path.exists() and not path.is_file():
+        raise StoreError(f"the database {path} is no regular file: move it away")
+    path.chmod(0o600)
+
+
+def _recognize(database: sqlite3.Connection, path: Path) -> int:
+    """Give the version of a database that is ours, 0 for an empty file.
+
+    Raises NewerStore, and Damaged for what is none of ours or lacks a part.
+    """
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+    if not tables and not application and not version:
+        return 0
+    # the first op-dbus left its mark in the version only
+    if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
+        raise Damaged(f"the database {path} is none of op-dbus, or has lost a part of it")
+    if version > _VERSION:
+        raise NewerStore(
+            f"the database {path} was written by a newer op-dbus (version {version}); install that"
+            " one, or set OP_DBUS_STATE_DIR to another folder"
+        )
+    return version
+
+
+def _tune(database: sqlite3.Connection) -> None:
+    database.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode NORMAL loses nothing to a killed process, and stays consistent after a power cut.
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("PRAGMA secure_delete = ON")

@@ -1,0 +1,267 @@
+"""A full disk, a read-only database: what is there is served, what is refused is said."""
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import STATE, STATE_PATH, Running, calling, state_file
+
+from opdbus.errors import StoreError
+from opdbus.index.memory import Memory
+from opdbus.state.object import Identity, StateObject
+
+OWNER = 1000
+MIB = 1 << 20
+PUBLISH = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
+
+
+def unit(name: str, text: str = "network") -> StateObject:
+    """Make an object as a program publishes it."""
+    return StateObject(Identity("publish:probe", "systemd", "unit", name), {"description": text})
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    """Mount something at a folder, or skip where that cannot be."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", *options, str(folder)], check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder on a file system of 8 MiB."""
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=8m", "tmpfs") as folder:
+        yield folder
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room on a file system."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (MIB, 4096):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    assert os.statvfs(folder).f_bavail == 0
+    return ballast
+
+
+def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
+    """Do work with the memory in a folder."""
+
+    async def both() -> Any:
+        async with Memory(folder / "memory.db") as memory:
+            return await work(memory)
+
+    return asyncio.run(both())
+
+
+def names(memory: Memory) -> set[str]:
+    """Give the names of all objects."""
+    return {entry.identity.name for entry in memory.catalogue}
+
+
+async def stored(memory: Memory) -> set[str]:
+    """Give the names of all objects in the database."""
+    entries = await memory.archive.read(lambda store: list(store.entries()))
+    return {entry.identity.name for entry in entries}
+
+
+def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
+    """Take nothing of what has no room, say why, serve on, and take it again when there is room."""
+
+    async def work(memory: Memory) -> None:
+        changed = asyncio.Event()
+        memory.archive.on_change = changed.set
+        await memory.publish([unit("before")], OWNER)
+        generation = memory.generation
+        ballast = fill(small)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"memory\.db.*; make room on its file system"):
+                await memory.publish([unit(f"n{n}", "text " * 400) for n in range(1000)], OWNER)
+        assert names(memory) == {"before"} == await stored(memory)
+        assert memory.generation == generation
+        assert "make room" in memory.last_fault
+        assert await memory.archive.read(lambda store: store.match(["network"], 5))
+        changed.clear()
+        ballast.unlink()
+        async with asyncio.timeout(30):
+            await changed.wait()
+        assert memory.last_fault == ""
+        await memory.publish([unit("after")], OWNER)
+        assert names(memory) == {"before", "after"} == await stored(memory)
+
+    run(small, work)
+
+
+def test_a_holder_who_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
+    """Remove what was to live as long as a connection as soon as that can be written."""
+
+    async def work(memory: Memory) -> None:
+        changed = asyncio.Event()
+        await memory.publish([unit("kept")], OWNER)
+        items = [unit(f"n{n}", "text " * 100) for n in range(1000)]
+        await memory.publish(items, OWNER, holder=":1.5")
+        await memory.archive.write(lambda store: store.scrub())
+        ballast = fill(small)
+        with pytest.raises(StoreError):
+            await memory.release(":1.5")
+        assert len(names(memory)) == 1001
+        memory.notify = lambda _event: changed.set()
+        ballast.unlink()
+        async with asyncio.timeout(30):
+            await changed.wait()
+        assert names(memory) == {"kept"} == await stored(memory)
+
+    run(small, work)
+
+
+def test_a_daemon_outlives_a_full_disk(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """Serve reads and search, be degraded, give vectors from memory, and store all of it later."""
+    file = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=file)
+    (daemon.state_dir / "graphs").rename(tmp_path / "graphs")
+    subprocess.run(["cp", "-r", tmp_path / "graphs", small / "graphs"], check=True)
+    daemon.state_dir = small
+    with daemon:
+        asyncio.run(_through_a_full_disk(daemon, small, file))
+        assert "Traceback" not in daemon.log
+        assert daemon.stop() == 0
+    with sqlite3.connect(small / "memory.db") as reader:
+        assert reader.execute("SELECT count(*) FROM vectors").fetchone()[0] >= 40
+    reader.close()
+
+
+async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        await caller.vectorized()
+        ballast = fill(folder)
+        objects = [("p", "k", f"n{n}", {"text": "s" * 2000}) for n in range(1000)]
+        with pytest.raises(Exception, match="make room"):
+            await caller.call(*PUBLISH, "probe", objects, {})
+        assert await caller.ready("degraded")
+        assert "make room" in await caller.get(STATE_PATH, STATE, "LastError")
+        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {})
+        assert len(found[0]) == 1
+        state_file(file, {f"d{n}": f"mail {n}" * 300 for n in range(40)})
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 1)
+        ballast.unlink()
+        await caller.ready("ready")
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 40)
+        await caller.vectorized()
+        assert await caller.get(STATE_PATH, STATE, "LastError") == ""
+
+
+def test_a_start_on_a_full_disk_is_one_sentence(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """End with code 1 and say what to do where not even a start has the room that it needs."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    (daemon.state_dir / "graphs").rename(tmp_path / "graphs")
+    subprocess.run(["cp", "-r", tmp_path / "graphs", small / "graphs"], check=True)
+    daemon.state_dir = small
+    with daemon:
+        asyncio.run(_ready(daemon))
+        assert daemon.stop() == 0
+        fill(small)
+        daemon.start()
+        assert daemon.exit_code() == 1
+        assert "make room on its file system" in daemon.log
+        assert "Traceback" not in daemon.log
+
+
+async def _ready(daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready()
+        await caller.vectorized()
+
+
+def test_a_read_only_database_is_served(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Serve what a read-only database holds, with search by vectors, and say what is refused."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail", "b": "disk"}))
+    with daemon:
+        asyncio.run(_ready(daemon))
+        assert daemon.stop() == 0
+        before = (daemon.state_dir / "memory.db").read_bytes()
+        folder = daemon.state_dir
+        with mounted(folder, "--bind", str(folder)):
+            subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+            daemon.start()
+            asyncio.run(_use_read_only(daemon))
+            assert daemon.stop() == 0
+            assert "Traceback" not in daemon.log
+        assert (daemon.state_dir / "memory.db").read_bytes() == before
+
+
+async def _use_read_only(daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await caller.ready("degraded")
+        await caller.vectorized()
+        assert "is read-only: what it holds is served" in await caller.get(
+            STATE_PATH, STATE, "LastError"
+        )
+        options = {"mode": "vector"}
+        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, options)
+        assert len(found[0]) == 2
+        with pytest.raises(Exception, match="read-only"):
+            await caller.call(*PUBLISH, "probe", [("p", "k", "n", {})], {})
+
+
+def test_a_read_only_folder_is_served_to_another_user() -> None:
+    """Serve a database that this user may only read."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    program = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from opdbus.errors import StoreError\n"
+        "from opdbus.index.memory import Memory\n"
+        "from opdbus.state.object import Identity, StateObject\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "async def main():\n"
+        "    async with Memory(Path(sys.argv[1])) as memory:\n"
+        "        print([e.identity.name for e in memory.catalogue])\n"
+        "        item = StateObject(Identity('publish:p', 'a', 'b', 'c'), {})\n"
+        "        try:\n"
+        "            await memory.publish([item], 1)\n"
+        "        except StoreError as error:\n"
+        "            print(error)\n"
+        "asyncio.run(main())\n"
+    )
+
+    async def make(memory: Memory) -> None:
+        await memory.publish([unit("here")], OWNER)
+
+    # not pytest's folder, which other users cannot enter
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder), make)
+        database = Path(folder) / "memory.db"
+        database.parent.chmod(0o755)
+        database.chmod(0o644)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(database)],
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert "['here']" in done.stdout, done.stderr
+    assert "is read-only" in done.stdout.splitlines()[-1]
