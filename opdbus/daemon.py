@@ -116,7 +116,8 @@ class Daemon:
         self._state = StateFace(memory, finder, self._declared)
         log_control = LogControlFace(self._log)
         self._tree = Tree(self._vectorizer, self._state, log_control, memory, finder, jobs)
-        self._dispatcher = Dispatcher(connection, Authorizer(connection), self._tree.find)
+        self._authorizer = Authorizer(connection)
+        self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find)
 
     async def _serve(self) -> None:
         await self._refresh()
@@ -213,6 +214,7 @@ class Daemon:
 
     def _take_signal(self, message: Message) -> None:
         """Stop working for a caller that left, and forget what was to live as long as it."""
+        self._authorizer.heed(message)
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
         name = message.body[0]
