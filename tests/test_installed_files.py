@@ -1,0 +1,267 @@
+"""What `make install` puts on a system: files that repeat each other's names, and nothing else."""
+
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from conftest import ROOT
+
+from opdbus import config, errors
+from opdbus.bus import contract, names
+from opdbus.bus.authorization import GROUP
+
+UNIT = ROOT / "systemd" / "op-dbus.service"
+ENV = "etc/op-dbus/op-dbus.env"
+MOST_EXPOSED = 1.2
+# Whatever PREFIX is, these are read here and, some of them, nowhere else.
+READ_BY_OTHERS = (
+    "usr/lib/systemd/system/op-dbus.service",
+    "usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example",
+    "usr/lib/systemd/catalog/op-dbus.catalog",
+    "usr/lib/sysusers.d/op-dbus.conf",
+    "usr/share/dbus-1/system.d/org.opdbus.conf",
+    "usr/share/dbus-1/system-services/org.opdbus.service",
+    "usr/share/dbus-1/interfaces/org.opdbus.State1.xml",
+    "usr/share/polkit-1/actions/org.opdbus.policy",
+    "usr/share/polkit-1/rules.d/org.opdbus.rules",
+    "etc/op-dbus/op-dbus.env",
+)
+needs_systemd_analyze = pytest.mark.skipif(
+    not shutil.which("systemd-analyze"), reason="there is no systemd-analyze: apt install systemd"
+)
+
+
+def setup(what: str, into: Path, prefix: str = "/usr/local") -> None:
+    """Install or uninstall all but the virtual environment, which takes a registry and a minute."""
+    environ = {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "DESTDIR": str(into),
+        "PREFIX": prefix,
+        "FILES_ONLY": "yes",
+        "INTERPRETER": sys.executable,
+    }
+    subprocess.run([ROOT / "systemd" / "setup", what], env=environ, check=True, timeout=120)
+
+
+def files_in(folder: Path) -> set[str]:
+    """Name all files below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def unit_keys() -> dict[str, list[str]]:
+    """Read the unit's assignments."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text(encoding="utf-8").splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def xml(name: str) -> ET.Element:
+    """Parse one of our own XML files."""
+    return ET.fromstring((ROOT / "etc" / name).read_text(encoding="utf-8"))  # noqa: S314
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the files into a folder."""
+    folder = tmp_path_factory.mktemp("tree")
+    setup("install", folder)
+    return folder
+
+
+def test_one_bus_name() -> None:
+    """Own the name on the bus that unit, policy and activation file speak of."""
+    activation = ConfigParser()
+    activation.read(ROOT / "etc" / "dbus-1" / "org.opdbus.service")
+    policy = xml("dbus-1/org.opdbus.conf")
+    owned = {rule.attrib["own"] for rule in policy.iter("allow") if "own" in rule.attrib}
+    assert unit_keys()["BusName"] == [names.BUS_NAME]
+    assert owned == {names.BUS_NAME}
+    assert activation["D-BUS Service"]["Name"] == names.BUS_NAME
+    assert activation["D-BUS Service"]["SystemdService"] == UNIT.name
+
+
+def test_one_user_and_group() -> None:
+    """Run as the user that is created, that may own the name, and that polkit answers."""
+    created = re.findall(r"^u (\S+)", (ROOT / "systemd/op-dbus.sysusers").read_text(), re.MULTILINE)
+    policy = xml("dbus-1/org.opdbus.conf")
+    owners = {
+        part.attrib["user"]
+        for part in policy.iter("policy")
+        if "user" in part.attrib and part.find("allow[@own]") is not None
+    }
+    asks = {note.text for note in xml("polkit-1/org.opdbus.policy").iter("annotate")}
+    assert created == [GROUP] == unit_keys()["User"] == unit_keys()["Group"]
+    assert owners == {"root", GROUP}
+    assert asks == {f"unix-user:{GROUP}"}
+
+
+def test_everyone_may_send_to_the_service() -> None:
+    """Let the bus pass every call: each method decides for itself."""
+    policy = xml("dbus-1/org.opdbus.conf").find("policy[@context='default']")
+    assert policy is not None
+    assert [rule.attrib for rule in policy] == [{"send_destination": names.BUS_NAME}]
+
+
+def test_every_action_is_known_to_polkit() -> None:
+    """Declare in polkit exactly the actions that methods and properties name in the XML."""
+    files = sorted((ROOT / "opdbus" / "bus" / "interfaces").glob("*.xml"))
+    named = {
+        note.attrib["value"]
+        for file in files
+        for note in ET.fromstring(file.read_text(encoding="utf-8")).iter("annotation")  # noqa: S314
+        if note.attrib["name"] == f"{names.BUS_NAME}.Action"
+    }
+    actions = xml("polkit-1/org.opdbus.policy").findall("action")
+    assert {action.attrib["id"] for action in actions} == {f"{names.BUS_NAME}.{n}" for n in named}
+    assert named == set(names.ACTIONS)
+
+
+def test_each_action_is_its_own_owners() -> None:
+    """Give every action the owner annotation, a text, and nobody a right without a password."""
+    for action in xml("polkit-1/org.opdbus.policy").findall("action"):
+        assert action.find("annotate[@key='org.freedesktop.policykit.owner']") is not None
+        assert action.findtext("description")
+        assert action.findtext("message")
+        defaults = [default.text or "" for default in action.find("defaults") or ()]
+        assert len(defaults) == 3
+        assert all(default.startswith("auth_admin") for default in defaults)
+
+
+def test_the_group_is_granted_what_it_has_without_polkit() -> None:
+    """Grant the group all actions but managing, under the group's own name."""
+    rules = (ROOT / "etc" / "polkit-1" / "org.opdbus.rules").read_text(encoding="utf-8")
+    granted = set(re.findall(r'"org\.opdbus\.(\w+)"', rules))
+    assert granted == set(names.ACTIONS) - {"manage"}
+    assert f'isInGroup("{GROUP}")' in rules
+
+
+def test_interfaces_are_installed(tree: Path) -> None:
+    """Install every interface of ours, and none that others install."""
+    installed = {path.stem for path in (tree / "usr/share/dbus-1/interfaces").iterdir()}
+    assert installed == {names.VECTORIZER, names.STATE, names.OBJECT, names.JOB}
+    assert all(contract.interface(name).methods for name in installed)
+
+
+def test_a_bad_setting_is_not_tried_again() -> None:
+    """Keep systemd from restarting what ends because of settings, models or providers."""
+    hopeless = {errors.ConfigError.exit_code, errors.ModelError.exit_code}
+    hopeless |= {errors.ProviderError.exit_code}
+    assert set(unit_keys()["RestartPreventExitStatus"][0].split()) == set(map(str, hopeless))
+
+
+def test_the_service_keeps_its_data_in_the_folders_that_it_is_given() -> None:
+    """Set the folders that a program run by root has by default, by systemd's own names."""
+    environ = dict(pair.split("=") for line in unit_keys()["Environment"] for pair in line.split())
+    ours = {key: text.replace("%S", "/var/lib") for key, text in environ.items()}
+    given = config.load({key: text for key, text in ours.items() if key.startswith("OP_DBUS")})
+    by_default = config.load({}, euid=0)
+    assert given.state_dir == by_default.state_dir
+    assert given.model_dir == by_default.model_dir
+    assert given.state_dir == Path("/var/lib", *unit_keys()["StateDirectory"])
+
+
+def test_the_settings_file_is_the_table() -> None:
+    """Hold every variable, commented, with its default; `python systemd/manual` writes the file."""
+    lines = (ROOT / ENV).read_text(encoding="utf-8").splitlines()
+    held = [line.removeprefix("#") for line in lines if line.startswith("#OP_DBUS_")]
+    table = [f"{setting.variable}={setting.default}" for setting in config.SETTINGS]
+    assert held == [*table, f"{config.CONFIG_FILE_VARIABLE}="]
+    text = " ".join(line.removeprefix("# ") for line in lines)
+    assert all(setting.doc[1:] in text for setting in config.SETTINGS)
+    assert all(line.startswith("#") for line in lines if line)
+
+
+def test_every_default_is_accepted() -> None:
+    """Let an operator remove any comment sign of the settings file without harm."""
+    lines = (ROOT / ENV).read_text(encoding="utf-8").splitlines()
+    pairs = [line[1:].split("=", 1) for line in lines if line.startswith("#OP_DBUS_")]
+    assert config.load(dict(pairs), euid=0).rows()
+
+
+@needs_systemd_analyze
+def test_the_sandbox_is_tight() -> None:
+    """Stay below the exposure that the project promises."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", UNIT],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    exposure = re.search(r"Overall exposure level for op-dbus.service: ([\d.]+)", done.stdout)
+    assert exposure is not None
+    assert float(exposure[1]) <= MOST_EXPOSED
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("with_gpu", [False, True])
+def test_systemd_has_nothing_to_say_about_the_unit(
+    tmp_path: Path,
+    tree: Path,
+    with_gpu: bool,  # noqa: FBT001 -- pytest passes it by name
+) -> None:
+    """Let `systemd-analyze verify` print nothing, with and without the drop-in for GPUs."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/usr/local/bin/op-dbus", "/bin/true"))
+    drop_in = tmp_path / "op-dbus.service.d" / "gpu.conf"
+    if with_gpu:
+        drop_in.parent.mkdir()
+        shutil.copy(UNIT.parent / "op-dbus.service.d" / "gpu.conf.example", drop_in)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", f"--man={shutil.which('man') is not None}", unit],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "MANPATH": str(tree / "usr/local/share/man")},
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/usr/local", "/opt/op-dbus"])
+def test_files_are_where_they_are_read(tmp_path: Path, prefix: str) -> None:
+    """Put what others read under /usr whatever PREFIX is, and the rest under PREFIX."""
+    setup("install", tmp_path, prefix)
+    found = files_in(tmp_path)
+    assert found >= set(READ_BY_OTHERS)
+    rest = {name for name in found if not name.startswith(("usr/lib/", "usr/share/", "etc/"))}
+    assert all(f"/{name}".startswith(f"{prefix}/") for name in rest)
+    assert {f"{prefix[1:]}/share/man/man1/op-dbus.1"} <= found
+    unit = (tmp_path / READ_BY_OTHERS[0]).read_text()
+    assert f"\nExecStart={prefix}/bin/op-dbus daemon\n" in unit
+
+
+def test_nothing_stays_but_settings(tmp_path: Path) -> None:
+    """Leave settings and state behind, and take everything else away."""
+    setup("install", tmp_path)
+    state = tmp_path / "var/lib/op-dbus/memory.db"
+    state.parent.mkdir(parents=True)
+    state.write_text("what it remembers")
+    setup("uninstall", tmp_path)
+    assert files_in(tmp_path) == {ENV, "var/lib/op-dbus/memory.db"}
+
+
+def test_another_install_keeps_the_settings(tmp_path: Path) -> None:
+    """Write over the files of the install before, but not over what an administrator wrote."""
+    setup("install", tmp_path)
+    (tmp_path / ENV).write_text("OP_DBUS_VECTOR_LEVEL=none\n")
+    unit = tmp_path / READ_BY_OTHERS[0]
+    before = unit.read_text()
+    unit.write_text("an older one")
+    setup("install", tmp_path)
+    assert (tmp_path / ENV).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
+    assert unit.read_text() == before
+
+
+def test_everyone_may_read_what_is_installed(tree: Path) -> None:
+    """Install files that every user may read and none but root may write."""
+    modes = {(tree / name).stat().st_mode & 0o777 for name in files_in(tree)}
+    assert modes == {0o644}
