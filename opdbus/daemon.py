@@ -20,6 +20,8 @@ from opdbus.bus.connection import Connection
 from opdbus.bus.dispatch import Dispatcher
 from opdbus.bus.faces import StateFace
 from opdbus.bus.jobs import Jobs
+from opdbus.bus.limits import MAX_CALL_BYTES
+from opdbus.bus.load import Load
 from opdbus.bus.log_control import LogControlFace
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.signals import Announcer
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
     from typing import Any
 
-    from dbus_fast import Message
-
+    from opdbus.bus.library import Message
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
     from opdbus.index.events import Event
@@ -95,7 +96,7 @@ class Daemon:
     async def _live(self) -> None:
         async with (
             Memory(self._config.state_dir / "memory.db") as self._memory,
-            Connection(self._config.bus) as self._connection,
+            Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Engines(self._config, self._engine_changed) as self._engines,
         ):
             self._compose()
@@ -106,18 +107,20 @@ class Daemon:
         finder = Finder(memory, Reranker(self._engines))
         self._announcer = Announcer(connection)
         memory.notify = self._take_event
+        memory.archive.on_change = self._refresh_soon
         self._declared = Declared(self._config.state_file, memory)
         self._reloader = Reloader(self._load, self._engines, self._declared, self._systemd)
         jobs = Jobs(self._announcer.tell)
         jobs.on_change = self._refresh_soon
+        load = Load()
         self._vectorizer = VectorizerFace(
-            self._engines, memory, self._declared, Bulk(jobs), self._reloader.reload
+            self._engines, memory, self._declared, Bulk(jobs), load, self._reloader.reload
         )
         self._state = StateFace(memory, finder, self._declared)
         log_control = LogControlFace(self._log)
         self._tree = Tree(self._vectorizer, self._state, log_control, memory, finder, jobs)
         self._authorizer = Authorizer(connection)
-        self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find)
+        self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
     async def _serve(self) -> None:
         await self._refresh()
@@ -131,6 +134,7 @@ class Daemon:
         try:
             await _until_first_ends(
                 self._connection_lost(),
+                self._memory.archive.damaged(),
                 self._think(),
                 self._declare(),
                 self._reloader.heed(self._hung_up),
@@ -208,8 +212,8 @@ class Daemon:
         self._background(self._refresh())
 
     def _remember_fault(self, sentence: str) -> None:
-        if self._memory.last_fault != sentence:
-            self._memory.last_fault = sentence
+        if self._memory.vectors_fault != sentence:
+            self._memory.vectors_fault = sentence
             self._refresh_soon()
 
     def _take_signal(self, message: Message) -> None:

@@ -18,7 +18,7 @@ from opdbus.bus.descriptors import Descriptor
 from opdbus.bus.dispatch import Caller, caller
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
-from opdbus.bus.limits import MAX_BULK_CALLS, MAX_BULK_CALLS_RUNNING
+from opdbus.bus.limits import MAX_BULK_CALLS
 from opdbus.bus.texts import WINDOW_TEXTS
 from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
 
@@ -192,22 +192,28 @@ def test_memory_is_reserved_for_all_calls_together() -> None:
     run(work)
 
 
-def test_a_caller_has_two_calls_at_a_time() -> None:
-    """Refuse a third call of one caller at once, serve others, and count calls that have ended."""
+def test_bulk_calls_are_counted_for_connection_user_and_all() -> None:
+    """Refuse one more than the limit of any of the three at once, and count those that ended."""
 
     async def work(bulk: Bulk) -> None:
         engine = Engine(asyncio.Event())
         file = in_memory(lines(["x"]))
         calls = []
-        for number in range(MAX_BULK_CALLS_RUNNING):
-            caller.set(Caller(f":1.{number // MAX_BULK_CALLS}", 1000))
+
+        async def refused(sender: str, uid: int, words: str) -> None:
+            caller.set(Caller(sender, uid))
+            with pytest.raises(LimitsExceeded, match=words):
+                await bulk.run(engine, file, FLOATS)
+
+        for number in range(MAX_BULK_CALLS["total"]):
+            caller.set(Caller(f":1.{number // 2}", 1000 + number // 4))
             calls.append(asyncio.create_task(bulk.run(engine, file, FLOATS)))
-        await asyncio.sleep(0)
-        with pytest.raises(LimitsExceeded, match="2 bulk calls of yours are running, 8 of all"):
-            await bulk.run(engine, file, FLOATS)
-        caller.set(Caller(":1.99", 1000))
-        with pytest.raises(LimitsExceeded, match="0 bulk calls of yours are running, 8 of all"):
-            await bulk.run(engine, file, FLOATS)
+            await asyncio.sleep(0)
+            if number == 1:
+                await refused(":1.0", 1000, "2 bulk calls of this connection")
+            if number == 3:
+                await refused(":1.9", 1000, "4 bulk calls of this user")
+        await refused(":1.9", 1009, "8 bulk calls of all users")
         assert engine.hold
         engine.hold.set()
         assert [found.rows for found in await asyncio.gather(*calls)] == [1] * 8
@@ -218,8 +224,8 @@ def test_a_caller_has_two_calls_at_a_time() -> None:
 
 async def _until_idle(bulk: Bulk) -> None:
     """Wait until no thread works for bulk calls."""
-    all_free = threading.Barrier(MAX_BULK_CALLS_RUNNING)
-    waits = (bulk.on_thread(all_free.wait) for _ in range(MAX_BULK_CALLS_RUNNING))
+    all_free = threading.Barrier(MAX_BULK_CALLS["total"])
+    waits = (bulk.on_thread(all_free.wait) for _ in range(MAX_BULK_CALLS["total"]))
     await asyncio.gather(*waits)
 
 
@@ -230,7 +236,7 @@ def test_a_caller_who_leaves_stops_the_work() -> None:
     async def work(bulk: Bulk) -> None:
         engine = Engine(asyncio.Event())
         file = in_memory(lines(["x"] * WINDOW_TEXTS * 20))
-        for _ in range(MAX_BULK_CALLS + 1):
+        for _ in range(MAX_BULK_CALLS["connection"] + 1):
             engine.begun.clear()
             call = asyncio.create_task(bulk.run(engine, file, FLOATS))
             await engine.begun.wait()

@@ -19,6 +19,7 @@ from opdbus.bus.dispatch import Dispatcher, Node
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
 from opdbus.bus.library import Message, MessageType
+from opdbus.bus.load import Load
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
@@ -65,7 +66,7 @@ class Service:
         self.client = client
         self.guard = Guard(connection)
         node = Node((face,), list)
-        self.dispatcher = Dispatcher(connection, self.guard, {"/it": node}.get)
+        self.dispatcher = Dispatcher(connection, self.guard, {"/it": node}.get, Load())
         connection.on_call = self.dispatcher.take
 
     async def call(self, member: str, signature: str, *body: Any, path: str = "/it") -> list[Any]:
@@ -296,7 +297,7 @@ def test_files_that_nobody_took_any_more_are_closed() -> None:
 def test_a_paused_bus_loses_no_bulk_answer() -> None:
     """Deliver every file of vectors and every signal that waited while the bus was stopped."""
     bus = Bus()
-    clients, count = 4, 300
+    clients, count = 2, 300
     engine = Engine(asyncio.Event())
 
     class Bulky(Face):

@@ -16,6 +16,7 @@ from opdbus.bus.authorization import Authorizer
 from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.dispatch import Dispatcher, Node, caller
 from opdbus.bus.limits import MAX_REPLY_BYTES
+from opdbus.bus.load import Load
 from opdbus.bus.standard import MAX_CHILDREN
 from opdbus.errors import NoModel
 
@@ -65,7 +66,7 @@ async def serving(
     """Serve a face at /it, and nothing elsewhere."""
     async with Connection(bus) as connection, Connection(bus) as client:
         node = Node((face,), lambda: children or [])
-        dispatcher = Dispatcher(connection, Authorizer(connection), {"/it": node}.get)
+        dispatcher = Dispatcher(connection, Authorizer(connection), {"/it": node}.get, Load())
         connection.on_call = dispatcher.take
         yield Service(connection, dispatcher, client)
         await dispatcher.stop()
@@ -258,7 +259,7 @@ def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> 
         raise NoModel(f"nothing is known of {query!r}")
 
     async def ask(service: Service) -> None:
-        huge = "\x01" * (20 << 20)
+        huge = "\x01" * (3 << 20)
         assert await service.refused("Search", "sua{sv}", huge, 1, {}) == "org.opdbus.Error.NoModel"
         assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
 

@@ -17,18 +17,19 @@ from opdbus.bus.limits import (
     MAX_BULK_BYTES,
     MAX_BULK_BYTES_RUNNING,
     MAX_BULK_CALLS,
-    MAX_BULK_CALLS_RUNNING,
 )
+from opdbus.bus.load import require_room
 from opdbus.bus.texts import TextFile
 from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from typing import ParamSpec, TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from opdbus.bus.dispatch import Caller
     from opdbus.bus.formats import Format
     from opdbus.bus.jobs import Job, Jobs
     from opdbus.engine.engines import Lease
@@ -71,9 +72,9 @@ class Bulk:
 
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
-        self._calls: Counter[str] = Counter()
+        self._calls: Counter[Hashable] = Counter()
         self._bytes = 0
-        self._threads = ThreadPoolExecutor(MAX_BULK_CALLS_RUNNING, thread_name_prefix="bulk")
+        self._threads = ThreadPoolExecutor(MAX_BULK_CALLS["total"], thread_name_prefix="bulk")
 
     async def run(self, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
         """Embed the texts of a file, of which no more is held than a few thousand texts.
@@ -83,7 +84,7 @@ class Bulk:
         """
         # a thread may still read when the call, and with it the caller's own, has ended
         file = Descriptor.copy_of(texts)
-        with self._counted(caller.get().sender):
+        with self._counted(caller.get()):
             source = await self.on_thread(TextFile, file)
             lines = (await self.on_thread(source.measure)).lines
             with self._reserved(lines * order.format.row_bytes):
@@ -99,18 +100,15 @@ class Bulk:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     @contextmanager
-    def _counted(self, sender: str) -> Iterator[None]:
-        running = self._calls.total()
-        if self._calls[sender] >= MAX_BULK_CALLS or running >= MAX_BULK_CALLS_RUNNING:
-            raise LimitsExceeded(
-                f"{self._calls[sender]} bulk calls of yours are running, {running} of all callers;"
-                f" the limits are {MAX_BULK_CALLS} and {MAX_BULK_CALLS_RUNNING}: wait for one"
-            )
-        self._calls[sender] += 1
+    def _counted(self, who: Caller) -> Iterator[None]:
+        scopes: dict[str, Hashable] = {"connection": who.sender, "user": who.uid, "total": None}
+        require_room(self._calls, scopes, 1, MAX_BULK_CALLS, "bulk calls")
+        self._calls.update(scopes.values())
         try:
             yield
         finally:
-            self._calls -= Counter({sender: 1})
+            self._calls.subtract(scopes.values())
+            self._calls = +self._calls
 
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:

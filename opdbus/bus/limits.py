@@ -11,12 +11,31 @@ if TYPE_CHECKING:
 
     from opdbus.bus.wire import Plain
 
+# Of what passes this, each byte counts; a caller gets more only where it asked for so many things.
+SMALL_BYTES: Final = 64 << 10
+# A call of more is refused before it is decoded, which takes up to 0.2 s a MiB.
+MAX_CALL_BYTES: Final = 4 << 20
+# Calls that run at once, and their bytes. A connection's first ones pass whatever others do.
+MAX_CALLS: Final = {"connection": 128, "user": 512, "total": 2048}
+MAX_CALLS_BYTES: Final = {"connection": 8 << 20, "user": 32 << 20, "total": 128 << 20}
+CALLS_ALWAYS_LET_IN: Final = 2
+# Texts that wait for the model: the queue has room for all users.
+MAX_TEXTS_OF_A_USER: Final = 16384
 # About a second of tokenizing.
 MAX_TEXT_BYTES: Final = 1 << 20
 # About a second of checking and redacting.
 MAX_OBJECTS: Final = 10_000
 # A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
 MAX_REPLY_BYTES: Final = 1 << 20
+# Of replies, to a user, a second.
+MAX_REPLY_RATE: Final = 64 << 20
+# Of replies that a caller has not read, and of all callers' while a large one, or any, is sent:
+# dbus-daemon holds 127 MiB of ours, and 256 connections of each of four users may have a small one.
+MAX_UNREAD: Final = 4 << 20
+MAX_UNREAD_LARGE: Final = 40 << 20
+MAX_UNREAD_OF_ALL: Final = 56 << 20
+# Of replies that wait in our memory for their callers to read those before them.
+MAX_WAITING: Final = {"connection": 32 << 20, "total": 96 << 20}
 # Of one bulk call: hours of computing.
 MAX_BULK_TEXTS: Final = 1_000_000
 MAX_BULK_FILE: Final = 1 << 30
@@ -24,8 +43,8 @@ MAX_BULK_FILE: Final = 1 << 30
 # all that run.
 MAX_BULK_BYTES: Final = 512 << 20
 MAX_BULK_BYTES_RUNNING: Final = 1 << 30
-MAX_BULK_CALLS: Final = 2
-MAX_BULK_CALLS_RUNNING: Final = 8
+# That run at once.
+MAX_BULK_CALLS: Final = {"connection": 2, "user": 4, "total": 8}
 
 
 def require_text(texts: Sequence[str]) -> None:
@@ -47,15 +66,23 @@ def require_objects(count: int) -> None:
         )
 
 
-def require_reply(values: Sequence[Plain]) -> None:
-    """Raise LimitsExceeded for an answer that is too large to be sent."""
+def require_reply(values: Sequence[Plain], most: int = MAX_REPLY_BYTES) -> int:
+    """Give about how many bytes an answer has; raises LimitsExceeded for too many to be sent."""
     size = _size(values)
-    if size > MAX_REPLY_BYTES:
+    if size > most:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
+        if most < MAX_REPLY_BYTES:
+            advice = "say how many, or that it may be large, with an option of the method"
         raise LimitsExceeded(
-            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of 1 MiB: {advice}"
+            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of"
+            f" {_words(most)}: {advice}"
         )
+    return size
+
+
+def _words(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
 def _size(value: Plain) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus import __version__
 from opdbus.bus import contract, names
 from opdbus.bus.bulk import Order
+from opdbus.bus.dispatch import caller
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.options import Options
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from opdbus.bus.bulk import Bulk
     from opdbus.bus.descriptors import Descriptor
     from opdbus.bus.formats import Format
+    from opdbus.bus.load import Load
     from opdbus.bus.wire import Plain
     from opdbus.engine.embedder import Embedder
     from opdbus.engine.engines import Engines
@@ -48,12 +50,14 @@ class VectorizerFace:
         memory: Memory,
         declared: Declared,
         bulk: Bulk,
+        load: Load,
         reload: Callable[[], Awaitable[None]],
     ) -> None:
         self._engines = engines
         self._memory = memory
         self._declared = declared
         self._bulk = bulk
+        self._load = load
         self._reload = reload
         self._truncated = 0
 
@@ -171,11 +175,12 @@ class VectorizerFace:
                 " takes any number"
             )
         seconds = options.get("timeout", default=float("inf"))
+        limit = asyncio.timeout(seconds if seconds < float("inf") else None)
+        level, truncate = options.get("level", ""), options.get("truncate", default=True)
         try:
-            async with asyncio.timeout(seconds if seconds < float("inf") else None):
-                found = await self._engines.embed(
-                    texts, options.get("level", ""), truncate=options.get("truncate", default=True)
-                )
+            with self._load.texts(caller.get().uid, len(texts)):
+                async with limit:
+                    found = await self._engines.embed(texts, level, truncate=truncate)
         except TimeoutError:
             raise TimedOut(
                 f"the vectors were not there after {seconds:g} s: ask again, or give it more time"

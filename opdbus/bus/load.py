@@ -1,0 +1,116 @@
+"""Calls that run: how many of a connection, of a user, and in all, and the bytes they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opdbus.bus.limits import (
+    CALLS_ALWAYS_LET_IN,
+    MAX_CALL_BYTES,
+    MAX_CALLS,
+    MAX_CALLS_BYTES,
+    MAX_TEXTS_OF_A_USER,
+    SMALL_BYTES,
+)
+from opdbus.errors import LimitsExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from opdbus.bus.connection import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A call that was let in, and for whom it is counted; the user may not be known yet."""
+
+    sender: str
+    uid: int | None
+    size: int
+
+    @property
+    def scopes(self) -> dict[str, Hashable]:
+        """Whose it is, narrow first."""
+        user = {} if self.uid is None else {"user": ("uid", self.uid)}
+        return {"connection": self.sender, **user, "total": "total"}
+
+
+class Load:
+    """Lets calls in and counts them; a connection's first ones go past what others have running."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[Hashable] = Counter()
+        self._bytes: Counter[Hashable] = Counter()
+        self._texts: Counter[Hashable] = Counter()
+        self._uids: dict[str, int] = {}
+
+    def enter(self, call: Call) -> Ticket:
+        """Count a call; raises LimitsExceeded if there is no room for it."""
+        if not call.is_whole:
+            raise LimitsExceeded(
+                f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send"
+                " less at a time"
+            )
+        ticket = Ticket(call.sender, self._uids.get(call.sender), call.size)
+        scopes = ticket.scopes
+        if self._calls[call.sender] < CALLS_ALWAYS_LET_IN:
+            scopes = {"connection": call.sender}
+        require_room(self._calls, scopes, 1, MAX_CALLS, "calls")
+        if call.size > SMALL_BYTES:
+            require_room(self._bytes, ticket.scopes, call.size, MAX_CALLS_BYTES, "bytes of calls")
+        self._count(ticket, 1)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Forget a call that has ended."""
+        self._count(ticket, -1)
+
+    def identified(self, sender: str, uid: int) -> None:
+        """Count the further calls of a connection for its user."""
+        self._uids[sender] = uid
+
+    def forget(self, sender: str) -> None:
+        """Drop what is known of a connection that is gone; its calls still count till they end."""
+        self._uids.pop(sender, None)
+
+    @contextmanager
+    def texts(self, uid: int, count: int) -> Iterator[None]:
+        """Count texts that wait for their vectors; raises LimitsExceeded past a user's share."""
+        scopes: dict[str, Hashable] = {"user": uid}
+        require_room(self._texts, scopes, count, {"user": MAX_TEXTS_OF_A_USER}, "texts")
+        self._texts[uid] += count
+        try:
+            yield
+        finally:
+            _subtract(self._texts, uid, count)
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        for scope in ticket.scopes.values():
+            _subtract(self._calls, scope, -sign)
+            _subtract(self._bytes, scope, -sign * ticket.size)
+
+
+def require_room(
+    counted: Counter[Hashable],
+    scopes: Mapping[str, Hashable],
+    more: int,
+    most: Mapping[str, int],
+    what: str,
+) -> None:
+    """Raise LimitsExceeded if one of the scopes has no room for more."""
+    for name, scope in scopes.items():
+        if counted[scope] + more > most[name]:
+            whose = {"connection": "this connection", "user": "this user", "total": "all users"}
+            raise LimitsExceeded(
+                f"{counted[scope]} {what} of {whose[name]} are being answered, and {most[name]} is"
+                " the limit: wait for answers before you ask again"
+            )
+
+
+def _subtract(counted: Counter[Hashable], scope: Hashable, count: int) -> None:
+    counted[scope] -= count
+    if not counted[scope]:
+        del counted[scope]

@@ -1,0 +1,156 @@
+"""Replies on their way: none goes to who does not read, or to a user beyond a fair share.
+
+What a caller does not read stays with dbus-daemon and counts against whoever sent it: past 127 MiB
+it reads nothing more from us, and nobody is answered. So it is asked what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus.connection import RemoteError
+from opdbus.bus.limits import (
+    MAX_REPLY_RATE,
+    MAX_UNREAD,
+    MAX_UNREAD_LARGE,
+    MAX_UNREAD_OF_ALL,
+    MAX_WAITING,
+    SMALL_BYTES,
+)
+from opdbus.bus.load import require_room
+from opdbus.bus.remembered import Remembered
+from opdbus.errors import BusError, LimitsExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from opdbus.bus.connection import Connection
+
+_STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
+_BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
+# A reply waits so often and so long for its caller to read what came before it: the bus tells
+# nobody when a caller reads.
+_LOOKS: Final = 50
+_LOOK_SECONDS: Final = 0.02
+
+
+class Replies:
+    """Admits replies, by what callers have not read and by what users take a second.
+
+    Counts are of bytes, and never too low: all that was unread when the bus was asked, and all
+    that was sent since.
+    """
+
+    def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._unread: Counter[str] = Counter()
+        self._waiting: Counter[Hashable] = Counter()
+        self._looks: Remembered[None] = Remembered(lasts=lambda _: False)
+        self._taken: dict[int, tuple[float, float]] = {}
+        self._soon: dict[str, asyncio.Task[None]] = {}
+
+    async def require_reader(self, sender: str) -> None:
+        """Raise LimitsExceeded for a caller who has too much to read already."""
+        if not self._fits(sender, 0):
+            await self._look(sender)
+            self._require_fit(sender, 0)
+
+    async def admit(self, sender: str, uid: int, size: int) -> None:
+        """Wait until a reply of `size` bytes may be sent; raises LimitsExceeded if it may not."""
+        self._require_rate(uid, size)
+        if self._fits(sender, size):
+            return
+        with self._held(sender, size):
+            for _ in range(_LOOKS):
+                await self._look(sender)
+                if self._fits(sender, size):
+                    return
+                await asyncio.sleep(_LOOK_SECONDS)
+        self._require_fit(sender, size)
+
+    def may_tell(self, sender: str) -> bool:
+        """Whether a caller may be sent an error: who reads nothing gets none in the end."""
+        if self._unread[sender] > MAX_UNREAD // 2:
+            # in good time, so that those who do read always get theirs
+            self._look_soon(sender)
+        return self._unread[sender] <= 2 * MAX_UNREAD
+
+    def sent(self, sender: str, size: int) -> None:
+        """Count what was sent."""
+        self._unread[sender] += size
+        self._unread[self._connection.name] += size
+
+    def forget(self, sender: str) -> None:
+        """Drop what is known of a connection that is gone."""
+        self._unread.pop(sender, None)
+        self._looks.forget(sender)
+
+    def _fits(self, sender: str, size: int) -> bool:
+        mine, all_ = self._unread[sender] + size, self._unread[self._connection.name] + size
+        if mine <= SMALL_BYTES:
+            # who reads is answered whatever others leave unread: the bus allows few connections
+            return True
+        return mine <= MAX_UNREAD and all_ <= (
+            MAX_UNREAD_LARGE if size > SMALL_BYTES else MAX_UNREAD_OF_ALL
+        )
+
+    def _require_fit(self, sender: str, size: int) -> None:
+        if not self._fits(sender, size):
+            raise LimitsExceeded(
+                f"{self._unread[sender]} bytes of replies wait to be read by you, and"
+                f" {self._unread[self._connection.name]} by all callers; {MAX_UNREAD} and"
+                f" {MAX_UNREAD_OF_ALL} are the limits: read them before you ask for more"
+            )
+
+    async def _look(self, sender: str) -> None:
+        """See what is really unread: by a caller, and by all of them."""
+        await self._looks.get(sender, "", lambda: self._ask(sender))
+        if self._unread[self._connection.name] > MAX_UNREAD_LARGE:
+            name = self._connection.name
+            await self._looks.get(name, "", lambda: self._ask(name))
+
+    def _look_soon(self, sender: str) -> None:
+        if sender not in self._soon:
+            self._soon[sender] = asyncio.create_task(self._look(sender))
+            self._soon[sender].add_done_callback(lambda _: self._soon.pop(sender, None))
+
+    async def _ask(self, name: str) -> None:
+        """Ask the bus; one that does not tell sees to slow readers itself, as dbus-broker does."""
+        known = self._unread[name]
+        is_ours = name == self._connection.name
+        try:
+            (stats,) = await self._connection.call(*_BUS, _STATS, "s", name)
+            unread = int(stats["IncomingBytes" if is_ours else "OutgoingBytes"])
+        except (RemoteError, BusError, KeyError):
+            unread = 0
+        # what was sent meanwhile is on its way
+        self._unread[name] += unread - known
+
+    @contextmanager
+    def _held(self, sender: str, size: int) -> Iterator[None]:
+        """Count a reply that waits, which is memory of ours; raises LimitsExceeded for too much."""
+        scopes: dict[str, Hashable] = {"connection": sender, "total": None}
+        require_room(self._waiting, scopes, size, MAX_WAITING, "bytes of unread replies")
+        self._waiting.update(dict.fromkeys(scopes.values(), size))
+        try:
+            yield
+        finally:
+            self._waiting.subtract(dict.fromkeys(scopes.values(), size))
+            self._waiting = +self._waiting
+
+    def _require_rate(self, uid: int, size: int) -> None:
+        """Take from what a user may be sent a second, of which one second's worth is saved up."""
+        now = self._clock()
+        saved, at = self._taken.get(uid, (float(MAX_REPLY_RATE), now))
+        saved = min(MAX_REPLY_RATE, saved + (now - at) * MAX_REPLY_RATE) - size
+        if saved < 0:
+            raise LimitsExceeded(
+                f"user {uid} was sent {MAX_REPLY_RATE >> 20} MiB of replies in this second, which"
+                " is the limit: ask for less, or later"
+            )
+        self._taken[uid] = (saved, now)
