@@ -7,11 +7,13 @@ import pytest
 
 from opdbus.index import lexical
 from opdbus.index.catalogue import Thing
-from opdbus.index.search import LEXICAL_WEIGHT, ceiling, pairs, rank, relevant
+from opdbus.index.search import LEXICAL_WEIGHT, ceiling, is_starter, pairs, rank, relevant
 
 
 def _pairs(question: str, *names: str) -> list[tuple[int, int]]:
-    return relevant(question, pairs([Thing("systemd", "unit", name) for name in names]))
+    places = {Thing("systemd", "unit", name): place for place, name in enumerate(names)}
+    starters = {place: thing for thing, place in places.items() if is_starter(thing)}
+    return relevant(question, pairs(starters, places.get))
 
 
 def _order(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.errors import UnknownObject
@@ -10,7 +9,7 @@ from opdbus.index import search
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from opdbus.index.quota import Usage
     from opdbus.index.store import Entry
@@ -33,16 +32,52 @@ def thing_of(entry: Entry) -> Thing:
     return Thing(*entry.identity[1:])
 
 
-@dataclass(frozen=True, slots=True)
 class View:
-    """All entries in listing order, laid out for search; made anew after each change."""
+    """Entries laid out for search: each keeps its place while it lives, None is where one went."""
 
-    entries: Sequence[Entry]
-    things: Sequence[Thing]
-    # index of each entry by its id
-    places: Mapping[int, int]
-    # (starter, service, suffix) by index: see search.pairs
-    pairs: Sequence[tuple[int, int, str]]
+    def __init__(self, about: Callable[[Thing], Sequence[Entry]]) -> None:
+        self.entries: list[Entry | None] = []
+        # the place of each entry by its id
+        self.places: dict[int, int] = {}
+        # grows with every change
+        self.version = 0
+        self._about = about
+        self._free: list[int] = []
+        self._starters: dict[int, Thing] = {}
+        self._pairs: tuple[int, Sequence[tuple[int, int, str]]] = (0, ())
+
+    def put(self, entry: Entry, thing: Thing) -> None:
+        """Give an entry its place, or the one of the same id another entry."""
+        place = self.places.get(entry.id)
+        if place is None:
+            if self._free:
+                place = self._free.pop()
+            else:
+                place = len(self.entries)
+                self.entries.append(None)
+            self.places[entry.id] = place
+            if search.is_starter(thing):
+                self._starters[place] = thing
+        self.entries[place] = entry
+        self.version += 1
+
+    def remove(self, entry: Entry) -> None:
+        """Free the place of an entry."""
+        place = self.places.pop(entry.id)
+        self._starters.pop(place, None)
+        self._free.append(place)
+        self.entries[place] = None
+        self.version += 1
+
+    def pairs(self) -> Sequence[tuple[int, int, str]]:
+        """Give (starter, service, suffix) by place: see search.pairs."""
+        if self._pairs[0] != self.version:
+            self._pairs = self.version, search.pairs(self._starters, self._place)
+        return self._pairs[1]
+
+    def _place(self, thing: Thing) -> int | None:
+        entries = self._about(thing)
+        return self.places[entries[-1].id] if entries else None
 
 
 class Catalogue:
@@ -52,8 +87,13 @@ class Catalogue:
         self.usage = usage
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
+        self.view = View(lambda thing: self._by_thing.get(thing, ()))
+        # those that are both declared and observed
+        self.paired: set[Thing] = set()
+        # in listing order, without those that came since and with those that went
+        self._order: list[Thing] = []
+        self._came: set[Thing] = set()
         self._sorted: Sequence[Entry] | None = None
-        self._view: View | None = None
 
     def __len__(self) -> int:
         """Count the things."""
@@ -71,12 +111,13 @@ class Catalogue:
             changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
             others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
             # What is declared comes first, then what was observed last, whatever the clock says.
-            self._by_thing[thing] = tuple(sorted([entry, *others], key=_is_observed))
+            self._set(thing, tuple(sorted([entry, *others], key=_is_observed)))
+            self.view.put(entry, thing)
             if before := self._by_identity.get(entry.identity):
                 self.usage.count(before, -1)
             self.usage.count(entry, 1)
             self._by_identity[entry.identity] = entry
-        self._sorted = self._view = None
+        self._sorted = None
         return changes
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
@@ -86,13 +127,25 @@ class Catalogue:
             thing = thing_of(entry)
             self.usage.count(self._by_identity.pop(entry.identity), -1)
             left = tuple(e for e in self._by_thing[thing] if e.identity != entry.identity)
-            if left:
-                self._by_thing[thing] = left
-            else:
-                del self._by_thing[thing]
+            self._set(thing, left)
+            self.view.remove(entry)
             changes[thing] = "changed" if left else "removed"
-        self._sorted = self._view = None
+        self._sorted = None
         return changes
+
+    def _set(self, thing: Thing, entries: tuple[Entry, ...]) -> None:
+        """Have these entries be about a thing."""
+        if not entries:
+            del self._by_thing[thing]
+            self._came.discard(thing)
+        else:
+            if thing not in self._by_thing:
+                self._came.add(thing)
+            self._by_thing[thing] = entries
+        if len({_is_observed(entry) for entry in entries}) > 1:
+            self.paired.add(thing)
+        else:
+            self.paired.discard(thing)
 
     def get(self, identity: Identity) -> Entry | None:
         """Give an entry by identity."""
@@ -125,18 +178,13 @@ class Catalogue:
     def entries(self) -> Sequence[Entry]:
         """Give all entries in listing order: plugin, kind, name, declared before observed."""
         if self._sorted is None:
-            things = sorted(self._by_thing)
-            self._sorted = [entry for thing in things for entry in self._by_thing[thing]]
+            kept = [thing for thing in self._order if thing in self._by_thing]
+            # two runs in order, which sorting merges in one pass
+            kept += sorted(thing for thing in self._came if thing in self._by_thing)
+            kept.sort()
+            self._order, self._came = kept, set()
+            self._sorted = [entry for thing in kept for entry in self._by_thing[thing]]
         return self._sorted
-
-    def view(self) -> View:
-        """Give the entries laid out for search; the same object until something changes."""
-        if self._view is None:
-            entries = self.entries()
-            things = [thing_of(entry) for entry in entries]
-            places = {entry.id: index for index, entry in enumerate(entries)}
-            self._view = View(entries, things, places, search.pairs(things))
-        return self._view
 
     def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
         """Give entries whose identity has all the wanted values, in listing order."""

@@ -26,19 +26,20 @@ class Engine:
         # digests of texts whose vectors could not be stored yet
         self.unsaved: set[bytes] = set()
         self._salt = digest(embedder.numerics.encode())
-        self._rows: tuple[View, int, NDArray[np.intp]] | None = None
+        self._rows: tuple[tuple[int, int], NDArray[np.intp]] | None = None
 
     def key(self, text_digest: bytes) -> bytes:
         """Give the vector key of a text: hash(numerics, text)."""
         return digest(text_digest, key=self._salt)
 
     def rows(self, view: View) -> NDArray[np.intp]:
-        """Give the row of each entry of a view in `vectors`, -1 where it has none."""
-        version = self.vectors.version
-        if self._rows is None or self._rows[0] is not view or self._rows[1] != version:
-            rows = [self.vectors.row(entry.text_digest) for entry in view.entries]
-            self._rows = (view, version, np.array(rows, np.intp))
-        return self._rows[2]
+        """Give the row of each place of a view in `vectors`, -1 where it has none."""
+        versions = view.version, self.vectors.version
+        if self._rows is None or self._rows[0] != versions:
+            row = self.vectors.row
+            rows = [row(entry.text_digest) if entry else -1 for entry in view.entries]
+            self._rows = versions, np.array(rows, np.intp)
+        return self._rows[1]
 
     def vector(self, entry: Entry) -> NDArray[np.float32] | None:
         """Give the vector of an entry, if it is computed."""

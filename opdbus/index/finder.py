@@ -95,7 +95,7 @@ class Finder:
         terms = lexical.terms(question[:_QUESTION_CHARACTERS])
         if not terms:
             return {}
-        objects = len(self._memory.catalogue.view().entries)
+        objects = len(self._memory.catalogue.view.places)
         return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
     async def _hits(self, page: Page, query: _Query, level: str = "") -> list[Hit]:
@@ -109,17 +109,20 @@ class Finder:
         return await self._read(found[page.offset : page.offset + page.limit])
 
     def _ranked(self, page: Page, query: _Query, enough: int) -> list[tuple[Entry, Score]]:
-        view = self._memory.catalogue.view()
+        view = self._memory.catalogue.view
         cosines = _cosines(*query.vector, view) if query.vector else None
         shares = np.zeros(len(view.entries), np.float32)
         for number, share in query.matches.items():
             # an entry may have gone since the words were looked up
             if number in view.places:
                 shares[view.places[number]] = share
-        pairs = relevant(query.question, view.pairs) if query.question else []
+        pairs = relevant(query.question, view.pairs()) if query.question else []
         found: dict[Thing, tuple[Entry, Score]] = {}
         for index, score in rank(cosines, shares, pairs):
-            entry, thing = view.entries[index], view.things[index]
+            entry = view.entries[index]
+            if entry is None:
+                continue
+            thing = thing_of(entry)
             if thing != query.without and matches(entry, page.wanted or {}):
                 # a thing counts once, by its best entry
                 found.setdefault(thing, (entry, score))

@@ -12,9 +12,7 @@ import structlog
 
 from opdbus.engine.batching import plan
 from opdbus.errors import OpDbusError, ShuttingDown, StoreError
-from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
-from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,20 +37,24 @@ _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
 
 class Indexer:
-    """Computes what is pending, commits batch by batch, and tells of drift."""
+    """Computes what is pending, commits batch by batch, and tells of drift.
+
+    `on_progress` gets the number of texts that still wait, after each batch.
+    """
 
     def __init__(
         self,
         memory: Memory,
         drift_threshold: float,
         on_fault: Callable[[str], None] = lambda _sentence: None,
-        on_progress: Callable[[], None] = lambda: None,
+        on_progress: Callable[[int], None] = lambda _waiting: None,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
         self._memory = memory
         self._threshold = drift_threshold
         self._on_fault = on_fault
         self._on_progress = on_progress
+        self._waiting = 0
         self._retry_seconds = retry_seconds
         self._told: dict[Thing, tuple[str, str]] = {}
 
@@ -87,11 +89,13 @@ class Indexer:
     async def _catch_up(self, engine: Engine) -> None:
         computed = 0
         await self._save_rest(engine)
-        while (pending := self._memory.pending()[:_WINDOW]) and self._memory.ready is engine:
-            done = await self._embed(engine, pending)
+        while (pending := self._memory.pending()) and self._memory.ready is engine:
+            self._set_waiting(len(pending))
+            done = await self._embed(engine, pending[:_WINDOW])
             computed += done
             if not done:
                 return  # all of it is being changed right now, which makes the memory stale again
+        self._set_waiting(0)
         objects = sum(1 for _ in self._memory.catalogue)
         reused = max(0, objects - computed)
         level = engine.embedder.model.level
@@ -122,7 +126,7 @@ class Indexer:
         digests = [entry.text_digest for entry in entries]
         await self._save(engine, digests, vectors)
         engine.vectors.add(digests, vectors)
-        self._on_progress()
+        self._set_waiting(self._waiting - len(entries))
 
     async def _save(
         self, engine: Engine, digests: Sequence[bytes], vectors: NDArray[np.float32]
@@ -157,12 +161,15 @@ class Indexer:
                 pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
                 engine.vectors.drop(pruned)
 
+    def _set_waiting(self, count: int) -> None:
+        self._waiting = count
+        self._on_progress(count)
+
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""
         catalogue = self._memory.catalogue
-        observed = {thing_of(e): None for e in catalogue if e.identity.source != FILE}
         told = {}
-        for thing in observed:
+        for thing in sorted(catalogue.paired):
             pair = catalogue.pair(thing)
             if pair is None:
                 continue

@@ -20,7 +20,7 @@ from opdbus.state.drift import drifted_fields
 from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from opdbus.state.object import Identity, StateObject
 
 ROOT: Final = 0
+# Entries taken into the catalogue at a time: two milliseconds' work.
+_AT_A_TIME: Final = 500
 
 
 class Memory:
@@ -276,9 +278,22 @@ class Memory:
         generation = self.generation + 1
         entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
         self.generation = generation
-        changes = self.catalogue.remove(gone) | self.catalogue.put(entries)
+        changes = await self._take(gone, entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
+        return changes
+
+    async def _take(
+        self, gone: Sequence[Entry], entries: Sequence[Entry]
+    ) -> Mapping[Thing, Change]:
+        """Bring the catalogue up to the database, and let others run now and then meanwhile."""
+        changes: dict[Thing, Change] = {}
+        for part in _batches(gone):
+            changes |= self.catalogue.remove(part)
+            await asyncio.sleep(0)
+        for part in _batches(entries):
+            changes |= self.catalogue.put(part)
+            await asyncio.sleep(0)
         return changes
 
     def _records(
@@ -369,3 +384,7 @@ class Memory:
         if first is None or second is None:
             return float("nan")
         return max(0.0, 1.0 - float(first @ second))
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    return (entries[n : n + _AT_A_TIME] for n in range(0, len(entries), _AT_A_TIME))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -78,21 +78,26 @@ def rank(
         yield index, Score(float(total[index]), float(vector[index]), float(shares[index]))
 
 
-def pairs(things: Sequence[Thing]) -> list[tuple[int, int, str]]:
-    """Find what starts which service: (index of a timer, socket or path, of its service, suffix).
+def is_starter(thing: Thing) -> bool:
+    """Tell what may start a service."""
+    return thing.name.endswith(tuple(_STARTERS))
+
+
+def pairs(
+    starters: Mapping[int, Thing], place: Callable[[Thing], int | None]
+) -> list[tuple[int, int, str]]:
+    """Find what starts which service: (place of a timer, socket or path, of its service, suffix).
 
     A pair ranks as one, the service first, unless the question asks for the other:
     `cups.socket` says as much about printing as `cups.service`, but is not what is meant.
     """
-    places = {thing: index for index, thing in enumerate(things)}
     found = []
-    for index, thing in enumerate(things):
+    for index, thing in starters.items():
         stem, dot, suffix = thing.name.rpartition(".")
-        if dot + suffix in _STARTERS:
-            services = (thing._replace(name=f"{stem}{end}") for end in (".service", "@.service"))
-            place = next((places[s] for s in services if s in places), None)
-            if place is not None:
-                found.append((index, place, dot + suffix))
+        services = (thing._replace(name=f"{stem}{end}") for end in (".service", "@.service"))
+        service = next((at for s in services if (at := place(s)) is not None), None)
+        if service is not None:
+            found.append((index, service, dot + suffix))
     return found
 
 

@@ -1,0 +1,141 @@
+"""Publishers keep so much and no more; what is whose, nobody else changes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.errors import AccessDenied, LimitsExceeded
+from opdbus.index.catalogue import Thing
+from opdbus.index.memory import Memory
+from opdbus.index.quota import Quota, Usage
+from opdbus.state.object import FILE, Identity, StateObject
+
+ONE, OTHER, ROOT = 1000, 1001, 0
+ROOMY = 1 << 30
+
+
+def unit(name: str, text: str = "network", source: str = "publish:probe") -> StateObject:
+    """Make an object as a program publishes it."""
+    return StateObject(Identity(source, "systemd", "unit", name), {"description": text})
+
+
+def units(count: int, text: str = "network", first: int = 0) -> list[StateObject]:
+    """Make objects of different names."""
+    return [unit(f"u{n}", text) for n in range(first, first + count)]
+
+
+def things(items: list[StateObject]) -> list[Thing]:
+    """Give what objects are about."""
+    return [Thing(*item.identity[1:]) for item in items]
+
+
+def run(folder: Path, of_each: Quota, of_all: Quota, *works: Callable[[Memory], Any]) -> None:
+    """Do each work with the same memory, opened anew."""
+
+    async def one(work: Callable[[Memory], Awaitable[Any]]) -> None:
+        usage = Usage(of_each, of_all)
+        async with Memory(folder / "memory.db", usage=usage) as memory:
+            await work(memory)
+
+    for work in works:
+        asyncio.run(one(work))
+
+
+def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
+    """Take objects up to the limit, refuse a call past it whole, and count after a restart too."""
+
+    async def fill(memory: Memory) -> None:
+        await memory.publish(units(8), ONE)
+        with pytest.raises(LimitsExceeded, match=r"uid 1000 would keep 11 .* limit of 10: .*withdr"):
+            await memory.publish(units(3, first=8), ONE)
+        assert len(memory.catalogue) == 8
+        await memory.publish(units(2, first=8), ONE)
+
+    async def again(memory: Memory) -> None:
+        with pytest.raises(LimitsExceeded):
+            await memory.publish([unit("one too many")], ONE)
+        await memory.publish(units(10, "changed"), ONE)
+        await memory.publish([unit("of another", source="publish:other")], OTHER)
+        await memory.withdraw(things(units(4)), ONE)
+        await memory.publish(units(4, first=50), ONE)
+        with pytest.raises(LimitsExceeded):
+            await memory.publish([unit("one too many")], ONE)
+
+    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), fill, again)
+
+
+def test_all_users_together_keep_so_many_objects(tmp_path: Path) -> None:
+    """Refuse whoever comes when all together have reached the limit, root as well."""
+
+    async def work(memory: Memory) -> None:
+        await memory.publish(units(6), ONE)
+        for owner in (OTHER, ROOT):
+            with pytest.raises(LimitsExceeded, match=r"all publishers together .* limit of 10"):
+                await memory.publish(units(5, first=10), owner)
+        await memory.publish(units(4, first=10), OTHER)
+
+    run(tmp_path, Quota(8, ROOMY), Quota(10, ROOMY), work)
+
+
+def test_bytes_count_as_they_are_stored(tmp_path: Path) -> None:
+    """Refuse bytes past the limit, count a replaced object once, and what shrinks as room."""
+
+    async def work(memory: Memory) -> None:
+        await memory.publish([unit("a", "x" * 4000)], ONE)
+        held = sum(entry.size for entry in memory.catalogue)
+        assert held > 4000
+        for _ in range(3):
+            await memory.publish([unit("a", "y" * 4000)], ONE)
+        with pytest.raises(LimitsExceeded, match=r"bytes of published objects, past .* 20000"):
+            await memory.publish([unit("b", "x" * 18_000)], ONE)
+        await memory.publish([unit("a", "small")], ONE)
+        assert sum(entry.size for entry in memory.catalogue) < 1000
+
+    async def after(memory: Memory) -> None:
+        (entry,) = memory.catalogue
+        stored = await memory.archive.read(lambda store: [e.size for e in store.entries()])
+        assert stored == [entry.size]
+
+    run(tmp_path, Quota(10, 20_000), Quota(100, ROOMY), work, after)
+
+
+def test_what_passes_frees_its_room(tmp_path: Path) -> None:
+    """Count what lives as long as a connection, and no longer than it lives."""
+
+    async def work(memory: Memory) -> None:
+        await memory.publish(units(10), ONE, holder=":1.1")
+        with pytest.raises(LimitsExceeded):
+            await memory.publish([unit("more")], ONE)
+        await memory.release(":1.1")
+        await memory.publish(units(10), ONE)
+
+    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), work)
+
+
+def test_a_file_declares_without_limit(tmp_path: Path) -> None:
+    """Count nothing that the state file declares."""
+
+    async def work(memory: Memory) -> None:
+        declared = [unit(f"d{n}", source=FILE) for n in range(50)]
+        await memory.replace(FILE, {item.identity for item in declared}, declared)
+        await memory.publish(units(10), ROOT)
+
+    run(tmp_path, Quota(10, ROOMY), Quota(10, ROOMY), work)
+
+
+def test_root_changes_and_does_not_take_away(tmp_path: Path) -> None:
+    """Let root change another's object, which stays the other's, in ownership and in room."""
+
+    async def work(memory: Memory) -> None:
+        await memory.publish(units(10), ONE)
+        await memory.publish(units(10, "by root"), ROOT)
+        assert {entry.owner for entry in memory.catalogue} == {ONE}
+        await memory.publish(units(1, "mine again"), ONE)
+        with pytest.raises(AccessDenied):
+            await memory.publish(units(1, "stolen"), OTHER)
+        await memory.publish(units(10, first=20), ROOT)
+
+    run(tmp_path, Quota(10, ROOMY), Quota(100, ROOMY), work)
