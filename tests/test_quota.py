@@ -49,7 +49,7 @@ def test_a_user_keeps_so_many_objects(tmp_path: Path) -> None:
 
     async def fill(memory: Memory) -> None:
         await memory.publish(units(8), ONE)
-        with pytest.raises(LimitsExceeded, match=r"uid 1000 would keep 11 .* limit of 10: .*withdr"):
+        with pytest.raises(LimitsExceeded, match=r"uid 1000 would keep 11 .* 10: .*withdraw"):
             await memory.publish(units(3, first=8), ONE)
         assert len(memory.catalogue) == 8
         await memory.publish(units(2, first=8), ONE)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from opdbus.errors import StateFileError
@@ -79,9 +81,7 @@ def text_of(path: Path) -> str:
     Raises StateFileError: unreadable, over 64 MiB, or not UTF-8.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise StateFileError(f"cannot read the state file {path}: it is not a regular file")
-        with path.open("rb") as file:
+        with os.fdopen(_opened(path), "rb") as file:
             data = file.read(MAX_BYTES + 1)
             size = file.seek(0, 2)
     except (OSError, ValueError) as error:
@@ -93,6 +93,15 @@ def text_of(path: Path) -> str:
             " ($): split it, or leave out what need not be declared"
         )
     return _decoded(data.removeprefix(_BOM), path)
+
+
+def _opened(path: Path) -> int:
+    """Open a regular file; what is none was looked at without waiting for a pipe's other end."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise StateFileError(f"cannot read the state file {path}: it is not a regular file")
+    return file
 
 
 def _decoded(data: bytes, path: Path) -> str:

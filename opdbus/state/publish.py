@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from opdbus.state.object import Json, StateObject
 
 PREFIX: Final = "publish:"
-MAX_NAME: Final = 1024
+# In bytes, of which a path has three for each: an answer about one object fits into any reply.
+MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -38,9 +39,9 @@ def observed(
     """Make the state object of what a program published; raises InvalidArgs."""
     # What names the object in a refusal, which is logged and sent: short, and without secrets.
     where = "/".join(redact_text(part)[:MAX_SHOWN] for part in (plugin, kind, name))
-    for what, value in (("plugin", plugin), ("kind", kind), ("name", name)):
-        if not value or len(value) > MAX_NAME:
-            raise InvalidArgs(f"the {what} of {where} must have 1 to {MAX_NAME} characters")
+    for (what, most), value in zip(MAX_NAME.items(), (plugin, kind, name), strict=True):
+        if not value or len(value.encode()) > most:
+            raise InvalidArgs(f"the {what} of {where} must have 1 to {most} bytes")
     item = redact_object(Identity(publisher, plugin, kind, name), _json(dict(properties), where))
     size = len(item.json().encode())
     if size > MAX_BYTES:
