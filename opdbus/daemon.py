@@ -80,6 +80,8 @@ class Daemon:
         self._load = load
         self._log = lines
         self._systemd = service
+        # texts without vectors, as far as the indexer knows
+        self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -158,7 +160,7 @@ class Daemon:
             self._memory,
             self._config.drift_threshold,
             on_fault=self._remember_fault,
-            on_progress=self._systemd.renew,
+            on_progress=self._progressed,
         ).run()
 
     async def _engine_changed(self, embedder: Embedder | None, reason: str) -> None:
@@ -194,8 +196,12 @@ class Daemon:
 
     def _describe(self) -> str:
         return status.sentence(
-            self._vectorizer.state(), self._memory, self._engines, self._declared
+            self._vectorizer.state(), self._waiting, self._memory, self._engines, self._declared
         )
+
+    def _progressed(self, waiting: int) -> None:
+        self._waiting = waiting
+        self._systemd.renew()
 
     def _take_event(self, event: Event) -> None:
         """Tell the bus, and whoever looks at the service's status."""

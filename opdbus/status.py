@@ -13,23 +13,30 @@ if TYPE_CHECKING:
     from opdbus.index.memory import Memory
 
 
-def sentence(state: str, memory: Memory, engines: Engines, declared: Declared) -> str:
-    """Say what is done in this state of the daemon, with what, and what is wrong with it."""
+def sentence(state: str, waiting: int, memory: Memory, engines: Engines, declared: Declared) -> str:
+    """Say what is done in this state of the daemon, with what, and what is wrong with it.
+
+    So many texts wait for their vectors; counting them here would take too long.
+    """
     faults = "".join(f"; {fault}" for fault in _faults(memory, engines, declared))
-    return _work(state, memory, engines) + faults
+    return _work(state, waiting, memory, engines) + faults
 
 
-def _work(state: str, memory: Memory, engines: Engines) -> str:
+def _work(state: str, waiting: int, memory: Memory, engines: Engines) -> str:
     level, count = engines.config.vector_level, len(memory.catalogue)
     engine = memory.ready
     if state == "failed":
         return f"Failed: {count:,} objects, lexical search only"
+    if state == "loading" and (level == "none" or engine):
+        return f"Reading the state file, {count:,} objects known"
     if level == "none":
         return f"{state.title()}: {count:,} objects, lexical search only"
     if engine is None:
         return "Loading the model"
-    if waiting := memory.waiting():
-        return f"Vectorizing {count - waiting:,} of {count:,} objects"
+    if memory.stale.is_set():
+        return f"Looking for objects without vectors among {count:,}"
+    if waiting:
+        return f"Vectorizing {max(0, count - waiting):,} of {count:,} objects"
     return f"{state.title()}: {count:,} objects, {level} on {_engine(engine.embedder)}"
 
 

@@ -195,12 +195,33 @@ def test_the_last_change_is_told_on_stopping() -> None:
 # parts
 
 
+def test_parts_let_others_go_first() -> None:
+    """Send one part at a time: what else waits for the loop is done between any two."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(5000)}))
+        seen = []
+        for _ in range(4):
+            seen.append(len(bus.sent))
+            await bus.until(len(bus.sent) + 1)
+        assert seen == [1, 2, 3, 4]
+        announcer.announce(Changed(2, {Thing("p", "k", "4999"): "removed"}))
+        await bus.until(10)
+
+    sent = told(work)
+    rows = [row for _, body in sent for row in body[1]]
+    assert len(rows) == 4999
+    assert [body[0] for _, body in sent] == [1] * 5 + [2] * 5
+
+
 def test_many_changes_come_in_parts() -> None:
     """Send no more changes in a signal than its limit, and all of them, in order."""
     many: Mapping[Thing, Change] = {Thing("p", "k", str(n)): "added" for n in range(1201)}
 
-    async def work(announcer: Announcer, _bus: Bus) -> None:
+    async def work(announcer: Announcer, bus: Bus) -> None:
         announcer.announce(Changed(7, many))
+        assert len(bus.sent) == 1
+        await bus.until(3)
 
     sent = told(work)
     assert [len(body[1]) for _, body in sent] == [MAX_CHANGES, MAX_CHANGES, 201]
@@ -214,6 +235,7 @@ def test_long_paths_come_in_smaller_parts() -> None:
 
     async def work(announcer: Announcer, _bus: Bus) -> None:
         announcer.announce(Changed(1, {Thing("p", "k", name): "added" for name in names}))
+        announcer.flush()
 
     parts = [body[1] for _, body in told(work)]
     assert [len(part) for part in parts] == [2, 2, 1, 1]

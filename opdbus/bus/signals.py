@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import contract, names, paths
@@ -11,7 +12,7 @@ from opdbus.bus.wire import Typed
 from opdbus.index.events import Changed, Vectorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from opdbus.bus.connection import Connection
     from opdbus.bus.dispatch import Face
@@ -61,17 +62,29 @@ class Announcer:
 
     def flush(self) -> None:
         """Send what changed and was not told yet."""
-        changes = [(paths.of(*thing), what) for thing, what in self._changes.items()]
-        self._changes = {}
-        for part in _parts(changes):
-            self._state("Changed", self._generation, part)
+        while self._changes:
+            self._send_part()
 
     def _send_and_pause(self) -> None:
+        """Send a part of what waits; whatever else is to be done comes before the next."""
         self._pause = None
         if self._changes:
-            self.flush()
+            self._send_part()
             loop = asyncio.get_running_loop()
-            self._pause = loop.call_later(MERGE_SECONDS, self._send_and_pause)
+            pause = 0.0 if self._changes else MERGE_SECONDS
+            self._pause = loop.call_later(pause, self._send_and_pause)
+
+    def _send_part(self) -> None:
+        """Send so many changes that both limits are kept; a path may be very long."""
+        part: list[tuple[str, Change]] = []
+        size = 0
+        for thing in list(islice(self._changes, MAX_CHANGES)):
+            path = paths.of(*thing)
+            size += len(path)
+            if part and size > MAX_BYTES:
+                break
+            part.append((path, self._changes.pop(thing)))
+        self._state("Changed", self._generation, part)
 
     def provider_changed(self, provider: str, reason: str) -> None:
         """Tell which provider was proven."""
@@ -115,17 +128,3 @@ def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dic
         elif (whole := _TOGETHER.get((first, what), what)) is not None:
             changes[thing] = whole
     return changes
-
-
-def _parts(changes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Split changes so that each part keeps to both limits; a path may be very long."""
-    part: list[tuple[str, str]] = []
-    size = 0
-    for path, what in changes:
-        if part and (len(part) == MAX_CHANGES or size + len(path) > MAX_BYTES):
-            yield part
-            part, size = [], 0
-        part.append((path, what))
-        size += len(path)
-    if part:
-        yield part
