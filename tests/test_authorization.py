@@ -27,6 +27,7 @@ from opdbus.bus.authorization import MOST_ASKED, Authorizer
 from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.denials import MOST_A_USER, MOST_USERS, Denials
 from opdbus.bus.dispatch import Dispatcher, Node
+from opdbus.bus.load import Load
 from opdbus.bus.names import ACTIONS, JOB, LOG_CONTROL
 from opdbus.bus.polkit import Verdict
 from opdbus.bus.wire import split
@@ -357,7 +358,7 @@ def test_the_bus_tells_who_is_in_the_group(bus_address: str) -> None:
         async with Connection(bus_address) as connection:
             authorizer = Authorizer(connection, group=_group)
             node = Node((_State(),), list)
-            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get)
+            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, Load())
             connection.on_call = dispatcher.take
             call = [connection.name, "/it", f"{STATE}.List", "a{sv}uu", {}, 0, 1]
             users = (MEMBER, MEMBER._replace(groups=()), NOBODY)

@@ -122,3 +122,51 @@ def test_an_object_says_how_its_properties_change() -> None:
 def test_snake(name: str, python: str) -> None:
     """Turn a member's name into Python's."""
     assert snake(name) == python
+
+
+MADE_UP = """<node><interface name="org.example.MadeUp">
+  <method name="Melt">{method}</method>
+  <property name="Heat" type="u" access="{access}">{property}</property>
+</interface></node>"""
+ACTION = '<annotation name="org.opdbus.Action" value="{}"/>'
+
+
+@pytest.mark.parametrize("action", ["", ACTION.format(""), ACTION.format("melt")])
+def test_a_method_without_an_action_cannot_be_made(action: str) -> None:
+    """Refuse an interface of which a method names no action, or one that nobody knows."""
+    with pytest.raises(ValueError, match=r"Melt has the action .* must name one of read, vector"):
+        contract.read(MADE_UP.format(method=action, access="read", property=""))
+
+
+@pytest.mark.parametrize("action", ["", ACTION.format(""), ACTION.format("melt")])
+def test_a_property_that_can_be_set_names_its_action(action: str) -> None:
+    """Refuse an interface of which anyone might set a property; one to be read needs no action."""
+    method = ACTION.format("read")
+    with pytest.raises(ValueError, match=r"Heat has the action .* must name one of read, vector"):
+        contract.read(MADE_UP.format(method=method, access="readwrite", property=action))
+    found = contract.read(MADE_UP.format(method=method, access="read", property=action))
+    assert not found.properties["Heat"].is_writable
+
+
+def test_what_cannot_be_read_is_no_property() -> None:
+    """Refuse an access that the standard interfaces do not serve."""
+    method = ACTION.format("read")
+    with pytest.raises(ValueError, match="Heat has the access 'write'"):
+        contract.read(MADE_UP.format(method=method, access="write", property=method))
+
+
+@pytest.mark.parametrize(
+    ("interface", "member", "actions"),
+    [
+        (names.STATE, "Publish", {"publish"}),
+        ("", "Reload", {"manage"}),
+        ("", "Similar", {"read"}),
+        (names.STATE, "Reload", {"read"}),
+        ("org.example.MadeUp", "Melt", {"read"}),
+    ],
+)
+def test_what_a_call_takes_is_known_by_its_names(
+    interface: str, member: str, actions: set[str]
+) -> None:
+    """Want the action of the method that is named, and `read` for what is not there."""
+    assert contract.actions(interface, member) == actions

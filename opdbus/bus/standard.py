@@ -95,6 +95,16 @@ def actions(call: Call) -> set[str]:
     return contract.actions(call.interface, call.member)
 
 
+def actions_there(call: Call, node: Node) -> set[str]:
+    """Give what setting the property takes that is at the path."""
+    if (call.member, call.signature) != ("Set", "ssv"):
+        return set()
+    interface, name, _ = call.body
+    there = [face.interface for face in node.faces if face.interface.name == interface]
+    properties = (found.properties.get(name) for found in there)
+    return {p.action for p in properties if p and p.is_writable}
+
+
 def peer(call: Call) -> tuple[str, Sequence[Plain]]:
     """Answer Ping and GetMachineId, at any path."""
     if call.member == "Ping":

@@ -1,0 +1,85 @@
+"""What is broadcast: names, counts and distances, for anybody on the bus; never contents."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from running import STATE, STATE_PATH, Caller, Running, calling, replace
+
+from opdbus.bus.connection import Connection
+from opdbus.bus.library import Message
+
+CANARY = "yellowfeather"
+UNIT = {"description": f"sings {CANARY}", "environment": {"SONG": f"{CANARY}2"}}
+
+
+def _file(path: Path, unit: Any) -> Path:
+    text = unit if isinstance(unit, str) else json.dumps(unit)
+    return replace(
+        path, f'{{"version": 1, "plugins": {{"systemd": {{"units": {{"a": {text}}}}}}}}}'
+    )
+
+
+@asynccontextmanager
+async def _listening(bus: str) -> AsyncIterator[list[Message]]:
+    """Hear every signal of the bus, whoever it is for."""
+    async with Connection(bus) as connection:
+        heard: list[Message] = []
+        connection.on_signal = heard.append
+        await connection.subscribe("type='signal',eavesdrop='true'")
+        yield heard
+        # the bus sends what it has for us before this answer
+        await connection.ask_bus("GetId")
+
+
+async def _live(caller: Caller, file: Path) -> None:
+    """Have things published, changed, found, searched, declared wrongly, and withdrawn."""
+    await caller.vectorized()
+    for number in range(2):
+        unit = {**UNIT, "number": number}
+        objects = [("systemd", "unit", "a", unit), ("test", "thing", "b", unit)]
+        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+        await caller.vectorized()
+    await caller.signal("DriftDetected")
+    await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", CANARY, 5, {})
+    (text,) = await caller.call(
+        STATE_PATH, f"{STATE}.Get", "oa{sv}", "/org/opdbus/state/systemd/unit/a", {}
+    )
+    assert CANARY in text
+    _file(file, {"description": f"other {CANARY}3"})
+    await caller.signal(
+        "Changed", lambda body: ["/org/opdbus/state/systemd/unit/a", "changed"] in body[1]
+    )
+    for broken in (f'{{"description": {CANARY}}}', f'{{"description": "{CANARY}', f'"{CANARY}"'):
+        await _refused(caller, file, broken)
+    await caller.call(
+        STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", ["/org/opdbus/state/test/thing/b"], {}
+    )
+    await caller.signal(
+        "Changed", lambda body: ["/org/opdbus/state/test/thing/b", "removed"] in body[1]
+    )
+
+
+async def _refused(caller: Caller, file: Path, broken: str) -> None:
+    before = await caller.get(STATE_PATH, STATE, "LastError")
+    _file(file, broken)
+    await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError", before) != before)
+
+
+def test_no_content_is_broadcast(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Send no signal that holds a value of a state object, whatever is done to it."""
+
+    async def listen(daemon: Running, file: Path) -> list[Message]:
+        async with _listening(daemon.bus) as heard, calling(daemon.bus) as caller:
+            daemon.start()
+            await _live(caller, file)
+        return heard
+
+    file = _file(tmp_path / "state.json", UNIT | {"description": "silent"})
+    heard = asyncio.run(listen(daemons(STATE_FILE=file, DRIFT_THRESHOLD=0), file))
+    members = {message.member for message in heard}
+    assert {"Changed", "Vectorized", "DriftDetected", "PropertiesChanged"} <= members
+    assert [message.member for message in heard if CANARY in repr(message.body)] == []
