@@ -178,9 +178,11 @@ class Dispatcher:
                 f"there is no object {call.path}: `op-dbus list` shows those that there are"
             )
         if standard.has(call.interface, call.member) and not _is_own(call, node):
+            for action in standard.actions_there(call, node):
+                await self._authorize(call, action)
             return await standard.perform(call, node, self._connection.emit)
         face, method = _method(call, node)
-        # what the call's names asked for, unless the object has an interface that no file tells of
+        # again, by what is there: it may have an interface that no file of the package tells of
         await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
         arguments = received(method.inputs, call.body, call.descriptors)
