@@ -169,15 +169,24 @@ class Client:
         return total, rows
 
     async def show(self, path: str) -> dict[str, Json]:
-        """Give an object's properties."""
-        return await self._properties(path, OBJECT)
+        """Give an object's properties; of one of which much is known, what State1.Get gives."""
+        try:
+            return await self._properties(path, OBJECT)
+        except errors.LimitsExceeded:
+            content = await self._one(paths.STATE, STATE, "Get", "oa{sv}", path, {"large": True})
+        found = {key.capitalize(): value for key, value in json.loads(content).items()}
+        sides = {side: json.dumps(found[side]) for side in ("Declared", "Observed") if found[side]}
+        return found | sides
 
     async def drift(self, wanted: Mapping[str, str]) -> list[list[Json]]:
         """Give (path, distance, fields) of what is other than declared."""
-        found: list[list[Json]] = await self._one(
-            paths.STATE, STATE, "Drift", "a{sv}", dict(wanted)
-        )
-        return found
+        found: list[list[Json]] = []
+        while True:
+            page = {"offset": len(found), "limit": _OBJECTS_A_CALL}
+            part = await self._one(paths.STATE, STATE, "Drift", "a{sv}", {**wanted, **page})
+            found += part
+            if len(part) < _OBJECTS_A_CALL:
+                return found
 
     async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and give their paths.

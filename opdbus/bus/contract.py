@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"
 _ERRORS: Final = f"{BUS_NAME}.Errors"
+_LARGE: Final = f"{BUS_NAME}.LargeReply"
 # What reading takes, and what a caller may learn only then: even that something is not there.
 READ: Final = "read"
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -28,6 +29,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 class Method:
     """A method: its signatures, what a caller must be allowed to do, and its own errors.
 
+    `is_large` where a call says how much it wants, and so may get more than a small reply.
     There is none without an action: making it raises ValueError.
     """
 
@@ -36,6 +38,7 @@ class Method:
     outputs: str
     action: str
     errors: tuple[str, ...]
+    is_large: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what nobody would be authorized for."""
@@ -148,6 +151,7 @@ def _method(element: ET.Element) -> Method:
         outputs=_signature(element, "out"),
         action=_annotation(element, _ACTION),
         errors=tuple(_annotation(element, _ERRORS).split()),
+        is_large=_annotation(element, _LARGE) == "true",
     )
 
 

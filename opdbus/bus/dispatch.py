@@ -76,6 +76,14 @@ class Node(NamedTuple):
         raise UnknownInterface(f"this object has no interface {interface}; it has {names}")
 
 
+class _Result(NamedTuple):
+    """What a call brought: the reply's signature and values, and whether they may be large."""
+
+    signature: str
+    values: Sequence[Plain]
+    is_large: bool = False
+
+
 class Dispatcher:
     """Answers every call that a connection gets; `find` gives the node at a path, or None."""
 
@@ -145,8 +153,8 @@ class Dispatcher:
     async def _answer(self, call: Call) -> None:
         try:
             await self._replies.require_reader(call.sender)
-            signature, values = await self._perform(call)
-            size = require_reply(values)
+            signature, values, is_large = await self._perform(call)
+            size = require_reply(values, is_large=is_large)
             if call.wants_reply:
                 await self._replies.admit(call.sender, caller.get(NOBODY).uid, size)
                 self._replies.sent(call.sender, self._connection.reply(call, signature, values))
@@ -165,10 +173,10 @@ class Dispatcher:
             size = self._connection.reply_error(call, error.dbus_name, str(error))
             self._replies.sent(call.sender, size)
 
-    async def _perform(self, call: Call) -> tuple[str, Sequence[Plain]]:
-        """Do what is asked, and give the reply's signature and values."""
+    async def _perform(self, call: Call) -> _Result:
+        """Do what is asked, once that is allowed."""
         if standard.is_peer(call.interface, call.member):
-            return standard.peer(call)
+            return _Result(*standard.peer(call))
         # before anything is looked up: who is refused may not find out what there is
         for action in sorted(standard.actions(call)):
             await self._authorize(call, action)
@@ -180,7 +188,7 @@ class Dispatcher:
         if standard.has(call.interface, call.member) and not _is_own(call, node):
             for action in standard.actions_there(call, node):
                 await self._authorize(call, action)
-            return await standard.perform(call, node, self._connection.emit)
+            return _Result(*await standard.perform(call, node, self._connection.emit))
         face, method = _method(call, node)
         # again, by what is there: it may have an interface that no file of the package tells of
         await self._authorize(call, method.action)
@@ -188,7 +196,8 @@ class Dispatcher:
         arguments = received(method.inputs, call.body, call.descriptors)
         result = await getattr(face, snake(method.name))(*arguments)
         outputs = len(split(method.outputs))
-        return method.outputs, list(result) if outputs > 1 else [result] * outputs
+        values = list(result) if outputs > 1 else [result] * outputs
+        return _Result(method.outputs, values, method.is_large)
 
     async def _authorize(self, call: Call, action: str) -> None:
         method = f"{call.interface}.{call.member}"

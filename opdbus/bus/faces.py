@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from opdbus.bus import contract, names, paths
 from opdbus.bus.dispatch import caller
 from opdbus.bus.formats import chosen
-from opdbus.bus.limits import require_objects, require_reply, require_text
+from opdbus.bus.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS, Thing, thing_of
@@ -70,10 +70,10 @@ class StateFace:
 
     async def get(self, path: str, options: dict[str, Plain]) -> str:
         """Give an object as JSON."""
-        Options(options, {})
+        is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
         values = await describe(self._memory, thing)
-        return json.dumps(
+        found = json.dumps(
             {
                 **thing._asdict(),
                 "source": values["Source"],
@@ -82,6 +82,9 @@ class StateFace:
             },
             ensure_ascii=False,
         )
+        if not is_large:
+            require_small(found, "with the option large it is given")
+        return found
 
     async def vector(self, path: str, options: dict[str, Plain]) -> tuple[int, str, bytes]:
         """Give an object's vector."""
@@ -115,7 +118,10 @@ class StateFace:
     async def drift(self, wanted: dict[str, Plain]) -> list[tuple[str, float, Sequence[str]]]:
         """List what is observed to be other than declared, the farthest first."""
         keys = ("plugin", "kind", "name")
-        checked = Options(wanted, dict.fromkeys(keys, str))
+        checked = Options(wanted, {**dict.fromkeys(keys, str), "offset": int, "limit": int})
+        limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         observed = [
             entry
             for entry in self._memory.catalogue.matching(checked.wanted(*keys))
@@ -123,7 +129,10 @@ class StateFace:
         ]
         drifts = [await self._memory.drift(t) for t in dict.fromkeys(map(thing_of, observed))]
         rows = [(paths.of(*d.thing), d.distance, d.fields) for d in drifts if d]
-        return sorted(rows, key=lambda row: -row[1])
+        found = sorted(rows, key=lambda row: -row[1])[offset : offset + limit]
+        if "limit" not in wanted:
+            require_small(found, "ask for a part of them with offset and limit")
+        return found
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""

@@ -66,23 +66,31 @@ def require_objects(count: int) -> None:
         )
 
 
-def require_reply(values: Sequence[Plain], most: int = MAX_REPLY_BYTES) -> int:
-    """Give about how many bytes an answer has; raises LimitsExceeded for too many to be sent."""
+def require_reply(values: Sequence[Plain], *, is_large: bool = True) -> int:
+    """Give about how many bytes an answer has; raises LimitsExceeded for too many to be sent.
+
+    `is_large` where the caller has said how much it wants.
+    """
     size = _size(values)
-    if size > most:
+    if not is_large:
+        require_small(values, "State1.Get gives one object, with its option large")
+    if size > MAX_REPLY_BYTES:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
-        if most < MAX_REPLY_BYTES:
-            advice = "say how many, or that it may be large, with an option of the method"
         raise LimitsExceeded(
-            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of"
-            f" {_words(most)}: {advice}"
+            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of 1 MiB: {advice}"
         )
     return size
 
 
-def _words(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+def require_small(value: Plain, advice: str) -> None:
+    """Raise LimitsExceeded for a large answer where the caller did not ask for that much."""
+    size = _size(value)
+    if size > SMALL_BYTES:
+        raise LimitsExceeded(
+            f"the answer would be {size >> 10} KiB, and no more than {SMALL_BYTES >> 10} are given"
+            f" to who does not ask for more: {advice}"
+        )
 
 
 def _size(value: Plain) -> int:

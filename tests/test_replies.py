@@ -1,0 +1,219 @@
+"""Replies and those who do not read them, on a real bus."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from running import PATIENCE_SECONDS, Bus
+
+from opdbus.bus.connection import Call, Connection, RemoteError
+from opdbus.bus.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
+from opdbus.bus.replies import Replies
+from opdbus.errors import LimitsExceeded
+
+MIB = 1 << 20
+
+
+class Service:
+    """A service that answers with as many bytes as it is asked for, where that is admitted."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.replies = Replies(connection)
+        self.refused: list[str] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        connection.on_call = self._take
+
+    def _take(self, call: Call) -> None:
+        task = asyncio.create_task(self._answer(call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: Call) -> None:
+        (size,) = call.body
+        try:
+            await self.replies.require_reader(call.sender)
+            await self.replies.admit(call.sender, 1000, size)
+        except LimitsExceeded as error:
+            self.refused.append(call.sender)
+            if self.replies.may_tell(call.sender):
+                sent = self.connection.reply_error(call, error.dbus_name, str(error))
+                self.replies.sent(call.sender, sent)
+        else:
+            sent = self.connection.reply(call, "ay", [bytes(size)])
+            self.replies.sent(call.sender, sent)
+
+    async def idle(self) -> None:
+        """Wait until every call has been answered, or refused."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def run(work: Callable[[Service, Bus], Awaitable[None]]) -> None:
+    """Do work with a service on a bus of its own."""
+    bus = Bus()
+
+    async def both() -> None:
+        async with Connection(bus.address) as connection:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await work(Service(connection), bus)
+
+    try:
+        asyncio.run(both())
+    finally:
+        bus.kill()
+
+
+async def ask(client: Connection, service: Service, size: int) -> int:
+    """Give the size of the reply."""
+    return len((await client.call(service.connection.name, "/", "a.b.C", "u", size))[0])
+
+
+async def stats_of(client: Connection, name: str) -> list[Any]:
+    """Ask the bus what it holds for a connection."""
+    stats = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
+    return await client.call("org.freedesktop.DBus", "/org/freedesktop/DBus", stats, "s", name)
+
+
+class Deaf:
+    """A client that asks and reads nothing from then on."""
+
+    def __init__(self, client: Connection) -> None:
+        self.client = client
+        self._calls: list[asyncio.Future[Any]] = []
+        transport = client._transport
+        transport._loop.remove_reader(transport._socket)
+        transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
+    def ask(self, service: Service, size: int, times: int) -> None:
+        """Send calls."""
+        for _ in range(times):
+            self._calls.append(asyncio.ensure_future(ask(self.client, service, size)))
+
+    async def leave(self) -> None:
+        """Give up."""
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+
+async def arrived(service: Service, client: Connection) -> None:
+    """Wait until the bus has handed over what was sent before, and it is answered."""
+    await ask(client, service, 1)
+    await service.idle()
+
+
+def test_who_reads_gets_everything() -> None:
+    """Send many times what may be unread to a caller who reads it, all at once."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with Connection(bus.address) as client:
+            sizes = await asyncio.gather(*(ask(client, service, MIB) for _ in range(30)))
+            assert sizes == [MIB] * 30
+        assert service.refused == []
+
+    run(work)
+
+
+def test_who_does_not_read_is_refused_and_others_are_served() -> None:
+    """Leave no more than the limit unread by one caller, and go on serving another."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with Connection(bus.address) as client, Connection(bus.address) as other:
+            deaf = Deaf(other)
+            deaf.ask(service, MIB, 40)
+            await arrived(service, client)
+            assert len(service.refused) >= 40 - MAX_UNREAD // MIB
+            (stats,) = await stats_of(client, other.name)
+            assert stats["OutgoingBytes"] <= MAX_UNREAD + SMALL_BYTES
+            assert await ask(client, service, MIB) == MIB
+            await deaf.leave()
+
+    run(work)
+
+
+def test_many_who_do_not_read_leave_room_for_others() -> None:
+    """Answer small calls, and those who read, whatever 40 others leave unread."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with Connection(bus.address) as client:
+            crowd = [Connection(bus.address) for _ in range(40)]
+            for connection in crowd:
+                await connection.__aenter__()
+            deaf = [Deaf(connection) for connection in crowd]
+            for one in deaf:
+                one.ask(service, MIB, 6)
+            await arrived(service, client)
+            assert await ask(client, service, SMALL_BYTES // 2) == SMALL_BYTES // 2
+            name = service.connection.name
+            (stats,) = await stats_of(client, name)
+            assert stats["IncomingBytes"] < 100 * MIB
+            for one, connection in zip(deaf, crowd, strict=True):
+                await one.leave()
+                await connection.__aexit__(None, None, None)
+                service.replies.forget(connection.name)
+            assert await ask(client, service, MIB) == MIB
+
+    run(work)
+
+
+def test_who_reads_nothing_gets_no_errors_in_the_end() -> None:
+    """Stop sending errors to a caller who does not read those that were sent."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with Connection(bus.address) as connection:
+            service.replies.sent(connection.name, 3 * MAX_UNREAD)
+            assert not service.replies.may_tell(connection.name)
+            # in truth it has read everything, which is found out
+            for _ in range(3):
+                await service.connection.ask_bus("GetId")
+            assert service.replies.may_tell(connection.name)
+
+    run(work)
+
+
+def test_a_user_gets_so_much_a_second() -> None:
+    """Refuse a user's replies past the rate until time has passed, and no other user's."""
+
+    async def work(service: Service, _bus: Bus) -> None:
+        now = 0.0
+        replies = Replies(service.connection, clock=lambda: now)
+        name = service.connection.name
+        for _ in range(MAX_REPLY_RATE // MIB):
+            await replies.admit(name, 1000, MIB)
+        with pytest.raises(LimitsExceeded, match="user 1000 was sent 64 MiB"):
+            await replies.admit(name, 1000, 20)
+        await replies.admit(name, 1001, 20)
+        now = 0.5
+        for _ in range(MAX_REPLY_RATE // MIB // 2):
+            await replies.admit(name, 1000, MIB)
+        with pytest.raises(LimitsExceeded):
+            await replies.admit(name, 1000, 20)
+
+    run(work)
+
+
+def test_a_bus_that_tells_nothing_is_trusted() -> None:
+    """Send everything where the bus has no statistics: it sees to slow readers itself."""
+    policy = """
+        <allow send_destination="*" eavesdrop="true"/>
+        <allow eavesdrop="true"/>
+        <allow own="*"/>
+        <deny send_interface="org.freedesktop.DBus.Debug.Stats"/>
+    """
+    bus = Bus(policy)
+
+    async def both() -> None:
+        async with Connection(bus.address) as connection, Connection(bus.address) as client:
+            service = Service(connection)
+            with pytest.raises(RemoteError):
+                await stats_of(client, client.name)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert [await ask(client, service, MIB) for _ in range(8)] == [MIB] * 8
+
+    try:
+        asyncio.run(both())
+    finally:
+        bus.kill()
