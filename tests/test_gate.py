@@ -279,3 +279,11 @@ def test_a_report_is_plain_json() -> None:
     report = Report(ROW, "CPU", {"numpy": "2"}, (grade("int8", 5, 0.99, "off"), FP32), "fp32", 1.5)
     assert json.loads(report.json()) == json.loads(json.dumps(asdict(report)))
     assert Report.read(report.json()) == report
+
+
+def test_a_report_that_cannot_be_kept(model: Model, candidate: Candidate, tmp_path: Path) -> None:
+    """Give the report also where there is no place for it, and measure anew the next time."""
+    (tmp_path / "file").write_text("")
+    report = judge(model, candidate, tmp_path / "file" / "gates")
+    assert report.provider == ROW
+    assert report.chosen in {found.precision for found in report.grades}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -113,12 +114,26 @@ async def judge(model: Model, candidate: Candidate, folder: Path) -> Report:
     except (OSError, ValueError, TypeError, KeyError) as error:
         log.warning("gate report unreadable", path=str(path), reason=str(error))
     log.info("grading precisions", provider=candidate.provider, precisions=list(candidate.graphs))
-    request = {**asdict(candidate), "features": sorted(candidate.features), "path": str(path)}
+    request = {**asdict(candidate), "features": sorted(candidate.features)}
     request |= {"tokenizer": str(model.tokenizer), "max_tokens": model.shape.max_tokens}
-    fault = await child.run("opdbus.engine.gate", json.dumps(request))
+    fault, text = await child.ask("opdbus.engine.gate", json.dumps(request))
     if fault:
         raise ProviderError(f"{candidate.provider} could not be graded: {fault}")
-    return await asyncio.to_thread(lambda: Report.read(path.read_text()))
+    report = Report.read(text)
+    try:
+        await asyncio.to_thread(_keep, path, report)
+    except OSError as error:
+        # it costs the next start some seconds, and this one nothing
+        log.warning("gate report not kept", path=str(path), reason=str(error))
+    return report
+
+
+def _keep(path: Path, report: Report) -> None:
+    """Write a report, whole or not at all; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(report.json())
+    part.replace(path)
 
 
 def _key(model: Model, candidate: Candidate) -> str:
@@ -260,16 +275,15 @@ def _grade(
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the child: a request as JSON; the report appears at its path whole or not at all."""
+    """Run as the child: a request as JSON; the report is printed."""
     (text,) = arguments
-    request = json.loads(text)
-    path = Path(request["path"])
+    # what runtimes print is no report
+    answer = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        report = _measure(request).json()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(report)
-        part.replace(path)
+        report = _measure(json.loads(text)).json()
+        with os.fdopen(answer, "w") as printed:
+            printed.write(report)
     except (OpDbusError, OSError) as error:
         # a last line that stands for the whole: `judge` passes it on
         sys.exit(" ".join(str(error).split()))
