@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
+from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
 
 from opdbus.bus import limits
 from opdbus.bus.connection import RemoteError
@@ -79,9 +79,33 @@ def test_what_is_refused_is_not_published(daemons: Callable[..., Running]) -> No
         before = await caller.get(STATE_PATH, STATE, "Count")
         many = await publish([("p", "k", f"{n}", {}) for n in range(10_001)])
         assert "10001 objects, past the limit of 10000" in many
-        long = "\u00e9" * 500
-        await publish([("p" + long, "k" + long, f"{n}{long}", {}) for n in range(200)])
+        long = "\u00e9" * 120
+        await publish([("p" + long, "k" + long, f"{n}{long}", {}) for n in range(600)])
         assert await caller.get(STATE_PATH, STATE, "Count") == before
+
+    with daemons() as daemon:
+        ask(daemon, work)
+
+
+def test_much_is_given_to_who_asks_for_it(daemons: Callable[..., Running]) -> None:
+    """Refuse more than 64 KiB of an object or of drifts until the caller says how much it wants."""
+
+    async def work(caller: Caller) -> None:
+        async def one(member: str, signature: str, *body: Any) -> Any:
+            return (await caller.call(STATE_PATH, f"{STATE}.{member}", signature, *body))[0]
+
+        big = [("p", "k", "big", {"text": "word " * 20_000})]
+        (path,) = await one("Publish", "sa(sssa{sv})a{sv}", "x", big, {})
+        assert "option large" in await refused(one("Get", "oa{sv}", path, {}))
+        assert len(await one("Get", "oa{sv}", path, {"large": True})) > 100_000
+        properties = "org.freedesktop.DBus.Properties"
+        for call in (
+            caller.call(path, f"{properties}.Get", "ss", OBJECT, "Observed"),
+            caller.call(path, f"{properties}.GetAll", "s", OBJECT),
+        ):
+            assert "State1.Get" in await refused(call)
+        async with Client(daemon.bus) as client:
+            assert len((await client.show(path))["Observed"]) > 100_000
 
     with daemons() as daemon:
         ask(daemon, work)
@@ -92,11 +116,11 @@ def test_clients_split_what_is_too_much_for_one_call(daemons: Callable[..., Runn
 
     async def work(caller: Caller) -> None:
         async with Client(daemon.bus) as client:
-            long = "\u00e9" * 500
-            objects = [("p" + long, "k" + long, f"{n}{long}", {}) for n in range(200)]
+            long = "\u00e9" * 120
+            objects = [("p" + long, "k" + long, f"{n}{long}", {}) for n in range(600)]
             objects += [("p", "k", f"{n}", {}) for n in range(2500)]
             found = await client.publish("x", objects)
-            assert len(found) == len(set(found)) == 2700
+            assert len(found) == len(set(found)) == 3100
             assert found[-1] == "/org/opdbus/state/p/k/_32499"
             assert await client.publish("x", []) == []
             texts = ["mail " * 80_000] * 5
