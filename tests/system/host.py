@@ -1,5 +1,7 @@
 """A host that was booted for a test: commands inside, its units, its journal."""
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -11,7 +13,24 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 60.0
+PROGRAM = "/usr/local/lib/op-dbus"
 Entry = dict[str, Any]
+_NSENTER = "nsenter --mount --uts --ipc --net --cgroup --root --wd".split()
+_CLEAN = "env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin LC_ALL=C.UTF-8".split()
+_SUBSCRIBE = """
+import asyncio
+from dbus_fast import BusType, Message
+from dbus_fast.aio import MessageBus
+
+async def main():
+    bus = await MessageBus(bus_type=BusType.SYSTEM).connect()
+    where = "org.freedesktop.systemd1", "/org/freedesktop/systemd1"
+    await bus.call(Message(*where, "org.freedesktop.systemd1.Manager", "Subscribe"))
+    print("subscribed", flush=True)
+    await bus.wait_for_disconnect()
+
+asyncio.run(main())
+"""
 
 
 class Host:
@@ -23,9 +42,7 @@ class Host:
     def enter(self, *command: str, user: str = "") -> list[str]:
         """Give the command line that runs a command inside, as a user of that host."""
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
-        clean = ["env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin", "LC_ALL=C.UTF-8"]
-        inside = ["nsenter", "-t", str(self.init), *"-m -u -i -n -p -C -r -w".split()]
-        return [*inside, *clean, *become, *command]
+        return [*_NSENTER, f"--target={self.init}", "--pid", *_CLEAN, *become, *command]
 
     def run(
         self, *command: str, user: str = "", stdin: str = "", seconds: float = PATIENCE_SECONDS
@@ -43,7 +60,7 @@ class Host:
     def ask(self, *command: str, user: str = "", stdin: str = "") -> str:
         """Run a command inside that has to succeed, and give what it printed."""
         done = self.run(*command, user=user, stdin=stdin)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stderr}"
+        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stderr}\n{self.log()}"
         return done.stdout.strip()
 
     def path(self, inside: str) -> Path:
@@ -75,30 +92,96 @@ class Host:
         text = self.ask("journalctl", "--output=json", "--all", "--quiet", *matches)
         return [json.loads(line) for line in text.splitlines()]
 
-    def await_entry(
-        self, after: str, *matches: str, wanted: Callable[[Entry], object] = bool
-    ) -> Entry:
-        """Wait for the first entry after a cursor that has these fields and is wanted."""
+    def await_entry(self, after: str, **fields: str) -> Entry:
+        """Wait for the first entry after a cursor that has these fields."""
+        # journalctl's own matches skip the first match where the cursor's entry is none
         command = ["journalctl", "--follow", "--output=json", "--all", f"--after-cursor={after}"]
-        with self._lines(*command, *matches) as lines:
+        with self._lines(*command, "--no-tail") as lines:
             for line in lines:
-                if wanted(entry := json.loads(line)):
+                entry: Entry = json.loads(line)
+                if fields.items() <= entry.items():
                     return entry
-        raise AssertionError(f"the journal does not tell of {' '.join(matches)}:\n{self.log()}")
+        raise AssertionError(f"the journal does not tell of {fields}:\n{self.log()}")
 
     def log(self) -> str:
         """Give the end of the journal, for people."""
         return self.run("journalctl", "--no-pager", "--lines=60").stdout
 
     @contextmanager
+    def monitor(self, *matches: str) -> Iterator[Monitor]:
+        """Hear what is said on the bus from now on."""
+        command = ["busctl", "--json=short", "monitor", *(f"--match={match}" for match in matches)]
+        with self._running(*command) as process:
+            assert process.stdout
+            assert process.stderr
+            # said once the bus has made it a monitor
+            assert b"Monitoring" in process.stderr.readline()
+            yield Monitor(process.stdout.fileno())
+
+    @contextmanager
+    def subscribed(self) -> Iterator[None]:
+        """Have a client that asked systemd to send its signals."""
+        with self._running(f"{PROGRAM}/bin/python", "-c", _SUBSCRIBE) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"subscribed\n"
+            yield
+
+    @contextmanager
     def _lines(self, *command: str) -> Iterator[Iterator[bytes]]:
         """Follow what a command prints, a line at a time, no longer than patience lasts."""
-        with subprocess.Popen(self.enter(*command), stdout=subprocess.PIPE) as process:
+        with self._running(*command) as process:
             assert process.stdout
+            yield _until_late(process.stdout.fileno())
+
+    @contextmanager
+    def _running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+        # with --pid, nsenter would fork, and what it forked would outlive it
+        inside = [*_NSENTER, f"--target={self.init}", *_CLEAN, "setpriv", "--pdeathsig=KILL"]
+        with subprocess.Popen([*inside, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             try:
-                yield _until_late(process.stdout.fileno())
+                yield process
             finally:
                 process.kill()
+
+
+class Monitor:
+    """What was said on the bus, in order, as `busctl monitor` tells it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.heard: list[Entry] = []
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        """Ask again after all that is said until it is so."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            assert time.monotonic() < end, f"it did not become so; heard {self.heard[-5:]}"
+            self._listen(0.2)  # some properties change without a signal
+        self._listen(0.0)
+
+    def changes(self, name: str) -> list[Any]:
+        """Give the values that a property was told to have, each once in a row."""
+        bodies = [m["payload"]["data"] for m in self.heard if m.get("member") == "PropertiesChanged"]
+        values = [body[1][name]["data"] for body in bodies if name in body[1]]
+        return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
+
+    def index(self, member: str, *telling: Any) -> int:
+        """Give the place of the first signal of this name whose values have these among them."""
+        for place, message in enumerate(self.heard):
+            if message.get("member") == member and all(
+                value in message["payload"]["data"] for value in telling
+            ):
+                return place
+        raise AssertionError(f"no {member} with {telling} in {self.heard}")
+
+    def _listen(self, seconds: float) -> None:
+        while select.select([self._descriptor], [], [], seconds)[0]:
+            if not (more := os.read(self._descriptor, 1 << 20)):
+                return
+            *lines, self._rest = (self._rest + more).split(b"\n")
+            self.heard += [json.loads(line) for line in lines]
+            seconds = 0.0
 
 
 def _until_late(descriptor: int) -> Iterator[bytes]:

@@ -1,0 +1,66 @@
+"""What `make install` makes, once for each state of the sources, as a tree to lay over a host."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("opdbus", "systemd", "etc", "Makefile", "pyproject.toml", "state.example.json")
+INSTALL_SECONDS = 900
+_NO_REGISTRY = re.compile(r"No matching distribution|Could not find a version|ConnectionError")
+
+
+@contextmanager
+def installed(cache: Path) -> Iterator[Path]:
+    """Give the tree of this checkout, made now unless it was; nobody changes it meanwhile."""
+    cache.mkdir(parents=True, exist_ok=True)
+    tree, made_of, wanted = cache / "tree", cache / "made-of", _digest()
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not made_of.exists() or made_of.read_text() != wanted:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            shutil.rmtree(tree, ignore_errors=True)
+            _make(tree)
+            made_of.write_text(wanted)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield tree
+
+
+def _digest() -> str:
+    """Tell one state of what is installed from another."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        top = ROOT / name
+        files = [top] if top.is_file() else sorted(path for path in top.rglob("*") if path.is_file())
+        for path in files:
+            if "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(ROOT)} {path.stat().st_mode}\0".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _make(tree: Path) -> None:
+    # the system's Python, whichever is in front of it here
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/root")}
+    environ |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+    done = subprocess.run(
+        ["make", "install", f"DESTDIR={tree}", "PREFIX=/usr/local"],
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_SECONDS,
+        check=False,
+    )
+    if done.returncode and _NO_REGISTRY.search(done.stderr):
+        pytest.skip(f"pip reaches no registry: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, f"make install failed:\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,125 @@
+"""The service on a booted host: started, activated, sandboxed, reloaded, stopped."""
+
+import time
+
+import pytest
+from host import Host
+from service import (
+    CHANGES,
+    NAME,
+    ROOT_PATH,
+    STATE,
+    STATE_PATH,
+    STORE,
+    UNIT,
+    UNITS,
+    VECTORIZER,
+    Service,
+)
+
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS
+
+SYSTEMD = "type='signal',sender='org.freedesktop.systemd1'"
+
+
+def test_a_first_start_is_told_step_by_step(host: Host, service: Service) -> None:
+    """It is started once its name is owned; then it loads, vectorizes and is ready, and says so."""
+    service.systemctl("stop")
+    host.ask("find", STORE, "-name", "*.db*", "-delete")
+    with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
+        service.systemctl("start")
+        assert service.get("State") in ("loading", "ready")
+        heard.until(lambda: "ready" in heard.changes("State"))
+        heard.until(lambda: heard.changes("StatusText")[-1].startswith("Ready: 3 objects"))
+    assert heard.index("NameOwnerChanged", NAME) < heard.index("JobRemoved", UNIT, "done")
+    assert heard.changes("StatusText")[0] == "Loading the model"
+    assert heard.changes("State")[-1] == "ready"
+
+
+def test_a_call_starts_it(service: Service) -> None:
+    """The first call to a stopped service is answered, by a service that is started for it."""
+    service.systemctl("stop")
+    assert service.show("ActiveState") == "inactive"
+    (levels,) = service.call(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", "0")
+    assert [level[0] for level in levels] == ["none", "low", "medium", "high"]
+    assert service.show("ActiveState") == "active"
+
+
+def test_it_runs_as_a_user_of_its_own(host: Host, service: Service) -> None:
+    """No privilege is left to the process, which is not root's."""
+    status = host.ask("cat", f"/proc/{service.pid}/status")
+    facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert facts["Uid"].split() == [host.ask("id", "--user", "op-dbus")] * 4
+    assert int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == 0
+    assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
+
+
+def test_the_sandboxed_model_answers(host: Host, service: Service) -> None:
+    """The real model turns texts into vectors and finds objects by other words than theirs."""
+    (vector,) = service.call(ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "name resolution", "0")
+    assert len(vector) == 384
+    assert sum(value * value for value in vector) == pytest.approx(1.0, abs=1e-3)
+    question = ["which address belongs to a domain?", "1", "0"]
+    (hits,) = service.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", *question)
+    assert hits[0][0].endswith("resolved_2eservice")
+
+
+def test_the_sandbox_costs_no_precision(service: Service) -> None:
+    """The provider is proven, and every precision that this processor is fast at is tried."""
+    provider, precision = service.get("Provider"), service.get("Precision")
+    row = PROVIDERS[provider]
+    accuracy = [{key: value["data"] for key, value in row.items()} for row in service.get("Accuracy")]
+    tried = {grade["precision"]: grade for grade in accuracy if grade["provider"] == provider}
+    assert set(tried) == {*row.precisions(HERE), "fp32"}
+    accepted = [grade for grade in tried.values() if not grade["refused"]]
+    assert precision == max(accepted, key=lambda grade: grade["texts_per_second"])["precision"]
+    proof = service.get("Proof")
+    assert precision in proof["products"]["data"]
+    assert service.get("Fallbacks") == []
+
+
+def test_a_reload_reads_the_state_file_again(host: Host, service: Service) -> None:
+    """`systemctl reload` is over when the service serves again, with what the file says now."""
+    with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
+        service.declare(UNITS | {"backup.timer": "copies the disks at night"})
+        service.systemctl("reload")
+        heard.until(lambda: service.get("Count", STATE) == 4)
+        # what systemd hears of by itself, not by having sent the signal
+        service.systemctl("kill", "--kill-whom=main", "--signal=HUP")
+        heard.until(lambda: heard.changes("ActiveState")[-4:] == ["reloading", "active"] * 2)
+        service.until_ready()
+    (text,) = service.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "nightly copies", "1", "0")
+    assert text[0][0].endswith("backup_2etimer")
+
+
+def test_the_log_level_is_set_by_systemctl(host: Host, service: Service) -> None:
+    """`systemctl service-log-level` counts at once, and reads back."""
+    assert service.systemctl("service-log-level") == "info"
+    service.systemctl("service-log-level", "debug")
+    assert service.systemctl("service-log-level") == "debug"
+    assert service.systemctl("service-log-target") == "journal"
+    after = host.cursor()
+    service.systemctl("reload")
+    host.await_entry(after, _SYSTEMD_UNIT=UNIT, PRIORITY="7")
+    service.systemctl("service-log-level", "info")
+
+
+def test_a_stop_is_quick_and_clean(host: Host, service: Service) -> None:
+    """`systemctl stop` takes a moment, and leaves no failure and no process behind."""
+    group = service.show("ControlGroup")
+    begun = time.monotonic()
+    service.systemctl("stop")
+    assert time.monotonic() - begun < 3.0
+    assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
+    assert not host.path(f"/sys/fs/cgroup/systemd/{group}").exists()
+
+
+def test_a_restart_computes_nothing(host: Host, service: Service) -> None:
+    """What was vectorized before a restart is there after it, and is not computed again."""
+    after = host.cursor()
+    service.systemctl("restart")
+    service.until_ready()
+    entry = host.await_entry(after, OPDBUS_EVENT="model_proven")
+    assert entry["OPDBUS_VECTORS"] == "3"
+    assert service.get("Vectorized", STATE) == 3
