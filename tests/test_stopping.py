@@ -1,0 +1,101 @@
+"""SIGTERM at work that takes long: the daemon ends soon, with code 0, and loses nothing."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from running import STATE, STATE_PATH, Running, calling, replace, state_file
+
+from opdbus.bus.connection import RemoteError
+from opdbus.index import rescue
+from opdbus.index.memory import Memory
+from opdbus.state.object import Identity, StateObject
+
+COUNT = 20_000
+PUBLISH = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
+
+
+def fill(folder: Path) -> None:
+    """Store as many objects as take seconds to write anew."""
+    items = [
+        StateObject(
+            Identity("publish:probe", "systemd", "unit", f"u{n}"), {"description": f"mail {n}"}
+        )
+        for n in range(COUNT)
+    ]
+
+    async def work() -> None:
+        async with Memory(folder / "memory.db") as memory:
+            await memory.publish(items, 0)
+
+    asyncio.run(work())
+
+
+def count(folder: Path) -> int:
+    """Count the objects that a daemon would find, without changing anything."""
+    with closing(sqlite3.connect(f"file:{folder}/memory.db?mode=ro", uri=True)) as reader:
+        found: int = reader.execute("SELECT count(*) FROM objects").fetchone()[0]
+    return found
+
+
+@pytest.mark.parametrize("work", ["rebuild", "migration"])
+def test_sigterm_while_the_store_is_written_anew(
+    daemons: Callable[..., Running], tmp_path: Path, work: str
+) -> None:
+    """End within 3 s of a start that has seconds to do, and do all of it at the next one."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
+    fill(daemon.state_dir)
+    if work == "rebuild":
+        rescue.mark(daemon.state_dir / "memory.db")
+    else:
+        with closing(sqlite3.connect(daemon.state_dir / "memory.db")) as other, other:
+            other.execute("UPDATE facts SET value = 'an older one' WHERE name = 'written by'")
+    for _ in range(2):
+        with daemon.start():
+            daemon.wait_for_log("starting")
+            assert daemon.stop() == 0
+            assert "serving" not in daemon.log
+            assert "Traceback" not in daemon.log
+    with daemon.start():
+        daemon.wait_for_log("serving")
+        assert daemon.stop() == 0
+    assert count(daemon.state_dir) == COUNT
+
+
+def test_sigterm_during_a_large_publish(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """End within 3 s of a call that brings much, and keep what it brought whole or not at all."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
+
+    async def publish() -> None:
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+            objects = [("p", "k", f"n{n}", {"text": f"mail {n}"}) for n in range(9000)]
+            call = asyncio.create_task(caller.call(*PUBLISH, "probe", objects, {}))
+            await caller.get(STATE_PATH, STATE, "Count")
+            assert await asyncio.to_thread(daemon.stop) == 0
+            with suppress(RemoteError):
+                await call
+
+    with daemon.start():
+        asyncio.run(publish())
+        assert "Traceback" not in daemon.log
+    assert count(daemon.state_dir) in {0, 9000}
+
+
+def test_sigterm_while_a_large_file_is_read(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """End within 3 s while a state file of tens of MiB is parsed."""
+    path = state_file(tmp_path / "state.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=path, VECTOR_LEVEL="none")
+    units = {f"u{n}": {"description": "mail " * 100} for n in range(60_000)}
+    with daemon.start():
+        daemon.wait_for_log("state file read")
+        replace(path, json.dumps({"version": 1, "plugins": {"p": {"units": units}}}))
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.log
+    assert count(daemon.state_dir) in {1, 60_000}
