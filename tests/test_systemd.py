@@ -184,6 +184,31 @@ def test_watchdog_is_pinged_while_the_loop_turns(daemons: Make, listener: Listen
         assert daemon.stop() == 0
 
 
+def test_a_blocked_loop_does_not_ping_and_a_busy_one_does() -> None:
+    """Ping whatever the loop is busy with, but only if it turns."""
+
+    async def work() -> tuple[int, int]:
+        messages: list[str] = []
+        service = Systemd(messages.append, watchdog_seconds=0.03)
+        watched = asyncio.create_task(service.watched())
+        ended = asyncio.get_running_loop().time() + 0.3
+
+        async def turn() -> None:
+            while asyncio.get_running_loop().time() < ended:  # noqa: ASYNC110 -- a busy loop is meant
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(turn() for _ in range(100)))
+        busy = len(messages)
+        time.sleep(0.3)  # noqa: ASYNC251 -- what must not be
+        blocked = len(messages) - busy
+        watched.cancel()
+        return busy, blocked
+
+    busy, blocked = asyncio.run(work())
+    assert busy >= 5
+    assert blocked == 0
+
+
 def test_no_child_inherits_systemds_ear(tmp_path: Path) -> None:
     """Start children without the variables by which systemd hears of us."""
     variables = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}
