@@ -5,34 +5,12 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from running import Bus, Running
-from tiny import write_tiny_model
-
 from fuzz import calls, judge
 from fuzz.judge import Tally
-
-EXAMPLE = Path(__file__).parents[2] / "state.example.json"
-
-
-@contextmanager
-def serving(folder: Path, *, medium: bool) -> Iterator[Running]:
-    """Run a daemon on a bus of its own, with a tiny model or the medium one."""
-    model = {} if medium else {"MODEL": write_tiny_model(folder / "tiny"), "PRECISION": "fp32"}
-    state = folder / "state.json"
-    state.write_bytes(EXAMPLE.read_bytes())
-    bus = Bus()
-    try:
-        with Running(folder, bus.address, STATE_FILE=state, LOG_LEVEL="info", **model) as daemon:
-            daemon.wait_for_log("model proven")
-            daemon.wait_for_log("state file read")
-            yield daemon
-    finally:
-        bus.kill()
+from fuzz.serving import serving
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:

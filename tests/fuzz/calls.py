@@ -1,6 +1,5 @@
 """Sends random calls to a daemon, as many as asked for, and judges every answer."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -10,7 +9,7 @@ from running import ROOT_PATH as ROOT
 from running import VECTORIZER, Running
 
 from fuzz import files, marshal
-from fuzz.health import Health
+from fuzz.health import Health, memory_mib
 from fuzz.judge import Tally
 from fuzz.marshal import NO_REPLY, Variant
 from fuzz.shots import LAST_JOB, STATE, Shot, Shots
@@ -75,9 +74,8 @@ class Gun:
         for fault in self._health.faults():
             before = "\n    ".join(shot.line() for shot in self._last)
             self._tally.fault(f"{fault}\n  after\n    {before}")
-        with suppress(ChildProcessError):
-            if not os.path.exists(f"/proc/{self._daemon.pid}"):  # noqa: PTH110
-                raise Dead
+        if not memory_mib(self._daemon.pid):
+            raise Dead
         self._wire.signals.clear()
         self._job = self._new_job()
 

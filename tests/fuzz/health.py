@@ -16,9 +16,9 @@ _COMPLAINTS = re.compile(
 
 
 def memory_mib(pid: int) -> float:
-    """Give the resident memory of a process."""
+    """Give the resident memory of a child process, 0 if it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
 
 
 def open_files(pid: int) -> int:
@@ -56,6 +56,8 @@ class Health:
             self._wire.answer(serial, seconds)
         except (Gone, Silence) as error:
             return [f"it answers nobody: {error}", *self._complaints()]
+        if not memory_mib(self._daemon.pid):
+            return ["it has ended", *self._complaints()]
         found = self._complaints()
         if self._named() != self._owner:
             found.append("it has lost its name")

@@ -133,7 +133,8 @@ def _put_array(out: bytearray, kind: str, value: Any) -> None:
     out += bytes(4)
     _pad(out, ALIGNED[kind[0]])
     start = len(out)
-    if kind == "y":
+    if kind == "y" or isinstance(value, bytes):
+        # arrays of a million things are given as the bytes of these
         out += bytes(value)
     else:
         for item in value.items() if isinstance(value, dict) else value:

@@ -1,0 +1,158 @@
+"""What hostile clients do to a friend's searches, and to the daemon's memory and open files.
+
+Starts a private bus with the limits of a system bus, and the daemon with the real model and
+thousands of objects. Prints a table; writes JSON only when asked. Ends with 1 where the friend's
+99th percentile rose five times or more, more than 15% of memory stayed, a file stayed open, or the
+daemon was not well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scale import state
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from attacks.clients import ATTACKS
+from attacks.scene import Attacker, Seen, attack
+from fuzz.health import memory_mib
+from fuzz.serving import serving
+from fuzz.wire import Wire
+from running import STATE_PATH, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_RATIO, MOST_GROWTH = 5.0, 0.15
+# Users that every system has, and the group of those who may use the daemon.
+USERS = (1, 2, 3, 5)
+GROUP = 54321
+CROWD = "200 connections"
+_ALONE = "OP_DBUS_HOSTILE_ALONE"
+
+
+def wait_until_vectorized(daemon: Running) -> None:
+    """Wait until every object has its vector."""
+    with Wire(daemon.bus) as wire:
+        wire.subscribe("type='signal',sender='org.opdbus',member='Vectorized'")
+        get = "org.freedesktop.DBus.Properties.Get"
+        while wire.call(STATE_PATH, get, "ss", "org.opdbus.State1", "Pending").body()[0].value:
+            wire.receive()
+
+
+def with_a_group() -> None:
+    """Begin anew where the group op-dbus exists, and nothing else of this machine has changed."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        return
+    if _ALONE not in os.environ:
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
+        os.execvpe("unshare", command, os.environ | {_ALONE: "1"})  # noqa: S606
+    file = Path(tempfile.gettempdir()) / f"op-dbus-group-{os.getpid()}"
+    lines = Path("/etc/group").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("op-dbus:")]
+    file.write_text("\n".join([*kept, f"op-dbus:x:{GROUP}:"]) + "\n")
+    file.chmod(0o644)
+    os.system(f"mount --bind {file} /etc/group")  # noqa: S605 -- a path of ours
+    file.unlink()
+
+
+def attackers(name: str) -> dict[str, list[Attacker]]:
+    """Give who attacks, by the attack's full name."""
+    if name != CROWD:
+        return {name: [Attacker()]}
+    if os.geteuid() != 0:
+        return {f"{CROWD} of one user": [Attacker()]}
+    return {
+        f"{CROWD} of each of 4 users": [Attacker(uid, GROUP) for uid in USERS],
+        f"{CROWD} of each of 4 strangers": [Attacker(uid) for uid in USERS],
+    }
+
+
+def line(seen: Seen) -> str:
+    """Write what was seen for people."""
+    before, peak, after = seen.memory
+    return (
+        f"{seen.name:36}{seen.quiet.p50:8.1f}{seen.quiet.p99:8.1f}{seen.attacked.p50:9.1f}"
+        f"{seen.attacked.p99:9.1f}{seen.attacked.worst:9.1f}{seen.ratio:7.1f}"
+        f"{before:8.0f}{peak:7.0f}{after:7.0f}{seen.growth:+7.0%}"
+        f"{seen.files[0]:6}{seen.files[1]:4}  {'; '.join(failures(seen)) or 'ok'}"
+    )
+
+
+HEAD = (
+    f"{'attack':36}{'quiet ms':>8}{'p99':>8}{'attacked':>9}{'p99':>9}{'worst':>9}{'ratio':>7}"
+    f"{'MiB':>8}{'peak':>7}{'after':>7}{'':7}{'files':>6}{'':4}"
+)
+
+
+def failures(seen: Seen) -> list[str]:
+    """Say what went worse than it may."""
+    found = list(seen.faults)
+    if seen.attacked.errors:
+        found.append(f"the friend was told {seen.attacked.errors}")
+    if seen.ratio >= MOST_RATIO:
+        found.append(f"p99 x {seen.ratio}")
+    if seen.growth > MOST_GROWTH:
+        found.append(f"memory {seen.growth:+.0%}")
+    if seen.files[1] > seen.files[0]:
+        found.append(f"{seen.files[1] - seen.files[0]} files left open")
+    return found
+
+
+def measure(given: argparse.Namespace) -> Iterator[Seen]:
+    """Do every attack, one after the other; a daemon that did not live through one is replaced."""
+    attacks = deque(
+        (name, full, who) for name in given.only or ATTACKS for full, who in attackers(name).items()
+    )
+    while attacks:
+        with tempfile.TemporaryDirectory(prefix="op-dbus-hostile-") as folder:
+            Path(folder).chmod(0o755)
+            content = json.dumps(state(given.objects)).encode()
+            with serving(Path(folder), medium=not given.tiny, state=content) as daemon:
+                wait_until_vectorized(daemon)
+                while attacks and memory_mib(daemon.pid):
+                    name, full, who = attacks.popleft()
+                    yield replace(attack(daemon, name, who, given.seconds), name=full)
+
+
+def report(seen: list[Seen], given: argparse.Namespace) -> dict[str, Any]:
+    """Give all of it as JSON has it."""
+    return {
+        "model": "tiny" if given.tiny else "medium",
+        "objects": given.objects,
+        "seconds": given.seconds,
+        "attacks": [{**one.report(), "failures": failures(one)} for one in seen],
+    }
+
+
+def main() -> int:
+    """Print what was seen, and give the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--objects", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
+    parser.add_argument("--tiny", action="store_true", help="with a tiny model")
+    parser.add_argument("--only", action="append", choices=list(ATTACKS))
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    given = parser.parse_args()
+    with_a_group()
+    seen = []
+    print(HEAD)
+    for one in measure(given):
+        seen.append(one)
+        print(line(one), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(report(seen, given), indent=1) + "\n")
+    return 1 if any(failures(one) for one in seen) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

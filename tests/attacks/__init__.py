@@ -1,0 +1,1 @@
+"""Clients that mean harm, one that does not, and what both see of a daemon."""

@@ -1,0 +1,180 @@
+"""Clients that mean harm, each a program of its own that goes on until its time is over."""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from fuzz import marshal
+from fuzz.marshal import NO_REPLY, Variant
+from fuzz.wire import Gone, Silence, Wire
+
+ROOT, STATE = "/org/opdbus", "/org/opdbus/state"
+SEARCH, LIST = "org.opdbus.State1.Search", "org.opdbus.State1.List"
+PUBLISH, MANY = "org.opdbus.State1.Publish", "org.opdbus.Vectorizer1.VectorizeMany"
+# What the bus lets a caller wait for at once.
+PENDING = 128
+# A little less than the largest message that a bus takes.
+LARGEST = (32 << 20) - (64 << 10)
+
+
+@contextmanager
+def connections(address: str, count: int) -> Iterator[list[Wire]]:
+    """Open so many connections, and hang up at the end."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Wire(address)) for _ in range(count)]
+
+
+def until(seconds: float) -> Iterator[int]:
+    """Count rounds until the time is over."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        yield number
+        number += 1
+
+
+def _ask_and_never_read(address: str, seconds: float, count: int, *call: Any) -> None:
+    """Ask for the largest replies on so many connections, and read none."""
+    with connections(address, count) as wires:
+        for wire in wires:
+            wire.socket.settimeout(1.0)
+            with suppress(Gone, Silence):
+                for _ in range(PENDING):
+                    wire.start(*call)
+        for _ in until(seconds):
+            time.sleep(0.1)  # what these clients do is nothing
+
+
+def slow_lists(address: str, seconds: float, count: int) -> None:
+    """Ask for long lists."""
+    _ask_and_never_read(address, seconds, count, STATE, LIST, "a{sv}uu", {}, 0, 6000)
+
+
+def slow_vectors(address: str, seconds: float, count: int) -> None:
+    """Ask for many vectors."""
+    texts = [f"mail {n % 10}" for n in range(600)]
+    _ask_and_never_read(address, seconds, count, ROOT, MANY, "asa{sv}", texts, {})
+
+
+def flood(address: str, seconds: float, flags: int) -> None:
+    """Send searches, ten thousand and more, as fast as the bus takes them."""
+    call = (STATE, SEARCH, "sua{sv}", "mail server", 10, {})
+    with Wire(address) as wire:
+        sent: deque[int] = deque()
+        for _ in until(seconds):
+            with suppress(Silence):
+                # more at once the bus would refuse, and the daemon never see
+                if len(sent) == PENDING - 1:
+                    wire.answer(sent.popleft(), seconds)
+                sent.append(wire.start(*call, flags=flags))
+                if flags:
+                    sent.clear()
+
+
+def crowd(address: str, seconds: float, count: int) -> None:
+    """Search on so many connections at once, again and again."""
+    with connections(address, count) as wires:
+        for _ in until(seconds):
+            calls = [w.start(STATE, SEARCH, "sua{sv}", "mail server", 10, {}) for w in wires]
+            for wire, serial in zip(wires, calls, strict=True):
+                with suppress(Silence):
+                    wire.answer(serial, seconds)
+
+
+def large_string(address: str, seconds: float, _: int) -> None:
+    """Search for 32 MiB."""
+    _send_large(address, seconds, SEARCH, "sua{sv}", ("m" * LARGEST, 10, {}))
+
+
+def large_array(address: str, seconds: float, _: int) -> None:
+    """Ask for the vectors of a million texts."""
+    texts = marshal.encode("s", ["mail server for the new"]) * 1_000_000
+    _send_large(address, seconds, MANY, "asa{sv}", (texts, {}))
+
+
+def large_variants(address: str, seconds: float, _: int) -> None:
+    """Publish an object of millions of numbers, each in a variant, some of them in thirty."""
+    plain, deep = Variant("y", 1), Variant("y", 1)
+    for _depth in range(30):
+        deep = Variant("v", deep)
+    things = marshal.encode("v", [plain]) * 2_000_000 + marshal.encode("v", [deep]) * 200_000
+    item = ("a", "b", "c", {"k": Variant("av", things)})
+    _send_large(address, seconds, PUBLISH, "sa(sssa{sv})a{sv}", ("a", [item], {}))
+
+
+def _send_large(address: str, seconds: float, member: str, signature: str, body: object) -> None:
+    interface, _, name = member.rpartition(".")
+    path = ROOT if member == MANY else STATE
+    fields = marshal.call_fields(path, interface, name, signature)
+    data = marshal.encode(signature, body)
+    with Wire(address) as wire:
+        for _ in until(seconds):
+            serial = wire.serial()
+            with suppress(Silence):
+                wire.send(marshal.message(fields, data, serial))
+                wire.answer(serial, seconds)
+
+
+def vanish(address: str, seconds: float, _: int) -> None:
+    """Hang up in the middle: of calls, and of messages."""
+    body = marshal.encode("sua{sv}", ("mail server", 10, {}))
+    fields = marshal.call_fields(STATE, "org.opdbus.State1", "Search", "sua{sv}")
+    texts = [f"mail {n}" for n in range(200)]
+    for number in until(seconds):
+        with Wire(address) as wire:
+            if number % 3 == 0:
+                wire.send(marshal.message(fields, body, wire.serial())[: 40 + number % 100])
+            elif number % 3 == 1:
+                wire.start(STATE, SEARCH, "sua{sv}", "mail server", 10, {})
+            else:
+                wire.start(ROOT, MANY, "asa{sv}", texts, {})
+
+
+def deaf(address: str, seconds: float, count: int) -> None:
+    """Subscribe to all signals and read none, while objects come and change."""
+    with connections(address, count) as wires, Wire(address) as publisher:
+        for wire in wires:
+            wire.subscribe("type='signal'")
+        for number in until(seconds):
+            items = [("deaf", "unit", f"u{n}", {"round": Variant("u", number)}) for n in range(50)]
+            with suppress(Silence):
+                publisher.call(STATE, PUBLISH, "sa(sssa{sv})a{sv}", "deaf", items, {})
+        items = [f"{STATE}/deaf/unit/u{n}" for n in range(50)]
+        publisher.call(STATE, "org.opdbus.State1.Withdraw", "aoa{sv}", items, {})
+
+
+ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
+    "1 slow reader of lists": (slow_lists, 1),
+    "32 slow readers of lists": (slow_lists, 32),
+    "1 slow reader of vectors": (slow_vectors, 1),
+    "32 slow readers of vectors": (slow_vectors, 32),
+    "flood of 10,000": (flood, 0),
+    "flood of 10,000, no replies": (flood, NO_REPLY),
+    "200 connections": (crowd, 200),
+    "32 MiB string": (large_string, 1),
+    "32 MiB array": (large_array, 1),
+    "32 MiB of variants": (large_variants, 1),
+    "vanishing": (vanish, 1),
+    "deaf subscribers": (deaf, 16),
+}
+
+
+def main() -> None:
+    """Attack: NAME ADDRESS SECONDS UID GROUP."""
+    name, address, seconds, uid, group = sys.argv[1:]
+    attack, number = ATTACKS[name]
+    if int(uid):
+        os.setgroups([int(group)] if int(group) else [])
+        os.setgid(int(uid))
+        os.setuid(int(uid))
+    try:
+        attack(address, float(seconds), number)
+    except Gone as error:
+        print(f"the bus ended the connection: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What an attack does to a daemon and to its friend: times, memory, open files, its life."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fuzz.health import Health, memory_mib, open_files, settled_files
+from running import Running
+
+TESTS = Path(__file__).parent.parent
+# How long after an attack the daemon has time to give memory and files back.
+SETTLE_SECONDS = 20.0
+# While the attack begins nothing is measured.
+_LEAD_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """Who attacks: a user and the one group it is in, as root if 0."""
+
+    uid: int = 0
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of the friend's searches."""
+
+    count: int
+    p50: float
+    p99: float
+    worst: float
+    errors: dict[str, int]
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], errors: dict[str, int]) -> "Times":
+        """Sum up."""
+        cuts = statistics.quantiles([*seconds, max(seconds)], n=100, method="inclusive")
+        return cls(
+            len(seconds),
+            *(round(value * 1000, 2) for value in (cuts[49], cuts[98], max(seconds))),
+            errors,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of an attack; memory in MiB."""
+
+    name: str
+    quiet: Times
+    attacked: Times
+    memory: tuple[float, float, float]
+    files: tuple[int, int]
+    faults: Sequence[str]
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer the friend waits, at the 99th percentile."""
+        return round(self.attacked.p99 / self.quiet.p99, 2)
+
+    @property
+    def growth(self) -> float:
+        """How much memory did not come back, as a share."""
+        return round(self.memory[2] / self.memory[0] - 1, 3)
+
+    def report(self) -> dict[str, Any]:
+        """Give all of it as JSON has it."""
+        return {**asdict(self), "ratio": self.ratio, "growth": self.growth}
+
+
+def befriend(address: str, seconds: float) -> subprocess.Popen[str]:
+    """Start a friendly client."""
+    return _python("attacks.friend", address, str(seconds))
+
+
+def times_of(friend: subprocess.Popen[str], seconds: float) -> Times:
+    """Wait for what a friend saw; it may be kept waiting by the attack, but not for ever."""
+    output, errors = friend.communicate(timeout=seconds + 120)
+    if friend.returncode:
+        return Times(0, 0.0, float("inf"), float("inf"), {errors.strip().splitlines()[-1]: 1})
+    return Times.of(*json.loads(output))
+
+
+def attack(daemon: Running, name: str, attackers: Sequence[Attacker], seconds: float) -> Seen:
+    """Attack a daemon, and tell what it and its friend saw before, meanwhile and after."""
+    health = Health(daemon)
+    quiet = times_of(befriend(daemon.bus, seconds), seconds)
+    memory, files = memory_mib(daemon.pid), open_files(daemon.pid)
+    with _peak(daemon.pid) as peak, _attacking(daemon.bus, name, attackers, seconds):
+        time.sleep(_LEAD_SECONDS)  # the attack must be on
+        attacked = times_of(befriend(daemon.bus, seconds), seconds)
+    faults = health.faults(SETTLE_SECONDS)
+    after = _settled_memory(daemon.pid, memory * 1.05)
+    files_after = settled_files(daemon.pid, files)
+    health.close()
+    return Seen(
+        name,
+        quiet,
+        attacked,
+        (round(memory, 1), round(max(peak), 1), round(after, 1)),
+        (files, files_after),
+        faults,
+    )
+
+
+@contextmanager
+def _attacking(
+    bus: str, name: str, attackers: Sequence[Attacker], seconds: float
+) -> Iterator[None]:
+    length = str(seconds + 2 * _LEAD_SECONDS)
+    running = [
+        _python("attacks.clients", name, bus, length, str(a.uid), str(a.group)) for a in attackers
+    ]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def _python(module: str, *arguments: str) -> subprocess.Popen[str]:
+    environ = os.environ | {"PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def _peak(pid: int) -> Iterator[list[float]]:
+    seen, is_over = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.1):
+            seen.append(memory_mib(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _settled_memory(pid: int, wanted: float) -> float:
+    """Give the memory once it is as small as wanted, or the time is over."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while (found := memory_mib(pid)) > wanted and time.monotonic() < end:
+        time.sleep(0.1)  # no event tells of another process's memory
+    return found
