@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -647,3 +648,29 @@ def test_a_cache_that_cannot_be_written(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "graphs").write_text("a file")
     with pytest.raises(ModelError, match=f"in {tmp_path / 'graphs'}: "):
         ensured(folder.read(tiny, OWN), tmp_path / "graphs")
+
+
+@pytest.mark.parametrize("closed", ["models", "models/paraphrase-MiniLM-L3-v2"])
+def test_a_folder_that_may_not_be_entered(closed: str) -> None:
+    """Say so with what to do, where this user may not look into a model folder."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    program = (
+        "import os, sys; from opdbus import config; from opdbus.models import folder\n"
+        "from opdbus.models.catalogue import LEVELS\n"
+        "settings = config.load({'HOME': '/nonexistent', 'OP_DBUS_MODEL_DIR': sys.argv[1]})\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: folder.load(LEVELS['low'], settings)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    # not pytest's folder, which other users cannot enter
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        write_tiny_model(Path(home) / "models" / "paraphrase-MiniLM-L3-v2")
+        (Path(home) / closed).chmod(0)
+        ran = subprocess.run(
+            [sys.executable, "-c", program, f"{home}/models"],
+            capture_output=True, text=True, check=False, timeout=SOON,
+        )  # fmt: skip
+    assert ran.stdout.startswith("ModelError cannot look into the model folder "), ran.stderr
+    assert "Permission denied; let the user that op-dbus runs as read it" in ran.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,8 @@ from opdbus.models.families import BUCKETS, FAMILIES
 from opdbus.models.record import sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
 
@@ -74,7 +77,9 @@ def find(level: Level, config: Config) -> Path:
     if config.model is not None and level.name == config.vector_level:
         return config.model
     folder = config.model_dir / level.folder
-    if folder.is_dir():
+    with _looking_at(folder):
+        is_there = folder.is_dir()
+    if is_there:
         return folder
     packaged = _packaged(level)
     if packaged:
@@ -143,9 +148,10 @@ def verify(model: Model, level: Level) -> None:
 
 def read(folder: Path, level: Level) -> Model:
     """Read a model's folder; raises ModelError for missing files and unsupported shapes."""
-    if not folder.is_dir():
-        raise ModelError(f"there is no model folder {folder}: {how_to_get(level)}")
-    missing = [name for name in FILES if not (folder / name).is_file()]
+    with _looking_at(folder):
+        if not folder.is_dir():
+            raise ModelError(f"there is no model folder {folder}: {how_to_get(level)}")
+        missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise ModelError(
             f"the model folder {folder} lacks {', '.join(missing)}: {how_to_get(level)}"
@@ -161,6 +167,18 @@ def read(folder: Path, level: Level) -> Model:
         weights_sha256=sha256(folder / WEIGHTS),
         tokenizer_sha256=sha256(folder / TOKENIZER),
     )  # fmt: skip
+
+
+@contextmanager
+def _looking_at(folder: Path) -> Iterator[None]:
+    """Turn what the system refuses into a ModelError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"cannot look into the model folder {folder}: {error.strerror}; let the user that"
+            " op-dbus runs as read it and enter what is above it"
+        ) from None
 
 
 def _packaged(level: Level) -> Path | None:
