@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from opdbus.state.drift import leaves
 from opdbus.state.flatten import NAMING_KEYS, SETTINGS, Reader, _unique, flatten, singular
-from opdbus.state.object import FILE, Identity
+from opdbus.state.object import FILE, MAX_NAME, Identity
 
 
 def flat(plugins: dict[str, Any]) -> dict[tuple[str, str, str], Any]:
@@ -227,3 +227,16 @@ def test_any_plugin_gives_objects(plugins: dict[str, Any]) -> None:
     assert len(identities) == len(objects) == len({o.identity for o in objects})
     assert all(json.loads(o.json()) == o.properties for o in objects)
     assert reader.read(plugins) == (identities, [])
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    """Cut names past what a path may hold, alike at every read, and never into one."""
+    units = {"é" * 1000 + str(n): {"a": n} for n in range(5)} | {"é" * 512: {"a": 9}}
+    plugins = {"p" * 300: {"k" * 300: units}}
+    identities, given_ = Reader().read(plugins)
+    assert len(identities) == len(units) == len(given_)
+    assert (identities, len(given_)) == (Reader().read(plugins)[0], 6)
+    for identity in identities:
+        sizes = [len(part.encode()) for part in identity[1:]]
+        assert all(size <= most for size, most in zip(sizes, MAX_NAME.values(), strict=True))
+    assert "é" * 512 in {identity.name for identity in identities}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import Identity
-from opdbus.state.publish import MAX_BYTES, MAX_NAME, observed, source
+from opdbus.state.object import MAX_NAME, Identity
+from opdbus.state.publish import MAX_BYTES, observed, source
 from opdbus.state.redact import REDACTED
 
 WHO = "publish:probe"

@@ -6,7 +6,7 @@ import marshal
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from opdbus.state.object import FILE, SETTINGS, Identity, digest
+from opdbus.state.object import FILE, MAX_NAME, SETTINGS, Identity, digest
 from opdbus.state.redact import redact_identity, redact_object
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Reader:
         for raw_identity, properties in flatten(plugins):
             # What was an identity before holds no secret: redacting it changes nothing.
             known = raw_identity in self._seen
-            named = raw_identity if known else redact_identity(raw_identity)
+            named = raw_identity if known else _bounded(redact_identity(raw_identity))
             identity = _unique(named, seen, ordinals)
             # Newer formats of marshal depend on who else refers to a value.
             hashed = digest(marshal.dumps(properties, 2), self._key)
@@ -123,6 +123,20 @@ class Reader:
     def forget(self) -> None:
         """Take every object as changed at the next call."""
         self._seen = {}
+
+
+def _bounded(identity: Identity) -> Identity:
+    """Cut names that are longer than a path may hold; a hash keeps what was cut apart."""
+    named = zip(identity[1:], MAX_NAME.values(), strict=True)
+    return Identity(identity.source, *(_cut(part, most) for part, most in named))
+
+
+def _cut(part: str, most: int) -> str:
+    data = part.encode()
+    if len(data) <= most:
+        return part
+    mark = f"~{digest(data).hex()[:16]}"
+    return data[: most - len(mark)].decode(errors="ignore") + mark
 
 
 def _unique(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # What a property can hold: str, int, float, bool, None, list and dict of them.
 Json: TypeAlias = Any
 
+# In bytes, of which a path has up to three for each: an answer about one object fits any reply.
+MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 FILE = "file"
 # The kind of the one object that holds what is left of a plugin.
 SETTINGS = "settings"

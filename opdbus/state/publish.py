@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import Identity
+from opdbus.state.object import MAX_NAME, Identity
 from opdbus.state.redact import redact_object, redact_text
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from opdbus.state.object import Json, StateObject
 
 PREFIX: Final = "publish:"
-# In bytes, of which a path has three for each: an answer about one object fits into any reply.
-MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
