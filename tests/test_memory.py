@@ -684,3 +684,60 @@ def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
         assert not made.memory.pending()
 
     live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))
+
+
+def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
+    """Take what was observed last for the observed state, whatever the clock said meanwhile."""
+    times = iter([2_000_000_000.0, 100.0, -5.0])
+
+    async def work() -> None:
+        path = settings.state_dir / "memory.db"
+        async with Memory(path, clock=lambda: next(times)) as memory:
+            thing = Thing("systemd", "unit", "a")
+            for number in range(3):
+                await memory.publish([unit("a", f"text {number}", f"publish:p{number}")], OWNER)
+                newest = memory.catalogue.about(thing)[0]
+                assert newest.identity.source == f"publish:p{number}"
+            assert newest.updated_at == 0
+
+    asyncio.run(work())
+
+
+def test_large_changes_let_others_run(settings: Config) -> None:
+    """Give the loop to others often while thousands of objects are taken in."""
+
+    async def work() -> int:
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with Memory(settings.state_dir / "memory.db") as memory:
+            turning = asyncio.create_task(turn())
+            told = asyncio.Event()
+            memory.archive.write = _counting(memory, told)  # type: ignore[method-assign] -- the only moment
+            publishing = asyncio.create_task(
+                memory.publish([observed(f"n{n}", "text") for n in range(5000)], OWNER)
+            )
+            await told.wait()
+            before = turns
+            await publishing
+            turning.cancel()
+            return turns - before
+
+    assert asyncio.run(work()) >= 10
+
+
+def _counting(memory: Memory, told: asyncio.Event) -> Any:
+    """Tell when the database has taken something, and the catalogue has yet to."""
+    write = memory.archive.write
+
+    async def tell(work: Any) -> Any:
+        result = await write(work)
+        told.set()
+        return result
+
+    return tell
