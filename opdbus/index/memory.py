@@ -164,18 +164,18 @@ class Memory:
                 if self.ready is engine and engine.embedder.scheduler.is_stopping:
                     raise
 
-    def pending(self, most: int | None = None) -> list[Entry]:
-        """Give one entry for each text that has no vector yet, or for so many of them at most."""
+    def pending(self) -> list[Entry]:
+        """Give one entry for each text that has no vector yet."""
         engine = self.ready
         if engine is None:
             return []
-        found: dict[bytes, Entry] = {}
-        for entry in self.catalogue:
-            if entry.text_digest not in engine.vectors:
-                found.setdefault(entry.text_digest, entry)
-                if len(found) == most:
-                    break
-        return list(found.values())
+        return list(
+            {
+                entry.text_digest: entry
+                for entry in self.catalogue
+                if entry.text_digest not in engine.vectors
+            }.values()
+        )
 
     def waiting(self) -> int:
         """Count the things that will get a vector and have none yet."""
