@@ -9,6 +9,7 @@
 #   make soak         ten minutes of hostile and friendly clients together
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
+#                     (EXTRAS=gpu: with CUDA's libraries)
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
 
@@ -56,7 +57,8 @@ $(PEERS)/%/ready: opdbus/bench/peers/%.txt
 
 install:
 	@PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
-	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" systemd/setup install
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" EXTRAS="$(EXTRAS)" \
+		systemd/setup install
 
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" systemd/setup uninstall
