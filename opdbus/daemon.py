@@ -60,14 +60,24 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
     load = partial(config.load, environ, flags)
     try:
         settings = load()
-        with closing(log.configure(settings, environ)) as lines:
+    except OpDbusError as error:
+        return _failed(error)
+    with closing(log.configure(settings, environ)) as lines:
+        try:
             daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
             # never closed: that would wait for those threads
             asyncio.Runner().run(daemon.run())
-    except OpDbusError as error:
-        print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
-        return error.exit_code
+        except OpDbusError as error:
+            if lines.target == log.JOURNAL:  # where it is found by its fields
+                logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
+            return _failed(error)
     return 0
+
+
+def _failed(error: OpDbusError) -> int:
+    """Say to the operator what ended the daemon, and give the exit code."""
+    print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
+    return error.exit_code
 
 
 class Daemon:

@@ -35,6 +35,7 @@ MESSAGE_IDS: Final = {
     "bus lost": "164a50dd5dc34fbab6b1edabd2ab0b9a",
     "caller limited": "5000e4061c2140a6b85f4ebe17d5a6df",
     "access denied": "03589cc8ea21452c9e77644dc11536a0",
+    "failed": "5e8a120e09e94e15a156da21339df9ac",
     "stopping": "48c54991a9054ddb8cbc434f2d2beb10",
 }
 

@@ -64,6 +64,7 @@ class Reloader:
         """Read the settings, and serve with another engine where they ask for one."""
         settings = self._load()
         changed = settings.differing(self._config)
+        logger.debug("settings read", changed=sorted(changed))
         if changed & ENGINE_SETTINGS:
             if "none" in {settings.vector_level, self._config.vector_level}:
                 raise ConfigError("the level none begins and ends with a start: restart op-dbus")

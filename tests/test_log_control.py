@@ -121,9 +121,13 @@ def test_busctl_sets_the_level(served: Running) -> None:
     reload(served)
     assert served.log.count('"reloading"') == 1
     assert get(served, "LogLevel") == "info"
+    assert "settings read" not in served.log
+    assert put(served, "LogLevel", "debug").returncode == 0
+    reload(served)
+    assert served.log.count('"settings read"') == 1
     assert put(served, "LogLevel", "err").returncode == 0
     reload(served)
-    assert served.log.count('"reloading"') == 1
+    assert served.log.count('"reloading"') == 2
 
 
 @pytest.mark.parametrize(
