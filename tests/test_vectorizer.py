@@ -33,7 +33,7 @@ def state(
     declared = SimpleNamespace(tried=tried, last_error=file_error)
     unused = cast("Any", None)
     given = (cast("Any", part) for part in (engines, memory, declared))
-    return VectorizerFace(*given, unused, unused, unused)._state()
+    return VectorizerFace(*given, unused, unused, unused).state()
 
 
 @pytest.mark.parametrize(
