@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,9 +34,10 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.rerank import Reranker
 from opdbus.reload import Reloader
+from opdbus.tasks import cancel, signals, until_first_ends
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
     from opdbus.bus.library import Message
@@ -101,8 +101,8 @@ class Daemon:
         """
         logger.info("starting", version=__version__, pid=os.getpid())
         self._hung_up = asyncio.Event()
-        async with _signals(self._hung_up) as stopped:
-            await _until_first_ends(stopped.wait(), self._live(), self._systemd.watched())
+        async with signals(self._hung_up) as stopped:
+            await until_first_ends(stopped.wait(), self._live(), self._systemd.watched())
         logger.info("stopped")
 
     async def _live(self) -> None:
@@ -144,7 +144,7 @@ class Daemon:
         self._systemd.describe = self._describe
         self._systemd.ready()
         try:
-            await _until_first_ends(
+            await until_first_ends(
                 self._connection_lost(),
                 self._memory.archive.damaged(),
                 self._think(),
@@ -156,7 +156,7 @@ class Daemon:
             self._systemd.stopping()
             self._announcer.flush()
             await self._dispatcher.stop()
-            await _cancel(self._tasks)
+            await cancel(self._tasks)
 
     async def _think(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
@@ -257,38 +257,3 @@ class BusLost(BusError):
     """The bus went away while serving: systemd restarts us."""
 
     exit_code = 1
-
-
-@asynccontextmanager
-async def _signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Turn SIGHUP into `hung_up`, and SIGTERM and SIGINT into the event that is given."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    handlers = {signal.SIGTERM: stopped, signal.SIGINT: stopped, signal.SIGHUP: hung_up}
-    for number, event in handlers.items():
-        loop.add_signal_handler(number, event.set)
-    try:
-        yield stopped
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they then raise is no news."""
-    waited = list(tasks)
-    for task in waited:
-        task.cancel()
-    for task in waited:
-        with suppress(asyncio.CancelledError, OpDbusError):
-            await task
-
-
-async def _until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
-    """Run works side by side until one of them ends or fails; the others are cancelled."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        await _cancel(tasks)

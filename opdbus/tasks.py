@@ -1,0 +1,49 @@
+"""Works that run side by side, and the signals that end them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from opdbus.errors import OpDbusError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterable
+    from typing import Any
+
+
+@asynccontextmanager
+async def signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """Turn SIGHUP into `hung_up`, and SIGTERM and SIGINT into the event that is given."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    handlers = {signal.SIGTERM: stopped, signal.SIGINT: stopped, signal.SIGHUP: hung_up}
+    for number, event in handlers.items():
+        loop.add_signal_handler(number, event.set)
+    try:
+        yield stopped
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they then raise is no news."""
+    waited = list(tasks)
+    for task in waited:
+        task.cancel()
+    for task in waited:
+        with suppress(asyncio.CancelledError, OpDbusError):
+            await task
+
+
+async def until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:
+    """Run works side by side until one of them ends or fails; the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await cancel(tasks)
