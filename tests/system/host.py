@@ -7,15 +7,17 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-PATIENCE_SECONDS = 60.0
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE_SECONDS = 30.0
 PROGRAM = "/usr/local/lib/op-dbus"
 Entry = dict[str, Any]
-_NSENTER = "nsenter --mount --uts --ipc --net --cgroup --root --wd".split()
+_NSENTER = "nsenter --pid --mount --uts --ipc --net --cgroup --root --wd".split()
 _CLEAN = "env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin LC_ALL=C.UTF-8".split()
 _SUBSCRIBE = """
 import asyncio
@@ -42,7 +44,7 @@ class Host:
     def enter(self, *command: str, user: str = "") -> list[str]:
         """Give the command line that runs a command inside, as a user of that host."""
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
-        return [*_NSENTER, f"--target={self.init}", "--pid", *_CLEAN, *become, *command]
+        return [*_NSENTER, f"--target={self.init}", *_CLEAN, *become, *command]
 
     def run(
         self, *command: str, user: str = "", stdin: str = "", seconds: float = PATIENCE_SECONDS
@@ -60,7 +62,9 @@ class Host:
     def ask(self, *command: str, user: str = "", stdin: str = "") -> str:
         """Run a command inside that has to succeed, and give what it printed."""
         done = self.run(*command, user=user, stdin=stdin)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stderr}\n{self.log()}"
+        assert done.returncode == 0, (
+            f"{' '.join(command)}: {done.returncode}\n{done.stderr}\n{self.log()}"
+        )
         return done.stdout.strip()
 
     def path(self, inside: str) -> Path:
@@ -80,21 +84,24 @@ class Host:
         """Give one property of a unit."""
         return self.ask("systemctl", "show", unit, f"--property={name}", "--value")
 
+    # journalctl's own matches would skip the first entry where that at the cursor is none
+
     def cursor(self) -> str:
         """Give the place in the journal where what comes next will begin."""
         self.ask("journalctl", "--sync")
         text = self.ask("journalctl", "--lines=1", "--show-cursor", "--quiet")
         return text.rsplit("-- cursor: ", 1)[1].strip()
 
-    def journal(self, *matches: str) -> list[Entry]:
-        """Give the entries of the journal with these fields."""
+    def journal(self, *, after: str = "", **fields: str) -> list[Entry]:
+        """Give the entries with these fields, those after a cursor or all."""
         self.ask("journalctl", "--sync")
-        text = self.ask("journalctl", "--output=json", "--all", "--quiet", *matches)
-        return [json.loads(line) for line in text.splitlines()]
+        since = [f"--after-cursor={after}"] if after else []
+        text = self.ask("journalctl", "--output=json", "--all", "--quiet", *since)
+        entries = [json.loads(line) for line in text.splitlines()]
+        return [entry for entry in entries if fields.items() <= entry.items()]
 
     def await_entry(self, after: str, **fields: str) -> Entry:
         """Wait for the first entry after a cursor that has these fields."""
-        # journalctl's own matches skip the first match where the cursor's entry is none
         command = ["journalctl", "--follow", "--output=json", "--all", f"--after-cursor={after}"]
         with self._lines(*command, "--no-tail") as lines:
             for line in lines:
@@ -135,13 +142,12 @@ class Host:
 
     @contextmanager
     def _running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-        # with --pid, nsenter would fork, and what it forked would outlive it
-        inside = [*_NSENTER, f"--target={self.init}", *_CLEAN, "setpriv", "--pdeathsig=KILL"]
-        with subprocess.Popen([*inside, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        """Run a command inside until we leave, or end."""
+        # nsenter forks, and what it forked would outlive it
+        tied = self.enter("sh", "-c", '"$@" & read -r _; kill $!', "sh", *command)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(tied, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            yield process
 
 
 class Monitor:
@@ -162,9 +168,13 @@ class Monitor:
 
     def changes(self, name: str) -> list[Any]:
         """Give the values that a property was told to have, each once in a row."""
-        bodies = [m["payload"]["data"] for m in self.heard if m.get("member") == "PropertiesChanged"]
+        bodies = [
+            m["payload"]["data"] for m in self.heard if m.get("member") == "PropertiesChanged"
+        ]
         values = [body[1][name]["data"] for body in bodies if name in body[1]]
-        return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
+        return [
+            value for value, before in zip(values, [None, *values], strict=False) if value != before
+        ]
 
     def index(self, member: str, *telling: Any) -> int:
         """Give the place of the first signal of this name whose values have these among them."""

@@ -39,7 +39,9 @@ def _digest() -> str:
     digest = hashlib.sha256()
     for name in SOURCES:
         top = ROOT / name
-        files = [top] if top.is_file() else sorted(path for path in top.rglob("*") if path.is_file())
+        files = (
+            [top] if top.is_file() else sorted(path for path in top.rglob("*") if path.is_file())
+        )
         for path in files:
             if "__pycache__" not in path.parts:
                 digest.update(f"{path.relative_to(ROOT)} {path.stat().st_mode}\0".encode())
