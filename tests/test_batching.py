@@ -4,15 +4,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.engine.batching import Backlog, Request, plan
+from opdbus.engine.batching import Backlog, Rank, Request, plan
 from opdbus.engine.tokenizer import Tokens
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=8)
 BUDGETS = st.integers(1, 40)
-# add a request (its lengths, whether bulk), take a batch, or let a caller leave
+# add a request (its lengths and rank), take a batch, or let a caller leave
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), LENGTHS, st.booleans()),
+        st.tuples(st.just("add"), LENGTHS, st.sampled_from(Rank)),
         st.tuples(st.just("take"), BUDGETS),
         st.tuples(st.just("drop"), st.integers(0, 100)),
     ),
@@ -20,9 +20,9 @@ STEPS = st.lists(
 )
 
 
-def request(lengths: list[int], *, bulk: bool = False) -> Request:
+def request(lengths: list[int], rank: Rank = Rank.FEW) -> Request:
     """Make a request of rows of these lengths."""
-    return Request([Tokens(np.zeros(n, np.int64), truncated=False) for n in lengths], bulk=bulk)
+    return Request([Tokens(np.zeros(n, np.int64), truncated=False) for n in lengths], rank)
 
 
 class Waiting:
@@ -53,11 +53,11 @@ class Waiting:
         sizes = {len(member.request.rows[member.row]) for member in batch}
         assert len(sizes) == 1
         assert len(batch) == 1 or sum(sizes) * len(batch) <= budget
-        lead = batch[0].request.bulk
-        of_class = [age for age, asked, _ in self.rows if asked.bulk == lead]
-        assert waiting[keys[0]] == min(of_class)
-        for bulk in (False, True):
-            ages = [waiting[k] for k, m in zip(keys, batch, strict=True) if m.request.bulk == bulk]
+        lead = batch[0].request.rank
+        of_rank = [age for age, asked, _ in self.rows if asked.rank == lead]
+        assert waiting[keys[0]] == min(of_rank)
+        for rank in Rank:
+            ages = [waiting[k] for k, m in zip(keys, batch, strict=True) if m.request.rank == rank]
             assert ages == sorted(ages)
         self.rows = [row for row in self.rows if (id(row[1]), row[2]) not in set(keys)]
 
@@ -69,7 +69,7 @@ def test_backlog_does_as_its_model(steps: list) -> None:
     backlog, waiting = Backlog(), Waiting()
     for step in [*steps, *[("take", 7)] * 400]:
         if step[0] == "add":
-            new = request(step[1], bulk=step[2])
+            new = request(step[1], step[2])
             backlog.add(new)
             waiting.add(new)
         elif step[0] == "drop" and waiting.requests:
@@ -90,31 +90,44 @@ def test_backlog_does_as_its_model(steps: list) -> None:
 def test_bulk_is_not_starved(bulk: list[int], steady: int) -> None:
     """Let bulk rows lead every ninth batch at the latest, and never before the eighth."""
     backlog = Backlog()
-    backlog.add(request(bulk, bulk=True))
+    backlog.add(request(bulk, Rank.BULK))
     leads = []
     for number in range(steady + 9):
         # people always wait, with lengths that no bulk row shares
         backlog.add(request([6 + number % 3, 9]))
-        leads.append(backlog.next_batch(1)[0].request.bulk)
-    turns = [index for index, lead in enumerate(leads) if lead]
+        leads.append(backlog.next_batch(1)[0].request.rank)
+    turns = [index for index, lead in enumerate(leads) if lead is Rank.BULK]
     assert turns == list(range(8, len(leads), 9))[: len(bulk)]
 
 
-def test_interactive_goes_first() -> None:
-    """Run an interactive row before a bulk row that waited longer."""
+def test_ranks_go_in_order() -> None:
+    """Run rows in the order of their ranks, however long each has waited."""
     backlog = Backlog()
-    backlog.add(request([3], bulk=True))
-    backlog.add(request([4]))
-    assert [backlog.next_batch(100)[0].request.bulk for _ in range(2)] == [False, True]
+    for length, rank in enumerate(reversed(Rank), 1):
+        backlog.add(request([length], rank))
+    assert [backlog.next_batch(100)[0].request.rank for _ in Rank] == list(Rank)
+
+
+def test_no_rank_is_starved() -> None:
+    """Let the oldest row of another rank lead once in a while, whichever rank that is."""
+    backlog = Backlog()
+    for length, rank in ((1, Rank.BULK), (2, Rank.CROWD), (3, Rank.MANY)):
+        backlog.add(request([length], rank))
+    leads = []
+    for _ in range(30):
+        backlog.add(request([6]))
+        leads.append(backlog.next_batch(1)[0].request.rank)
+    others = [(index, rank) for index, rank in enumerate(leads) if rank is not Rank.FEW]
+    assert others == [(8, Rank.BULK), (17, Rank.CROWD), (26, Rank.MANY)]
 
 
 def test_equal_lengths_ride_along() -> None:
     """Fill a batch with rows of the other class while the budget lasts, after its own."""
     backlog = Backlog()
-    backlog.add(request([4, 4, 4], bulk=True))
+    backlog.add(request([4, 4, 4], Rank.BULK))
     backlog.add(request([4, 4]))
     first, second = backlog.next_batch(16), backlog.next_batch(16)
-    assert [member.request.bulk for member in first] == [False, False, True, True]
+    assert [member.request.rank for member in first] == [Rank.FEW] * 2 + [Rank.BULK] * 2
     assert [member.row for member in second] == [2]
 
 
@@ -128,14 +141,14 @@ def test_a_row_above_the_budget_runs_alone() -> None:
 def test_rows_have_a_limit_too() -> None:
     """Run no more rows than the provider is built for, however short they are."""
     backlog = Backlog()
-    backlog.add(request([1] * 5, bulk=True))
+    backlog.add(request([1] * 5, Rank.BULK))
     backlog.add(request([1] * 3))
     assert [len(backlog.next_batch(100, most_rows=4)) for _ in range(3)] == [4, 4, 0]
 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(LENGTHS, st.booleans()), max_size=6),
+    st.lists(st.tuples(LENGTHS, st.sampled_from(Rank)), max_size=6),
     st.lists(BUDGETS, min_size=1, max_size=3, unique=True),
 )
 def test_whole_batches_have_few_shapes(
@@ -144,8 +157,8 @@ def test_whole_batches_have_few_shapes(
     """Give batches of exactly the rows that a budget has room for, or of one, and every row."""
     backlog, left = Backlog(), 0
     whole = sorted(sizes, reverse=True)
-    for lengths, bulk in asked:
-        backlog.add(request(lengths, bulk=bulk))
+    for lengths, rank in asked:
+        backlog.add(request(lengths, rank))
         left += len(lengths)
     while batch := backlog.next_batch(1, whole=whole):
         (length,) = {len(member.request.rows[member.row]) for member in batch}
@@ -158,7 +171,7 @@ def test_whole_batches_have_few_shapes(
 def test_the_largest_whole_batch_comes_first() -> None:
     """Take the largest of the budgets that enough rows wait for, of both classes together."""
     backlog = Backlog()
-    backlog.add(request([2] * 5, bulk=True))
+    backlog.add(request([2] * 5, Rank.BULK))
     backlog.add(request([2] * 6))
     assert [len(backlog.next_batch(1, whole=(16, 4))) for _ in range(4)] == [8, 2, 1, 0]
     backlog.add(request([2] * 9))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from grp import getgrnam
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from opdbus.bus.connection import RemoteError
 from opdbus.bus.denials import Denials
 from opdbus.bus.names import ACTIONS, BUS_NAME
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from opdbus.bus.connection import Connection
     from opdbus.bus.library import Message
+
+log = structlog.get_logger()
 
 GROUP: Final = "op-dbus"
 # What the group may do where polkit does not decide.
@@ -74,7 +78,10 @@ class Authorizer:
         try:
             await self._require(credentials, sender, action, interactive=interactive)
         except AccessDenied:
-            self._denials.tell(credentials.uid, action, method)
+            untold = self._denials.tell(credentials.uid)
+            if untold is not None:
+                uid = credentials.uid
+                log.warning("access denied", uid=uid, action=action, method=method, untold=untold)
             raise
         return credentials
 

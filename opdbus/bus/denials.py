@@ -6,12 +6,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-log = structlog.get_logger()
 
 _WINDOW_SECONDS: Final = 60.0
 MOST_A_USER: Final = 5
@@ -20,7 +16,7 @@ MOST_USERS: Final = 64
 
 
 class Denials:
-    """Logs the first refusals of each uid in a minute, and counts the others."""
+    """Lets the first refusals of each uid in a minute be told, and counts the others."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,15 +24,15 @@ class Denials:
         self._seen: Counter[int] = Counter()
         self._untold = 0
 
-    def tell(self, uid: int, action: str, method: str) -> None:
-        """Log that a user was refused; `untold` counts those left out since the last line."""
+    def tell(self, uid: int) -> int | None:
+        """Give how many refusals were not told since the last that was; None: nor is this one."""
         if self._clock() - self._since >= _WINDOW_SECONDS:
             self._since = self._clock()
             self._seen.clear()
         is_told = uid in self._seen or len(self._seen) < MOST_USERS
         if not is_told or self._seen[uid] >= MOST_A_USER:
             self._untold += 1
-            return
+            return None
         self._seen[uid] += 1
-        log.warning("access denied", uid=uid, action=action, method=method, untold=self._untold)
-        self._untold = 0
+        untold, self._untold = self._untold, 0
+        return untold

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from opdbus.bus import standard
 from opdbus.bus.contract import snake
+from opdbus.bus.denials import Denials
 from opdbus.bus.limits import require_reply
+from opdbus.bus.names import VECTORIZE
 from opdbus.bus.replies import Replies
+from opdbus.bus.turns import Turns
 from opdbus.bus.wire import received, split
+from opdbus.engine.crowd import in_a_crowd
 from opdbus.errors import (
     Internal,
+    LimitsExceeded,
     OpDbusError,
     ShuttingDown,
     UnknownInterface,
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Call, Connection
     from opdbus.bus.contract import Interface, Method
     from opdbus.bus.load import Load, Ticket
+    from opdbus.bus.turns import Turn
     from opdbus.bus.wire import Plain
 
 log = structlog.get_logger()
@@ -43,8 +49,6 @@ class Caller(NamedTuple):
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
-# Who calls a method that everyone may.
-NOBODY: Final = Caller("", -1)
 
 
 class Face(Protocol):
@@ -100,7 +104,9 @@ class Dispatcher:
         self._running: dict[str, set[asyncio.Task[None]]] = {}
         self._leaving: set[str] = set()
         self._load = load
+        self._turns = Turns()
         self._replies = Replies(connection)
+        self._limited = Denials()
         self._stopping = False
 
     def take(self, call: Call) -> None:
@@ -152,12 +158,15 @@ class Dispatcher:
 
     async def _answer(self, call: Call) -> None:
         try:
-            await self._replies.require_reader(call.sender)
-            signature, values, is_large = await self._perform(call)
-            size = require_reply(values, is_large=is_large)
-            if call.wants_reply:
-                await self._replies.admit(call.sender, caller.get(NOBODY).uid, size)
-                self._replies.sent(call.sender, self._connection.reply(call, signature, values))
+            who = await self._authorizer.credentials(call.sender)
+            self._load.identified(call.sender, who.uid)
+            async with self._turns.take(who.uid, call.sender) as turn:
+                log.debug(
+                    "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
+                )
+                caller.set(Caller(call.sender, who.uid))
+                in_a_crowd.set(turn.is_crowded)
+                await self._reply(call, await self._perform(call, turn))
         except OpDbusError as error:
             self._refuse(call, error)
         except Exception:  # whatever it was, the caller gets an answer, and no traceback
@@ -168,13 +177,36 @@ class Dispatcher:
                 call, Internal(f"an internal error: the log of op-dbus says more under id {fault}")
             )
 
+    async def _reply(self, call: Call, result: _Result) -> None:
+        signature, values, is_large = result
+        size = require_reply(values, is_large=is_large)
+        if call.wants_reply:
+            await self._replies.admit(call.sender, caller.get().uid, size)
+            self._replies.sent(call.sender, self._connection.reply(call, signature, values))
+
     def _refuse(self, call: Call, error: OpDbusError) -> None:
+        if isinstance(error, LimitsExceeded):
+            self._note_limited(call, error)
         if call.wants_reply and self._replies.may_tell(call.sender):
             size = self._connection.reply_error(call, error.dbus_name, str(error))
             self._replies.sent(call.sender, size)
 
-    async def _perform(self, call: Call) -> _Result:
+    def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
+        uid = self._load.user_of(call.sender)
+        untold = self._limited.tell(uid)
+        if untold is not None:
+            log.warning(
+                "caller limited",
+                uid=uid,
+                sender=call.sender,
+                method=call.member,
+                reason=str(error),
+                untold=untold,
+            )
+
+    async def _perform(self, call: Call, turn: Turn) -> _Result:
         """Do what is asked, once that is allowed."""
+        await self._replies.require_reader(call.sender)
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
         # before anything is looked up: who is refused may not find out what there is
@@ -194,6 +226,9 @@ class Dispatcher:
         await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
         arguments = received(method.inputs, call.body, call.descriptors)
+        if method.action == VECTORIZE:
+            # the engine has its own order, and works better with several
+            turn.give_up()
         result = await getattr(face, snake(method.name))(*arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
@@ -201,11 +236,7 @@ class Dispatcher:
 
     async def _authorize(self, call: Call, action: str) -> None:
         method = f"{call.interface}.{call.member}"
-        credentials = await self._authorizer.require(
-            call.sender, action, method, interactive=call.is_interactive
-        )
-        self._load.identified(call.sender, credentials.uid)
-        caller.set(Caller(call.sender, credentials.uid))
+        await self._authorizer.require(call.sender, action, method, interactive=call.is_interactive)
 
 
 def _is_own(call: Call, node: Node) -> bool:

@@ -72,6 +72,10 @@ class Load:
         """Count the further calls of a connection for its user."""
         self._uids[sender] = uid
 
+    def user_of(self, sender: str) -> int:
+        """Give a connection's user; -1 before it is known."""
+        return self._uids.get(sender, -1)
+
     def forget(self, sender: str) -> None:
         """Drop what is known of a connection that is gone; its calls still count till they end."""
         self._uids.pop(sender, None)

@@ -12,4 +12,5 @@ JOB: Final = f"{BUS_NAME}.Job1"
 # systemd's, for any service
 LOG_CONTROL: Final = "org.freedesktop.LogControl1"
 # What a caller may be allowed to do; polkit knows each as org.opdbus.ACTION.
-ACTIONS: Final = ("read", "vectorize", "publish", "manage")
+VECTORIZE: Final = "vectorize"
+ACTIONS: Final = ("read", VECTORIZE, "publish", "manage")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,8 +13,17 @@ if TYPE_CHECKING:
 
     from opdbus.engine.tokenizer import Tokens
 
-# After this many batches for people, one for bulk work, so that bulk work never starves.
-_INTERACTIVE_RUN: Final = 8
+# After this many batches for the best rank, one for another, so that none ever starves.
+_BEST_RUN: Final = 8
+
+
+class Rank(IntEnum):
+    """Who goes first: a few texts, those of a caller with many calls, many texts, and bulk work."""
+
+    FEW = 0
+    CROWD = 1
+    MANY = 2
+    BULK = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +31,7 @@ class Request:
     """Texts that were asked for together."""
 
     rows: Sequence[Tokens]
-    bulk: bool = False
+    rank: Rank = Rank.FEW
 
 
 class Member(NamedTuple):
@@ -33,18 +43,18 @@ class Member(NamedTuple):
 
 
 class Backlog:
-    """Rows that wait, by length, those of interactive requests ahead of bulk ones.
+    """Rows that wait, by rank and length.
 
-    The oldest row of the better class leads a batch; rows of the same length, of either class,
-    ride along while the budget lasts. Lengths are never mixed, so nothing is ever padded.
+    The oldest row of the best rank leads a batch; rows of the same length, of any rank, ride along
+    while the budget lasts. Lengths are never mixed, so nothing is ever padded.
     """
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[bool, int], deque[Member]] = {}
+        self._queues: dict[tuple[Rank, int], deque[Member]] = {}
         # of all rows that wait
         self.tokens = 0
         self._order = count()
-        self._since_bulk = 0
+        self._best_run = 0
 
     def __len__(self) -> int:
         """Count the rows that wait."""
@@ -53,13 +63,13 @@ class Backlog:
     def add(self, request: Request) -> None:
         """Queue every row of a request."""
         for number, row in enumerate(request.rows):
-            queue = self._queues.setdefault((request.bulk, len(row)), deque())
+            queue = self._queues.setdefault((request.rank, len(row)), deque())
             queue.append(Member(next(self._order), request, number))
             self.tokens += len(row)
 
     def drop(self, request: Request) -> None:
         """Take out the rows of a caller who left."""
-        for key in {(request.bulk, len(row)) for row in request.rows} & self._queues.keys():
+        for key in {(request.rank, len(row)) for row in request.rows} & self._queues.keys():
             kept = deque(member for member in self._queues[key] if member.request is not request)
             self.tokens -= key[1] * (len(self._queues[key]) - len(kept))
             self._put_back(key, kept)
@@ -67,7 +77,7 @@ class Backlog:
     def put_back(self, members: Sequence[Member]) -> None:
         """Queue rows again that were taken, where they were."""
         for member in reversed(members):
-            key = (member.request.bulk, len(member.request.rows[member.row]))
+            key = (member.request.rank, len(member.request.rows[member.row]))
             self._queues.setdefault(key, deque()).appendleft(member)
             self.tokens += key[1]
 
@@ -83,37 +93,41 @@ class Backlog:
         lead = self._lead()
         if lead is None:
             return []
-        bulk, length = lead
+        best, length = lead
         waiting = self._waiting(length)
         rooms = (max(1, min(tokens // length, most_rows)) for tokens in whole or (budget,))
         room = next((rows for rows in rooms if rows <= waiting or not whole), 1)
-        members = self._take((bulk, length), room)
-        return members + self._take((not bulk, length), room - len(members))
+        members: list[Member] = []
+        for rank in sorted(Rank, key=lambda rank: (rank != best, rank)):
+            members += self._take((rank, length), room - len(members))
+        return members
 
     def _waiting(self, length: int) -> int:
-        """Count the rows of a length that wait, of either class."""
-        return sum(len(self._queues.get((bulk, length), ())) for bulk in (False, True))
+        """Count the rows of a length that wait, of any rank."""
+        return sum(len(self._queues.get((rank, length), ())) for rank in Rank)
 
-    def _lead(self) -> tuple[bool, int] | None:
-        """Choose the class and length of the next batch by its oldest row."""
+    def _lead(self) -> tuple[Rank, int] | None:
+        """Choose the rank and length of the next batch by its oldest row."""
         heads = {key: queue[0].order for key, queue in self._queues.items()}
-        classes = {bulk for bulk, _ in heads}
-        if not classes:
+        if not heads:
             return None
-        bulk = len(classes) == 1 and True in classes
-        if len(classes) > 1 and self._since_bulk >= _INTERACTIVE_RUN:
-            bulk = True
-        self._since_bulk = 0 if bulk else self._since_bulk + 1
-        return min((key for key in heads if key[0] == bulk), key=heads.__getitem__)
+        best = min(rank for rank, _ in heads)
+        others = {key: order for key, order in heads.items() if key[0] != best}
+        if others and self._best_run >= _BEST_RUN:
+            self._best_run = 0
+            return min(others, key=others.__getitem__)
+        # counted also while nobody else waits: bulk work that comes then is late already
+        self._best_run = 0 if best is Rank.BULK else self._best_run + 1
+        return min(heads.keys() - others.keys(), key=heads.__getitem__)
 
-    def _take(self, key: tuple[bool, int], room: int) -> list[Member]:
+    def _take(self, key: tuple[Rank, int], room: int) -> list[Member]:
         queue = self._queues.get(key, deque())
         taken = [queue.popleft() for _ in range(min(room, len(queue)))]
         self.tokens -= key[1] * len(taken)
         self._put_back(key, queue)
         return taken
 
-    def _put_back(self, key: tuple[bool, int], queue: deque[Member]) -> None:
+    def _put_back(self, key: tuple[Rank, int], queue: deque[Member]) -> None:
         if queue:
             self._queues[key] = queue
         else:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import structlog
 
-from opdbus.engine.batching import Backlog, Request
+from opdbus.engine.batching import Backlog, Rank, Request
+from opdbus.engine.crowd import in_a_crowd
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Scheduler:
         self._require_room(len(rows), bulk=bulk)
         if not bulk and len(rows) <= _FEW:
             self._few_at = time.monotonic()
-        job = _Job(Request(rows, bulk=bulk), self._dimension, self._loop)
+        job = _Job(Request(rows, _rank(len(rows), bulk=bulk)), self._dimension, self._loop)
         self._jobs[job.request] = job
         with self._wake:
             self._backlog.add(job.request)
@@ -182,7 +183,7 @@ class Scheduler:
             self._leave(job)
 
     def _require_room(self, rows: int, *, bulk: bool) -> None:
-        waiting = sum(job.left for job in self._jobs.values() if not job.request.bulk)
+        waiting = sum(job.left for job in self._jobs.values() if job.request.rank is not Rank.BULK)
         # bulk work brings no more at a time than it can bear: callers must not be able to stop it
         if not bulk and waiting + rows > self._limit:
             raise LimitsExceeded(
@@ -365,3 +366,11 @@ class Scheduler:
         for job in list(self._jobs.values()):
             job.settle(error)
         self._jobs.clear()
+
+
+def _rank(rows: int, *, bulk: bool) -> Rank:
+    if bulk:
+        return Rank.BULK
+    if rows > _FEW:
+        return Rank.MANY
+    return Rank.CROWD if in_a_crowd.get() else Rank.FEW
