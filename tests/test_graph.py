@@ -1,5 +1,6 @@
 """The ONNX graph against the plain numpy model."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -258,3 +259,17 @@ def test_many_lengths_one_after_another(tiny: Tiny) -> None:
     rows = {length: np.full((2, length), 6) for length in (1, 40, 3, shape.max_tokens, 2)}
     first = {length: session.run(ids) for length, ids in rows.items()}
     assert all((session.run(rows[length]) == found).all() for length, found in first.items())
+
+
+def test_every_user_may_read_a_graph(tmp_path: Path, tiny_model: Path) -> None:
+    """Let the daemon read what root has built with a command, however root's umask is."""
+    shape = folder.read(tiny_model, LEVELS["medium"]).shape
+    before = os.umask(0o077)
+    try:
+        build.write(tiny_model / "model.safetensors", tmp_path / "tiny", shape)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "tiny").iterdir()}
+    assert (tmp_path / "tiny").stat().st_mode & 0o777 == 0o755
+    assert set(modes.values()) == {0o644}
+    assert build.PROOF in modes

@@ -124,6 +124,7 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
         part = Path(tempfile.mkdtemp(prefix=_PART, dir=folder.parent))
         try:
             fill(weights_path, part, shape)
+            _open_to_all(part)
             _flush(part)
             shutil.rmtree(folder, ignore_errors=True)
             part.rename(folder)
@@ -144,6 +145,13 @@ def _alone(cache: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let every user read the graph: root may have built it with a command, for the daemon too."""
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
 
 
 def _flush(folder: Path) -> None:
