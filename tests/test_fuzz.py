@@ -1,13 +1,17 @@
 """The fuzzer finds nothing in a bounded run, and would find what it looks for."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz import calls, judge, marshal
+from fuzz import calls, judge, loading, mangled, marshal
+from fuzz.documents import Document
+from fuzz.drawn import each
 from fuzz.judge import Tally
+from fuzz.loading import Reading
 from fuzz.marshal import ERROR_NAME, SIGNATURE, Message
-from fuzz.shots import Shot
+from fuzz.shots import Shot, Shots
 from running import Running
 
 SHOT = Shot("org.opdbus.State1.Get", "/org/opdbus/state", "org.opdbus.State1", "Get", "oa{sv}", ())
@@ -32,6 +36,45 @@ def test_random_calls_find_no_fault(daemons: Callable[..., Running]) -> None:
         assert tally.missed() == set()
         assert tally.calls >= 4000
         assert daemon.stop() == 0
+
+
+def test_random_state_files_find_no_fault(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """State files of all sorts are taken or refused with a place, and a bad one changes nothing."""
+    reading, path = Reading(), tmp_path / "state.json"
+    loading.load(tmp_path, reading, 1200, seed=5)
+    path.write_text('{"version": 1, "plugins": {}}')
+    with daemons(STATE_FILE=path, LOG_LEVEL="info") as daemon:
+        daemon.wait_for_log("state file read")
+        loading.watch(daemon.bus, path, reading, 50, seed=6)
+    assert not reading.faults
+    assert reading.seen["files"] >= 1200
+    assert min(reading.seen["taken"], reading.seen["refused"]) > 300
+
+
+def test_broken_messages_find_no_fault(daemons: Callable[..., Running]) -> None:
+    """Messages that are changed, forged or cut do no harm, also those that the bus lets pass."""
+    tally = Tally()
+    with daemons(LOG_LEVEL="info") as daemon:
+        daemon.wait_for_log("state file read")
+        seen = mangled.mangle(daemon, tally, 250, seed=7)
+        assert not tally.faults
+        assert min(seen["passed"], seen["ended"]) > 25
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (Document(b"{", is_sound=True), "sound but refused"),
+        (Document(b'{"version": 1, "plugins": {}}', is_sound=False), "bad but taken"),
+        (Document(b"{", is_sound=False), ""),
+    ],
+)
+def test_what_is_a_fault_of_the_loader(tmp_path: Path, document: Document, words: str) -> None:
+    """A sound file that is refused is a fault, and so is a bad one that is taken."""
+    reading = Reading()
+    loading.Loader(tmp_path / "file.json", reading).take(document)
+    assert (words in "".join(reading.faults)) if words else not reading.faults
 
 
 FREEDESKTOP, OURS = "org.freedesktop.DBus.Error.", "org.opdbus.Error."
@@ -75,9 +118,11 @@ def test_what_reaches_a_handler(given: Message, is_reached: bool) -> None:  # no
 
 def test_same_seed_gives_the_same_calls() -> None:
     """A run can be repeated by its seed."""
-    seen: list[list[str]] = [[], [], []]
-    for lines, seed in zip(seen, (1, 1, 2), strict=True):
-        calls.each_shot(
-            ["/org/opdbus/state/a/b/c"], 30, seed, lambda s, to=lines: to.append(s.line())
-        )
-    assert seen[0] == seen[1] != seen[2]
+
+    def lines(seed: int) -> list[str]:
+        found: list[str] = []
+        shots = Shots(["/org/opdbus/state/a/b/c"]).any()
+        each(shots, 30, seed, lambda shot: found.append(shot.line()))
+        return found
+
+    assert lines(1) == lines(1) != lines(2)

@@ -1,14 +1,12 @@
 """Sends random calls to a daemon, as many as asked for, and judges every answer."""
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given
 from running import ROOT_PATH as ROOT
 from running import VECTORIZER, Running
 
 from fuzz import files, marshal
+from fuzz.drawn import each
 from fuzz.health import Health, memory_mib
 from fuzz.judge import Tally
 from fuzz.marshal import NO_REPLY, Variant
@@ -43,6 +41,7 @@ class Gun:
         except Gone:
             # a fault of ours or of the bus's: what the bus itself refuses never gets there
             self._tally.rows[shot.target].errors["(refused by the bus)"] += 1
+            self._wire.socket.close()
             self._wire = Wire(self._daemon.bus)
         except Silence:
             self._tally.fault(f"no answer within {_SLOW_SECONDS:g} s", shot)
@@ -108,26 +107,7 @@ def shoot(daemon: Running, tally: Tally, count: int, seed: int) -> None:
         with suppress(Dead):
             gun.check()
             # some are refused by the bus, and do not count
-            each_shot(objects(daemon), count + count // 50 + 10, seed, gun.fire)
+            each(Shots(objects(daemon)).any(), count + count // 50 + 10, seed, gun.fire)
             gun.check()
     finally:
         gun.close()
-
-
-def each_shot(known: Sequence[str], count: int, seed: int, use: Callable[[Shot], object]) -> None:
-    """Make random calls that know of these objects."""
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        phases=[Phase.generate],
-        derandomize=False,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(Shots(known).any())
-    def each(shot: Shot) -> None:
-        use(shot)
-
-    each()

@@ -3,15 +3,13 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, given
 from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER
 
 from fuzz.documents import Document, documents
+from fuzz.drawn import each
 from fuzz.wire import Wire
 from opdbus import text
 from opdbus.errors import StateFileError
@@ -138,7 +136,7 @@ def _replace(path: Path, data: bytes) -> None:
 def load(folder: Path, reading: Reading, count: int, seed: int) -> None:
     """Read so many files, the same ones for the same seed."""
     loader = Loader(folder / "read.json", reading)
-    _each(count, seed, loader.take)
+    each(documents, count, seed, loader.take)
 
 
 def watch(bus: str, path: Path, reading: Reading, count: int, seed: int) -> None:
@@ -146,21 +144,4 @@ def watch(bus: str, path: Path, reading: Reading, count: int, seed: int) -> None
     judge = Loader(path.with_name("judged.json"), Reading())
     with Wire(bus) as wire:
         watched = Watched(wire, path, reading)
-        _each(count, seed, lambda d: watched.take(d.data, is_refused=bool(judge.take(d))))
-
-
-def _each(count: int, seed: int, use: Callable[[Document], object]) -> None:
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        phases=[Phase.generate],
-        derandomize=False,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(documents)
-    def each(document: Document) -> None:
-        use(document)
-
-    each()
+        each(documents, count, seed, lambda d: watched.take(d.data, is_refused=bool(judge.take(d))))

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from fuzz.drawn import choice
 from fuzz.marshal import FIXED, Variant, split
 
 LIMITS = {"y": (0, 255), "n": (-(1 << 15), (1 << 15) - 1), "q": (0, 65535)}
@@ -37,7 +38,7 @@ long = st.builds(
     st.sampled_from(["a", "mail ", "\u00e9", "\U0001f600", "(", "[1]", "\\", '"']),
     st.sampled_from([1000, 20_000, 70_000, 262_145, 1_048_577]),
 )
-texts = st.one_of(words, words, words, st.text(characters, max_size=30), odd)
+texts = choice(words, words, words, st.text(characters, max_size=30), odd)
 any_texts = st.integers(0, 60).flatmap(lambda n: texts if n else long)
 elements = st.one_of(
     st.sampled_from(["org", "opdbus", "state", "job", "unit", "systemd", "_", "__", "_2e", "_ff"]),
