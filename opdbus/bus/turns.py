@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable
     from types import TracebackType
     from typing import Self
 
@@ -96,41 +95,19 @@ class Turns:
             self._holder = turn
             return
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._queued(turn, ready):
-            try:
-                await ready
-            except asyncio.CancelledError:
-                self.next_after(turn)
-                raise
+        senders = self._waiting.setdefault(turn.uid, {})
+        senders.setdefault(turn.sender, deque()).append((turn, ready))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            # else its place, of which the future is done now, is passed over when it comes up
+            self.next_after(turn)
+            raise
 
     def next_after(self, turn: Turn) -> None:
         """Give the turn that this one had, if it had one, to the next."""
         if self._holder is turn:
             self._holder = self._chosen()
-
-    @contextmanager
-    def _queued(self, turn: Turn, ready: asyncio.Future[None]) -> Iterator[None]:
-        queue = self._waiting.setdefault(turn.uid, {}).setdefault(turn.sender, deque())
-        queue.append((turn, ready))
-        try:
-            yield
-        finally:
-            if not ready.done() or ready.cancelled():
-                self._remove(turn)
-
-    def _remove(self, turn: Turn) -> None:
-        senders = self._waiting[turn.uid]
-        kept = deque(place for place in senders[turn.sender] if place[0] is not turn)
-        self._keep(turn, kept)
-
-    def _keep(self, turn: Turn, queue: deque[tuple[Turn, asyncio.Future[None]]]) -> None:
-        """Put what is left of a connection's queue behind those of its user's others."""
-        senders = self._waiting[turn.uid]
-        del senders[turn.sender]
-        if queue:
-            senders[turn.sender] = queue
-        if not senders:
-            del self._waiting[turn.uid]
 
     def _chosen(self) -> Turn | None:
         """Take the next turn: of the user, then of the connection with the fewest calls."""
@@ -138,7 +115,10 @@ class Turns:
             senders = self._waiting[min(self._waiting, key=self.calls)]
             queue = senders[min(senders, key=self.calls)]
             turn, ready = queue.popleft()
-            self._keep(turn, queue)
+            if not queue:
+                del senders[turn.sender]
+            if not senders:
+                del self._waiting[turn.uid]
             if not ready.done():
                 ready.set_result(None)
                 return turn
