@@ -39,6 +39,8 @@ def layer(pytestconfig: pytest.Config) -> Iterator[Path]:
 def host(request: pytest.FixtureRequest, layer: Path) -> Iterator[Host]:
     """Boot a host on which op-dbus is installed, with each of the two message buses."""
     with booted(request.param, layer) as host:
+        # what `make install` does where systemd runs already, and a boot does not
+        host.ask("journalctl", "--update-catalog")
         for user in ("member", "outsider"):
             host.ask("useradd", "--no-create-home", user)
         host.ask("usermod", "--append", "--groups", "op-dbus", "member")

@@ -1,0 +1,162 @@
+"""What goes wrong on a booted host: it is started again or not, and loses nothing."""
+
+import json
+
+import pytest
+from host import Host
+from service import ROOT_PATH, STATE, STATE_PATH, STORE, UNIT, UNITS, VECTORIZER, Service
+
+LEXICAL = ["sua{sv}", "web server", "1", "1", "mode", "s", "lexical"]
+
+
+def restarted(host: Host, service: Service, after: str, pid: str) -> None:
+    """Check that systemd has started it again, and that nothing was lost or computed."""
+    service.until_started(after)
+    assert service.pid != pid
+    service.until_ready()
+    proven = host.await_entry(after, OPDBUS_EVENT="model_proven")
+    assert int(proven["OPDBUS_VECTORS"]) == service.get("Count", STATE) == len(UNITS)
+    assert service.get("Vectorized", STATE) == len(UNITS)
+
+
+def test_a_hung_service_is_restarted(host: Host, service: Service) -> None:
+    """A process that stands still misses the watchdog, is killed and started again."""
+    service.drop_in("WatchdogSec=3", "RestartSec=0")
+    service.systemctl("restart")
+    service.until_ready()
+    after, pid = host.cursor(), service.pid
+    service.systemctl("kill", "--kill-whom=main", "--signal=STOP")
+    assert service.until_failed(after)["UNIT_RESULT"] == "watchdog"
+    restarted(host, service, after, pid)
+
+
+def test_the_watchdog_lets_it_live(host: Host, service: Service) -> None:
+    """A service that works hears nothing of the watchdog, though it is asked often."""
+    service.drop_in("WatchdogSec=1")
+    service.systemctl("restart")
+    service.until_ready()
+    after, pid = host.cursor(), service.pid
+    words = [f"word {number} " * 40 for number in range(400)]
+    service.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", "asa{sv}", "400", *words, "0")
+    assert service.pid == pid
+    assert host.journal(after=after, UNIT_RESULT="watchdog") == []
+
+
+def test_a_killed_service_is_restarted(host: Host, service: Service) -> None:
+    """What was known before a kill is known after it."""
+    after, pid = host.cursor(), service.pid
+    service.systemctl("kill", "--signal=KILL")
+    assert service.until_failed(after)["UNIT_RESULT"] == "signal"
+    restarted(host, service, after, pid)
+
+
+def test_a_bus_that_restarts_is_survived(host: Host, service: Service) -> None:
+    """The service ends when its bus does, saying so, and is back when the bus is."""
+    after, pid = host.cursor(), service.pid
+    host.ask("systemctl", "restart", "dbus.service")
+    host.await_entry(after, OPDBUS_EVENT="bus_lost")
+    assert service.until_failed(after)["UNIT_RESULT"] == "exit-code"
+    restarted(host, service, after, pid)
+
+
+def test_a_second_instance_is_refused(host: Host, service: Service) -> None:
+    """A second daemon ends at once and says why; the first goes on."""
+    pid = service.pid
+    second = host.run(
+        *("systemd-run", "--quiet", "--pipe", "--wait", "--uid=op-dbus"),
+        *("--setenv=OP_DBUS_VECTOR_LEVEL=none", "--setenv=OP_DBUS_STATE_DIR=/tmp/second"),
+        *("op-dbus", "daemon", "--bus", "system"),
+    )
+    assert second.returncode == 4, second.stderr
+    assert "org.opdbus" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert service.pid == pid
+    assert service.get("State") == "ready"
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "sentence"),
+    [
+        ({"VECTOR_LEVEL": "huge"}, "2", "medium"),
+        ({"VECTOR_LEVLE": "medium"}, "2", "OP_DBUS_VECTOR_LEVEL"),
+        ({"EXECUTION_PROVIDER": "cuda"}, "3", "cuda"),
+        ({"MODEL_DIR": "/root", "VECTOR_LEVEL": "high"}, "3", "Permission denied"),
+    ],
+)
+def test_what_only_a_person_can_mend_is_not_retried(
+    host: Host, service: Service, settings: dict[str, str], code: str, sentence: str
+) -> None:
+    """A bad setting ends it with 2, a provider or model that is not to be had with 3, for good."""
+    service.systemctl("stop")
+    service.configure(**settings)
+    after = host.cursor()
+    # a start may be over before the model fails
+    host.run("systemctl", "start", UNIT)
+    assert service.until_failed(after)["UNIT_RESULT"] == "exit-code"
+    assert (service.show("SubState"), service.show("NRestarts")) == ("failed", "0")
+    assert service.show("ExecMainStatus") == code
+    told = [entry["MESSAGE"] for entry in host.journal(after=after, _SYSTEMD_UNIT=UNIT)]
+    assert any(sentence in line for line in told), told
+    assert not any("Traceback" in line for line in told)
+
+
+def test_an_unreadable_state_file_changes_nothing(host: Host, service: Service) -> None:
+    """A state file that the service may not read leaves what was read, and is told of."""
+    after = host.cursor()
+    host.ask("chmod", "000", "/etc/op-dbus/state.json")
+    service.systemctl("kill", "--kill-whom=main", "--signal=HUP")
+    entry = host.await_entry(after, OPDBUS_EVENT="state_file_refused")
+    assert "Permission denied" in entry["MESSAGE"]
+    assert service.get("Count", STATE) == len(UNITS)
+    assert "/etc/op-dbus/state.json" in service.get("LastError", STATE)
+    assert service.get("State") == "degraded"
+    service.declare(UNITS)
+    service.until_ready()
+    assert service.get("LastError", STATE) == ""
+
+
+def test_a_full_disk_is_survived(host: Host, service: Service) -> None:
+    """With no room left it goes on answering, and says what is missing; with room, it goes on."""
+    service.systemctl("stop")
+    service.configure(VECTOR_LEVEL="none")
+    host.ask("mount", "-t", "tmpfs", "-o", "size=2M,mode=0777", "tmpfs", STORE)
+    try:
+        service.systemctl("start")
+        host.ask("sh", "-c", f"head -c 8M /dev/zero >{STORE}/filler || true")
+
+        refused = host.run("busctl", "call", "org.opdbus", STATE_PATH, STATE, *_noted("x" * 60000))
+        assert refused.returncode != 0
+        assert service.get("Count", STATE) == len(UNITS)
+        (hits,) = service.call(STATE_PATH, f"{STATE}.Search", *LEXICAL)
+        assert hits
+        host.ask("rm", f"{STORE}/filler")
+        service.call(STATE_PATH, f"{STATE}.Publish", *_noted("x")[1:])
+        assert service.get("Count", STATE) == len(UNITS) + 1
+    finally:
+        service.systemctl("stop")
+        host.ask("umount", STORE)
+
+
+def test_a_read_only_store_is_told_of(host: Host, service: Service) -> None:
+    """A store that cannot be written ends nothing that can still be done."""
+    service.systemctl("stop")
+    service.configure(VECTOR_LEVEL="none")
+    host.ask("mount", "-t", "tmpfs", "-o", "mode=0777", "tmpfs", STORE)
+    try:
+        service.systemctl("start")
+        service.call(STATE_PATH, f"{STATE}.Publish", *_noted("x")[1:])
+        service.systemctl("stop")
+        host.ask("mount", "-o", "remount,ro", STORE)
+        host.run("systemctl", "start", UNIT)
+        log = json.dumps([entry["MESSAGE"] for entry in host.journal(_SYSTEMD_UNIT=UNIT)][-20:])
+        assert STORE in log, log
+        assert "Traceback" not in log, log
+    finally:
+        host.run("systemctl", "stop", UNIT)
+        host.ask("umount", STORE)
+
+
+def _noted(text: str) -> list[str]:
+    """Give busctl's words for publishing a disk with a note."""
+    what = ["1", "host", "disk", "sda", "1", "note", "s", text]
+    return ["Publish", "sa(sssa{sv})a{sv}", "test", *what, "0"]

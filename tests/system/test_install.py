@@ -1,0 +1,77 @@
+"""`make install` and `make uninstall` on a booted host, as an administrator runs them."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from booting import booted
+from host import PROGRAM, Host
+from installing import ROOT, SOURCES
+from service import SETTINGS, STATE, STORE, UNITS, Service
+
+COMMAND = "/usr/local/bin/op-dbus"
+CHECKOUT = "/usr/src/op-dbus"
+
+
+@pytest.fixture(scope="module")
+def bare(layer: Path) -> Iterator[Host]:
+    """Boot a host that has the program, which pip made, and nothing else of op-dbus yet."""
+    with booted("dbus", layer) as host:
+        for path in _put(layer):
+            if path != COMMAND:
+                host.path(path).unlink()
+        host.ask("userdel", "op-dbus")
+        host.ask("systemctl", "daemon-reload")
+        for name in (*SOURCES, ".ci", "README.md", "LICENSE"):
+            to = host.path(f"{CHECKOUT}/{name}")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, to)
+        yield host
+
+
+def _put(layer: Path) -> list[str]:
+    """Give the paths of all files but those of the program."""
+    files = (f"/{path.relative_to(layer)}" for path in layer.rglob("*") if not path.is_dir())
+    return [path for path in files if not path.startswith(f"{PROGRAM}/")]
+
+
+def _make(host: Host, *words: str) -> str:
+    return host.ask("make", "-C", CHECKOUT, *words)
+
+
+def test_install_brings_a_service_to_life(bare: Host, layer: Path) -> None:
+    """After `make install` the user, the files and the bus's policy are there: it can start."""
+    _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
+    assert [path for path in _put(layer) if not bare.path(path).exists()] == []
+    assert bare.ask("id", "--name", "--user", "op-dbus") == "op-dbus"
+    service = Service(bare)
+    bare.write(SETTINGS, "OP_DBUS_VECTOR_LEVEL=none\n")
+    service.declare(UNITS)
+    service.systemctl("enable", "--now")
+    with bare.monitor() as heard:
+        heard.until(lambda: service.get("Count", STATE) == len(UNITS))
+    assert "3" in bare.ask("op-dbus", "status")
+
+
+def test_an_installed_service_is_updated(bare: Host) -> None:
+    """A second `make install` keeps the administrator's settings and restarts what runs."""
+    service = Service(bare)
+    pid = service.pid
+    _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
+    assert bare.path(SETTINGS).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
+    assert service.pid not in ("0", pid)
+
+
+def test_uninstall_leaves_state_and_settings(bare: Host, layer: Path) -> None:
+    """After `make uninstall` nothing runs, and nothing is left but state and configuration."""
+    _make(bare, "uninstall", "PREFIX=/usr/local")
+    left = [path for path in _put(layer) if bare.path(path).exists()]
+    # this machine may have op-dbus itself
+    assert [path for path in left if not Path(path).exists()] == [SETTINGS]
+    assert bare.path(f"{STORE}/memory.db").exists()
+    if not Path(PROGRAM).exists():
+        assert not bare.path(PROGRAM).exists()
+    assert bare.run("pgrep", "--uid", "op-dbus").stdout == ""
+    assert "org.opdbus" not in bare.ask("busctl", "list")
