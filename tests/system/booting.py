@@ -21,7 +21,7 @@ from host import Host
 BOOT_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _GROUPS = Path("/sys/fs/cgroup")
-_PREFIX = "op-dbus-tests-"
+PREFIX = "op-dbus-tests-"
 _BOOT = Path(__file__).with_name("boot.sh")
 # cpuset is left out: its groups are born without processors, and systemd does not use it
 _HIERARCHIES = "cpu cpuacct memory devices pids blkio freezer systemd unified".split()
@@ -44,7 +44,7 @@ def why_not() -> str:
             return f"there is no {program}: `apt install systemd util-linux dbus-broker`"
     if not _own_groups():
         return f"no control group below {_GROUPS} can be written"
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
         command = [*_UNSHARE, "sh", "-c", _PROBE, "sh", folder]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     if done.returncode:
@@ -61,8 +61,8 @@ def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
     """
     sweep()
     with (
-        tempfile.TemporaryDirectory(prefix=_PREFIX) as name,
-        _grouped(f"{Path(name).name}-{os.getpid()}") as groups,
+        tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as name,
+        _grouped(Path(name).name) as own,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as news,
     ):
         folder = Path(name)
@@ -70,7 +70,7 @@ def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
             (folder / part).mkdir()
         news.bind(str(folder / "host" / "notify"))
         news.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        process = _start(groups, [str(_BOOT), name, bus, str(layer or "")], folder / "console")
+        process = _start(own, [str(_BOOT), name, bus, str(layer or "")], folder / "console")
         init = 0
         try:
             init = _booted(news, process, folder / "console")
@@ -80,11 +80,24 @@ def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
 
 
 def sweep() -> None:
-    """Remove the control groups of test runs that were killed."""
-    for parent in _own_groups():
-        for group in parent.glob(f"{_PREFIX}*"):
-            if not Path("/proc", group.name.rsplit("-", 1)[1]).exists():
-                _remove(group)
+    """Remove the folders and control groups of test runs that were killed."""
+    for group in groups(PREFIX):
+        if _is_left(group):
+            _remove(group)
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if _is_left(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def groups(prefix: str) -> list[Path]:
+    """Give the control groups whose names begin so."""
+    return [group for parent in _own_groups() for group in parent.glob(f"{prefix}*")]
+
+
+def _is_left(path: Path) -> bool:
+    """Tell whether the test run that made this is over."""
+    pid = path.name.removeprefix(PREFIX).split("-")[0]
+    return pid.isdecimal() and not Path("/proc", pid).exists()
 
 
 def _own_groups() -> list[Path]:
@@ -104,13 +117,13 @@ def _own_groups() -> list[Path]:
 @contextmanager
 def _grouped(name: str) -> Iterator[list[Path]]:
     """Make a control group of this name in each hierarchy."""
-    groups = [parent / name for parent in _own_groups()]
+    made = [parent / name for parent in _own_groups()]
     try:
-        for group in groups:
+        for group in made:
             group.mkdir()
-        yield groups
+        yield made
     finally:
-        for group in groups:
+        for group in made:
             _remove(group)
 
 
@@ -122,8 +135,8 @@ def _remove(group: Path) -> None:
             Path(folder).rmdir()
 
 
-def _start(groups: list[Path], command: list[str], console: Path) -> subprocess.Popen[bytes]:
-    procs = " ".join(shlex.quote(str(group / "cgroup.procs")) for group in groups)
+def _start(own: list[Path], command: list[str], console: Path) -> subprocess.Popen[bytes]:
+    procs = " ".join(shlex.quote(str(group / "cgroup.procs")) for group in own)
     enter = f'for group in {procs}; do echo $$ >"$group" || exit; done; exec "$@"'
     with console.open("wb") as log:
         return subprocess.Popen(
