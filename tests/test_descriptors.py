@@ -18,7 +18,7 @@ from opdbus.bus.descriptors import Descriptor
 from opdbus.bus.dispatch import Dispatcher, Node
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
-from opdbus.bus.library import Message, MessageType
+from opdbus.bus.library import Message, MessageFlag, MessageType
 from opdbus.bus.load import Load
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
@@ -171,7 +171,7 @@ async def _sixteen(service: Service, file: int) -> object:
 async def _no_reply_wanted(service: Service, file: int) -> object:
     quiet = Message(destination=service.connection.name, path="/it", interface=names.VECTORIZER,
                     member="VectorizeBulk", signature=OPTIONS, body=[0, {}], unix_fds=[file],
-                    flags=1)  # fmt: skip
+                    flags=MessageFlag.NO_REPLY_EXPECTED)  # fmt: skip
     service.client._send(quiet, copies([file]))
     return await service.raw("", [], [], interface="org.freedesktop.DBus.Peer", member="Ping")
 

@@ -280,22 +280,26 @@ def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
 
 
 def test_no_reply_where_none_is_expected(bus_address: str) -> None:
-    """Do the work of a call that wants no reply, and send none, not even an error."""
+    """Do what a call that wants no reply changes, and send none, not even an error."""
     done = asyncio.Event()
     sent: list[str] = []
+    begun: list[str] = []
 
-    async def search(query: str, *_: Any) -> Any:
-        if query == "quiet":
+    async def publish(source: str, *_: Any) -> Any:
+        begun.append(source)
+        if source == "quiet":
             done.set()
             raise NoModel("nobody hears this")
         return []
+
+    async def search(*_: Any) -> Any:
+        raise AssertionError("nobody hears what this finds")
 
     async def ask(service: Service) -> None:
         take, send = service.dispatcher.take, service.connection._send
 
         def quietly(call: Any) -> None:
-            quiet = call.body[0] == "quiet"
-            take(replace(call, wants_reply=False) if quiet else call)
+            take(replace(call, wants_reply=call.body[0] != "quiet"))
 
         def count(message: Any, copies: Any = ()) -> int:
             if message.reply_serial:
@@ -304,12 +308,18 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
 
         service.connection.on_call = quietly
         service.connection._send = count  # type: ignore[method-assign] -- counts what is sent
-        waiting = asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {}))
+        arguments = "sa(sssa{sv})a{sv}", "quiet", [], {}
+        waiting = [
+            asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {})),
+            asyncio.ensure_future(service.call("Publish", *arguments)),
+        ]
         await done.wait()
-        await service.call("Search", "sua{sv}", "loud", 1, {})
-        waiting.cancel()
+        await service.call("Publish", arguments[0], "loud", [], {})
+        for call in waiting:
+            call.cancel()
 
-    run(bus_address, Face(search=search), ask)
+    run(bus_address, Face(publish=publish, search=search), ask)
+    assert begun == ["quiet", "loud"]
     assert sent == ["reply"]
 
 

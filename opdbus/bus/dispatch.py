@@ -114,6 +114,9 @@ class Dispatcher:
         try:
             if self._stopping:
                 raise ShuttingDown
+            if standard.is_for_nothing(call):
+                call.close()
+                return
             ticket = self._load.enter(call)
         except OpDbusError as error:
             self._refuse(call, error)
@@ -166,7 +169,7 @@ class Dispatcher:
                 )
                 caller.set(Caller(call.sender, who.uid))
                 in_a_crowd.set(turn.is_crowded)
-                await self._reply(call, await self._perform(call, turn))
+                await self._reply(call, await self._perform(call, turn), turn)
         except OpDbusError as error:
             self._refuse(call, error)
         except Exception:  # whatever it was, the caller gets an answer, and no traceback
@@ -177,10 +180,12 @@ class Dispatcher:
                 call, Internal(f"an internal error: the log of op-dbus says more under id {fault}")
             )
 
-    async def _reply(self, call: Call, result: _Result) -> None:
+    async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
         signature, values, is_large = result
         size = require_reply(values, is_large=is_large)
         if call.wants_reply:
+            # nobody else waits until this caller reads
+            turn.give_up()
             await self._replies.admit(call.sender, caller.get().uid, size)
             self._replies.sent(call.sender, self._connection.reply(call, signature, values))
 

@@ -105,6 +105,11 @@ def actions_there(call: Call, node: Node) -> set[str]:
     return {p.action for p in properties if p and p.is_writable}
 
 
+def is_for_nothing(call: Call) -> bool:
+    """Tell whether a call whose answer nobody wants would change nothing either."""
+    return not call.wants_reply and actions(call) <= {contract.READ}
+
+
 def peer(call: Call) -> tuple[str, Sequence[Plain]]:
     """Answer Ping and GetMachineId, at any path."""
     if call.member == "Ping":

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 QUEUE_LIMIT: Final = 65536
 # One may be busy with a very long text while the other serves.
 _TOKENIZER_THREADS: Final = 2
+# So few characters are tokenized sooner than a thread has its turn, behind those of long texts.
+_SOON: Final = 1024
 # Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, for every use that
 # this program has; those of int8 are not, and never mix with them.
 _CLASS: Final = {"int8": "int8"}
@@ -79,7 +81,12 @@ class Embedder:
         return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))
 
     async def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize on a thread, off the event loop; raises ShuttingDown."""
+        """Tokenize on a thread, off the event loop, unless that takes no time.
+
+        Raises ShuttingDown.
+        """
+        if not self._closed and sum(map(len, texts)) <= _SOON:
+            return self._tokenizer.encode(texts)
         return await self._on_thread(self._tokenizer.encode, texts)
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
