@@ -68,9 +68,9 @@ def from_wire(value: Plain) -> Plain:
 
 
 def to_wire(signature: str, value: Plain) -> Plain:
-    """Put variants into a value where its signature has them."""
+    """Put variants into a value where its signature has them, and make its structs lists."""
     if "v" not in signature:
-        return value
+        return _lists(value) if "(" in signature else value
     if signature == "v":
         return variant(value)
     if signature.startswith("a{"):
@@ -80,6 +80,13 @@ def to_wire(signature: str, value: Plain) -> Plain:
         return [to_wire(signature[1:], item) for item in value]
     types = split(signature[1:-1])
     return [to_wire(s, item) for s, item in zip(types, value, strict=True)]
+
+
+def _lists(value: Plain) -> Plain:
+    """Make lists of tuples: dbus-next takes no others for structs."""
+    if isinstance(value, list | tuple):
+        return [_lists(item) for item in value]
+    return value
 
 
 def variant(value: Plain) -> Variant:
