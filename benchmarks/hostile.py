@@ -1,9 +1,11 @@
 """What hostile clients do to a friend's searches, and to the daemon's memory and open files.
 
 Starts a private bus with the limits of a system bus, and the daemon with the real model and
-thousands of objects. Prints a table; writes JSON only when asked. Ends with 1 where the friend's
-99th percentile rose five times or more, more than 15% of memory stayed, a file stayed open, or the
-daemon was not well.
+thousands of objects. Prints a table; writes JSON only when asked. `the bus` is the 99th percentile
+of what the bus daemon took for calls to itself while attacked: a second for a message of millions
+of variants, which no service behind it can give back. Ends with 1 where the friend's 99th
+percentile without that rose five times or more, more than 15% of memory stayed, a file stayed
+open, or the daemon was not well.
 """
 
 from __future__ import annotations
@@ -25,9 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from attacks.clients import ATTACKS
 from attacks.scene import Attacker, Seen, attack
 from fuzz.health import memory_mib
-from fuzz.serving import serving
-from fuzz.wire import Wire
-from running import STATE_PATH, Running
+from fuzz.serving import serving, wait_until_vectorized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +38,6 @@ USERS = (1, 2, 3, 5)
 GROUP = 54321
 CROWD = "200 connections"
 _ALONE = "OP_DBUS_HOSTILE_ALONE"
-
-
-def wait_until_vectorized(daemon: Running) -> None:
-    """Wait until every object has its vector."""
-    with Wire(daemon.bus) as wire:
-        wire.subscribe("type='signal',sender='org.opdbus',member='Vectorized'")
-        get = "org.freedesktop.DBus.Properties.Get"
-        while wire.call(STATE_PATH, get, "ss", "org.opdbus.State1", "Pending").body()[0].value:
-            wire.receive()
 
 
 def with_a_group() -> None:
@@ -82,15 +73,15 @@ def line(seen: Seen) -> str:
     before, peak, after = seen.memory
     return (
         f"{seen.name:36}{seen.quiet.p50:8.1f}{seen.quiet.p99:8.1f}{seen.attacked.p50:9.1f}"
-        f"{seen.attacked.p99:9.1f}{seen.attacked.worst:9.1f}{seen.ratio:7.1f}"
+        f"{seen.attacked.p99:9.1f}{seen.attacked.worst:9.1f}{seen.attacked.bus:9.1f}{seen.ratio:7.1f}"
         f"{before:8.0f}{peak:7.0f}{after:7.0f}{seen.growth:+7.0%}"
         f"{seen.files[0]:6}{seen.files[1]:4}  {'; '.join(failures(seen)) or 'ok'}"
     )
 
 
 HEAD = (
-    f"{'attack':36}{'quiet ms':>8}{'p99':>8}{'attacked':>9}{'p99':>9}{'worst':>9}{'ratio':>7}"
-    f"{'MiB':>8}{'peak':>7}{'after':>7}{'':7}{'files':>6}{'':4}"
+    f"{'attack':36}{'quiet ms':>8}{'p99':>8}{'attacked':>9}{'p99':>9}{'worst':>9}{'the bus':>9}"
+    f"{'ratio':>7}{'MiB':>8}{'peak':>7}{'after':>7}{'':7}{'files':>6}{'':4}"
 )
 
 
@@ -99,8 +90,8 @@ def failures(seen: Seen) -> list[str]:
     found = list(seen.faults)
     if seen.attacked.errors:
         found.append(f"the friend was told {seen.attacked.errors}")
-    if seen.ratio >= MOST_RATIO:
-        found.append(f"p99 x {seen.ratio}")
+    if seen.own_ratio >= MOST_RATIO:
+        found.append(f"p99 x {seen.own_ratio} without the bus")
     if seen.growth > MOST_GROWTH:
         found.append(f"memory {seen.growth:+.0%}")
     if seen.files[1] > seen.files[0]:

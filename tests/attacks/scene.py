@@ -17,7 +17,7 @@ from fuzz.health import Health, memory_mib, open_files, settled_files
 from running import Running
 
 TESTS = Path(__file__).parent.parent
-# How long after an attack the daemon has time to give memory and files back.
+# How long after an attack the daemon has time to answer, and to give files and memory back.
 SETTLE_SECONDS = 20.0
 # While the attack begins nothing is measured.
 _LEAD_SECONDS = 1.0
@@ -33,23 +33,27 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of the friend's searches."""
+    """Milliseconds of the friend's searches, and the 99th percentile of the bus daemon's own."""
 
     count: int
     p50: float
     p99: float
     worst: float
+    bus: float
     errors: dict[str, int]
 
     @classmethod
-    def of(cls, seconds: Sequence[float], errors: dict[str, int]) -> "Times":
+    def of(cls, search: Sequence[float], bus: Sequence[float], errors: dict[str, int]) -> "Times":
         """Sum up."""
-        cuts = statistics.quantiles([*seconds, max(seconds)], n=100, method="inclusive")
-        return cls(
-            len(seconds),
-            *(round(value * 1000, 2) for value in (cuts[49], cuts[98], max(seconds))),
-            errors,
-        )
+        shown = _percentile(search, 50), _percentile(search, 99), max(search) * 1000
+        rounded = [round(value, 2) for value in (*shown, _percentile(bus, 99))]
+        return cls(len(search), *rounded, errors)
+
+
+def _percentile(seconds: Sequence[float], number: int) -> float:
+    """Give a percentile in milliseconds."""
+    cuts = statistics.quantiles([*seconds, max(seconds)], n=100, method="inclusive")
+    return cuts[number - 1] * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,23 @@ class Seen:
         return round(self.attacked.p99 / self.quiet.p99, 2)
 
     @property
+    def own_ratio(self) -> float:
+        """The same without what the bus daemon took for a call to itself, meanwhile."""
+        return round(max(0.0, self.attacked.p99 - self.attacked.bus) / self.quiet.p99, 2)
+
+    @property
     def growth(self) -> float:
         """How much memory did not come back, as a share."""
         return round(self.memory[2] / self.memory[0] - 1, 3)
 
     def report(self) -> dict[str, Any]:
         """Give all of it as JSON has it."""
-        return {**asdict(self), "ratio": self.ratio, "growth": self.growth}
+        return {
+            **asdict(self),
+            "ratio": self.ratio,
+            "own_ratio": self.own_ratio,
+            "growth": self.growth,
+        }
 
 
 def befriend(address: str, seconds: float) -> subprocess.Popen[str]:
@@ -87,11 +101,17 @@ def times_of(friend: subprocess.Popen[str], seconds: float) -> Times:
     """Wait for what a friend saw; it may be kept waiting by the attack, but not for ever."""
     output, errors = friend.communicate(timeout=seconds + 120)
     if friend.returncode:
-        return Times(0, 0.0, float("inf"), float("inf"), {errors.strip().splitlines()[-1]: 1})
-    return Times.of(*json.loads(output))
+        return Times(0, 0.0, float("inf"), float("inf"), 0.0, {errors.strip().splitlines()[-1]: 1})
+    return Times.of(**json.loads(output))
 
 
-def attack(daemon: Running, name: str, attackers: Sequence[Attacker], seconds: float) -> Seen:
+def attack(
+    daemon: Running,
+    name: str,
+    attackers: Sequence[Attacker],
+    seconds: float,
+    settle: float = SETTLE_SECONDS,
+) -> Seen:
     """Attack a daemon, and tell what it and its friend saw before, meanwhile and after."""
     health = Health(daemon)
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
@@ -100,7 +120,7 @@ def attack(daemon: Running, name: str, attackers: Sequence[Attacker], seconds: f
         time.sleep(_LEAD_SECONDS)  # the attack must be on
         attacked = times_of(befriend(daemon.bus, seconds), seconds)
     faults = health.faults(SETTLE_SECONDS)
-    after = _settled_memory(daemon.pid, memory * 1.05)
+    after = _settled_memory(daemon.pid, memory * 1.05, settle)
     files_after = settled_files(daemon.pid, files)
     health.close()
     return Seen(
@@ -157,9 +177,9 @@ def _peak(pid: int) -> Iterator[list[float]]:
         thread.join()
 
 
-def _settled_memory(pid: int, wanted: float) -> float:
+def _settled_memory(pid: int, wanted: float, seconds: float) -> float:
     """Give the memory once it is as small as wanted, or the time is over."""
-    end = time.monotonic() + SETTLE_SECONDS
+    end = time.monotonic() + seconds
     while (found := memory_mib(pid)) > wanted and time.monotonic() < end:
         time.sleep(0.1)  # no event tells of another process's memory
     return found

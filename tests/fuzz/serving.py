@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from running import Bus, Running
+from running import STATE, STATE_PATH, Bus, Running
 from tiny import write_tiny_model
+
+from fuzz.wire import Wire
 
 EXAMPLE = Path(__file__).parents[2] / "state.example.json"
 
@@ -26,3 +28,12 @@ def serving(
             yield daemon
     finally:
         bus.kill()
+
+
+def wait_until_vectorized(daemon: Running) -> None:
+    """Wait until a daemon that has read its state file has a vector of every object."""
+    with Wire(daemon.bus) as wire:
+        wire.subscribe("type='signal',sender='org.opdbus',member='Vectorized'")
+        get = "org.freedesktop.DBus.Properties.Get"
+        while wire.call(STATE_PATH, get, "ss", STATE, "Pending").body()[0].value:
+            wire.receive()

@@ -1,0 +1,109 @@
+"""Hostile clients do not stop a friendly one; memory and open files come back; nothing is lost.
+
+Bounds are for a busy machine with two cores; `benchmarks/hostile.py` measures.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attacks.scene import Attacker, attack
+from fuzz.marshal import MEMBER
+from fuzz.serving import wait_until_vectorized
+from fuzz.wire import Wire
+from running import STATE, STATE_PATH, Bus, Running, state_file
+
+OBJECTS = 1500
+OURSELVES = [Attacker()]
+# users that every system has; those of the system's group are measured by the benchmark
+STRANGERS = [Attacker(uid) for uid in (1, 2, 3, 5)] if os.geteuid() == 0 else OURSELVES
+PUBLISH = f"{STATE}.Publish"
+# As many as a socket takes while nobody reads it.
+PUBLISHED_AT_ONCE, PUBLISHERS = 20, 4
+PAUSE_SECONDS = 5.0
+
+
+@pytest.fixture
+def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Iterator[Running]:
+    """Run a daemon with many objects, all of them vectorized."""
+    units = {f"u{n}.service": f"mail server {n} for the office" for n in range(OBJECTS)}
+    file = state_file(tmp_path / "state.json", units)
+    with daemons(STATE_FILE=file, LOG_LEVEL="info") as running:
+        running.wait_for_log("model proven")
+        running.wait_for_log("state file read")
+        wait_until_vectorized(running)
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("name", "attackers"),
+    [
+        ("32 slow readers of lists", OURSELVES),
+        ("32 slow readers of vectors", OURSELVES),
+        ("flood of 10,000", OURSELVES),
+        ("flood of 10,000, no replies", OURSELVES),
+        ("200 connections", STRANGERS),
+        ("32 MiB array", OURSELVES),
+        ("vanishing", OURSELVES),
+    ],
+)
+def test_friend_is_served_while_others_attack(
+    daemon: Running, name: str, attackers: list[Attacker]
+) -> None:
+    """While others attack, searches are answered soon, and afterwards nothing of them is left."""
+    seen = attack(daemon, name, attackers, 1.5, settle=2.0)
+    assert not seen.faults
+    assert not seen.attacked.errors
+    assert seen.attacked.p99 - seen.attacked.bus < max(5 * seen.quiet.p99, 300), seen.report()
+    assert seen.memory[2] < seen.memory[0] * 1.15 + 30, seen.report()
+    assert seen.files[1] <= seen.files[0]
+
+
+def test_bus_that_pauses_under_load_loses_nothing(daemons: Callable[..., Running]) -> None:
+    """A bus that stands still for seconds under load delays calls and signals, and loses none."""
+    bus = Bus()
+    with daemons(bus=bus.address, LOG_LEVEL="info") as daemon:
+        daemon.wait_for_log("state file read")
+        watcher = Wire(bus.address)
+        watcher.subscribe("type='signal',sender='org.opdbus',member='Changed'")
+        owner = watcher.ask_bus("GetNameOwner", "s", "org.opdbus").body()
+        wires = [Wire(bus.address) for _ in range(PUBLISHERS)]
+        calls = [_publish(wires, "before")]
+        os.kill(bus.pid, signal.SIGSTOP)
+        calls.append(_publish(wires, "meanwhile"))
+        time.sleep(PAUSE_SECONDS)  # the pause is what is tested
+        os.kill(bus.pid, signal.SIGCONT)
+        answers = [wire.answer(serial) for sent in calls for wire, serial in sent]
+        assert [answer.error for answer in answers] == [""] * len(answers)
+        paths = {path for answer in answers for path in answer.body()[0]}
+        assert len(paths) == 2 * PUBLISHERS * PUBLISHED_AT_ONCE
+        assert _told(watcher, paths) == sorted(_told(watcher, paths))
+        assert watcher.ask_bus("GetNameOwner", "s", "org.opdbus").body() == owner
+        for wire in (watcher, *wires):
+            wire.socket.close()
+        assert daemon.stop() == 0
+    bus.kill()
+
+
+def _publish(wires: list[Wire], name: str) -> list[tuple[Wire, int]]:
+    """Send many calls on every connection, and wait for none."""
+    return [
+        (wire, wire.start(STATE_PATH, PUBLISH, "sa(sssa{sv})a{sv}", "load", [thing], {}))
+        for number, wire in enumerate(wires)
+        for thing in (("p", name, f"n{number}-{n}", {}) for n in range(PUBLISHED_AT_ONCE))
+    ]
+
+
+def _told(watcher: Wire, paths: set[str]) -> list[int]:
+    """Give the generations of signals in the order in which they came, once all paths are told."""
+    told: set[str] = set()
+    while True:
+        changed = [m for m in watcher.signals if m.fields[MEMBER] == "Changed"]
+        bodies = [message.body() for message in changed]
+        told = {path for _, changes in bodies for path, _ in changes}
+        if paths <= told:
+            return [generation for generation, _ in bodies]
+        watcher.signals.append(watcher.receive())
