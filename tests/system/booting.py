@@ -28,6 +28,11 @@ _HIERARCHIES = "cpu cpuacct memory devices pids blkio freezer systemd unified".s
 _NAMESPACES = "--pid --mount --uts --ipc --net --cgroup".split()
 # with the death signal, all of it ends with us, however we end
 _UNSHARE = ["setpriv", "--pdeathsig=KILL", "unshare", "--fork", "--kill-child", *_NAMESPACES]
+_PROGRAMS = (
+    *("systemctl", "systemd-id128", "dbus-daemon", "dbus-broker", "/usr/lib/polkit-1/polkitd"),
+    *("unshare", "nsenter", "setpriv", "pivot_root", "useradd", "pgrep"),
+)
+_PACKAGES = "dbus-daemon dbus-broker polkitd util-linux passwd procps"
 _PROBE = """
 mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root" &&
 mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root" &&
@@ -39,9 +44,8 @@ def why_not() -> str:
     """Say why no systemd can be booted here; empty if it can."""
     if os.geteuid() != 0:
         return "booting systemd in namespaces needs root"
-    for program in ("unshare", "nsenter", "pivot_root", "setpriv", "systemd-id128", "dbus-broker"):
-        if not shutil.which(program):
-            return f"there is no {program}: `apt install systemd util-linux dbus-broker`"
+    if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
+        return f"there is no {', '.join(missing)}: `apt install systemd {_PACKAGES}`"
     if not _own_groups():
         return f"no control group below {_GROUPS} can be written"
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:

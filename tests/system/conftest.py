@@ -1,6 +1,6 @@
 """What the tests on a booted host share: an installed tree, a host for each message bus."""
 
-import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from booting import booted, why_not
 from host import Host
 from installing import installed
-from service import Service
+from service import STORE, Service
 
 HERE = Path(__file__).parent
 
@@ -24,27 +24,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def layer(pytestconfig: pytest.Config) -> Iterator[Path]:
+def layer(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give the tree that `make install` makes; skips where no host can be booted to use it."""
     if reason := why_not():
         pytest.skip(reason)
-    if given := os.environ.get("OP_DBUS_TEST_LAYER"):
-        yield Path(given)
-        return
-    with installed(pytestconfig.cache.mkdir("system")) as tree:
+    cache = pytestconfig.cache
+    with installed(cache.mkdir("system") if cache else tmp_path_factory.mktemp("system")) as tree:
         yield tree
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder for what the first host's service builds, so that the second's need not."""
+    return tmp_path_factory.mktemp("built")
+
+
 @pytest.fixture(scope="session", params=["dbus", "dbus-broker"])
-def host(request: pytest.FixtureRequest, layer: Path) -> Iterator[Host]:
+def host(request: pytest.FixtureRequest, layer: Path, built: Path) -> Iterator[Host]:
     """Boot a host on which op-dbus is installed, with each of the two message buses."""
     with booted(request.param, layer) as host:
+        shutil.copytree(built, host.path(STORE), dirs_exist_ok=True)
         # what `make install` does where systemd runs already, and a boot does not
         host.ask("journalctl", "--update-catalog")
         for user in ("member", "outsider"):
             host.ask("useradd", "--no-create-home", user)
         host.ask("usermod", "--append", "--groups", "op-dbus", "member")
         yield host
+        for folder in ("graphs", "gates"):
+            if host.path(f"{STORE}/{folder}").exists():
+                shutil.copytree(host.path(f"{STORE}/{folder}"), built / folder, dirs_exist_ok=True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from booting import booted
 from host import PROGRAM, Host
 from installing import ROOT, SOURCES
-from service import SETTINGS, STATE, STORE, UNITS, Service
+from service import SETTINGS, STATE, STORE, UNIT, UNITS, Service
 
 COMMAND = "/usr/local/bin/op-dbus"
 CHECKOUT = "/usr/src/op-dbus"
@@ -53,6 +53,14 @@ def test_install_brings_a_service_to_life(bare: Host, layer: Path) -> None:
     with bare.monitor() as heard:
         heard.until(lambda: service.get("Count", STATE) == len(UNITS))
     assert "3" in bare.ask("op-dbus", "status")
+
+
+def test_systemd_has_nothing_to_say_of_the_unit(bare: Host) -> None:
+    """The installed unit has no mistake, and is exposed to next to nothing."""
+    done = bare.run("systemd-analyze", "verify", UNIT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # in tenths
+    bare.ask("systemd-analyze", "security", "--offline=true", "--threshold=12", UNIT)
 
 
 def test_an_installed_service_is_updated(bare: Host) -> None:
