@@ -33,7 +33,7 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of the friend's searches, and the 99th percentile of the bus daemon's own."""
+    """Milliseconds of a friend's calls, and the 99th percentile of the bus daemon's own."""
 
     count: int
     p50: float
@@ -41,13 +41,18 @@ class Times:
     worst: float
     bus: float
     errors: dict[str, int]
+    lost: int
 
     @classmethod
-    def of(cls, search: Sequence[float], bus: Sequence[float], errors: dict[str, int]) -> "Times":
+    def of(
+        cls, times: Sequence[float], bus: Sequence[float], errors: dict[str, int], lost: int
+    ) -> "Times":
         """Sum up."""
-        shown = _percentile(search, 50), _percentile(search, 99), max(search) * 1000
+        if not times:
+            return cls(0, float("inf"), float("inf"), float("inf"), 0.0, errors, lost)
+        shown = _percentile(times, 50), _percentile(times, 99), max(times) * 1000
         rounded = [round(value, 2) for value in (*shown, _percentile(bus, 99))]
-        return cls(len(search), *rounded, errors)
+        return cls(len(times), *rounded, errors, lost)
 
 
 def _percentile(seconds: Sequence[float], number: int) -> float:
@@ -92,16 +97,16 @@ class Seen:
         }
 
 
-def befriend(address: str, seconds: float) -> subprocess.Popen[str]:
+def befriend(address: str, seconds: float, kind: str = "search") -> subprocess.Popen[str]:
     """Start a friendly client."""
-    return _python("attacks.friend", address, str(seconds))
+    return _python("attacks.friend", address, str(seconds), kind)
 
 
 def times_of(friend: subprocess.Popen[str], seconds: float) -> Times:
     """Wait for what a friend saw; it may be kept waiting by the attack, but not for ever."""
     output, errors = friend.communicate(timeout=seconds + 120)
     if friend.returncode:
-        return Times(0, 0.0, float("inf"), float("inf"), 0.0, {errors.strip().splitlines()[-1]: 1})
+        return Times.of([], [], {errors.strip().splitlines()[-1]: 1}, 0)
     return Times.of(**json.loads(output))
 
 
@@ -116,7 +121,10 @@ def attack(
     health = Health(daemon)
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
     memory, files = memory_mib(daemon.pid), open_files(daemon.pid)
-    with _peak(daemon.pid) as peak, _attacking(daemon.bus, name, attackers, seconds):
+    with (
+        _peak(daemon.pid) as peak,
+        attacking(daemon.bus, name, attackers, seconds + 2 * _LEAD_SECONDS),
+    ):
         time.sleep(_LEAD_SECONDS)  # the attack must be on
         attacked = times_of(befriend(daemon.bus, seconds), seconds)
     faults = health.faults(SETTLE_SECONDS)
@@ -134,10 +142,9 @@ def attack(
 
 
 @contextmanager
-def _attacking(
-    bus: str, name: str, attackers: Sequence[Attacker], seconds: float
-) -> Iterator[None]:
-    length = str(seconds + 2 * _LEAD_SECONDS)
+def attacking(bus: str, name: str, attackers: Sequence[Attacker], seconds: float) -> Iterator[None]:
+    """Attack as long as the context is open, for so many seconds at most."""
+    length = str(seconds)
     running = [
         _python("attacks.clients", name, bus, length, str(a.uid), str(a.group)) for a in attackers
     ]
