@@ -1,6 +1,6 @@
 """A real systemd, booted in namespaces of its own on this machine's files.
 
-`python tests/system/booting.py dbus-broker bash` boots one and runs a shell inside.
+`PYTHONPATH=tests python -m system.booting dbus-broker bash` boots one and runs a shell inside.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from host import Host
+from system.host import Host
 
 BOOT_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -106,7 +106,7 @@ def _is_left(path: Path) -> bool:
 
 def _own_groups() -> list[Path]:
     """Give our own control group in each hierarchy that systemd can use."""
-    own = {}
+    own: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         own |= {name.removeprefix("name="): path.lstrip("/") for name in names.split(",")}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
-from host import PROGRAM, Host
-from service import NAME, ROOT_PATH, STATE_PATH
+from system.host import PROGRAM, Host
+from system.service import NAME, ROOT_PATH, STATE_PATH
 
 FACES = Path(__file__).parents[2] / "opdbus" / "bus" / "interfaces"
 # one of the service fixture's

@@ -1,17 +1,15 @@
 """What the tests on a booted host share: an installed tree, a host for each message bus."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from booting import booted, why_not
-from host import Host
-from installing import installed
-from service import STORE, Service
+from system.booting import booted, why_not
+from system.host import Host
+from system.installing import installed
+from system.service import STORE, Service
 
 HERE = Path(__file__).parent
 

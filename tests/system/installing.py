@@ -28,6 +28,7 @@ def installed(cache: Path) -> Iterator[Path]:
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not made_of.exists() or made_of.read_text() != wanted:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            made_of.unlink(missing_ok=True)
             shutil.rmtree(tree, ignore_errors=True)
             _make(tree)
             made_of.write_text(wanted)

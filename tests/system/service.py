@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from host import Entry, Host
+from system.host import Entry, Host
 
 UNIT = "op-dbus.service"
 NAME = "org.opdbus"
@@ -103,7 +103,7 @@ class Service:
             heard.until(self._is_ready)
 
     def _is_ready(self) -> bool:
-        return self.get("State") == "ready" and self.get("Pending", STATE) == 0
+        return (self.get("State"), self.get("Pending", STATE)) == ("ready", 0)
 
     def until_failed(self, after: str) -> Entry:
         """Wait until it has ended by a fault, and give what systemd says of that."""

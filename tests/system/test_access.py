@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from calls import MANAGE, Call, every_call, refused
-from host import Host
-from service import NAME, Service
+
+from system.calls import MANAGE, Call, every_call, refused
+from system.host import Host
+from system.service import NAME, Service
 
 CALLS = every_call()
 MANAGING = [call for call in CALLS if call.action == MANAGE]

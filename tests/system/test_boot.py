@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import booting
 import pytest
-from host import PATIENCE_SECONDS, Host
+
+from system import booting
+from system.host import PATIENCE_SECONDS, Host
 
 
 def test_process_one_is_systemd(host: Host) -> None:
@@ -27,8 +28,10 @@ def run() -> Iterator[subprocess.Popen[str]]:
     """Start a test run of its own, which has booted a host."""
     if reason := booting.why_not():
         pytest.skip(reason)
-    command = [sys.executable, booting.__file__, "dbus", "sh", "-c", "echo up; exec sleep infinity"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+    boot = [sys.executable, "-m", booting.__name__, "dbus"]
+    hold = ["sh", "-c", "echo up; exec sleep infinity"]
+    tests = Path(__file__).parents[1]
+    with subprocess.Popen([*boot, *hold], cwd=tests, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout
         assert run.stdout.readline() == "up\n"
         yield run

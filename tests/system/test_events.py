@@ -1,9 +1,8 @@
 """What the journal of a booted host tells of the service, and how it explains it."""
 
-from host import Host
-from service import STATE, UNIT, Service
-
 from opdbus.journal import MESSAGE_IDS
+from system.host import Host
+from system.service import STATE, UNIT, Service
 
 
 def test_events_are_found_by_field(host: Host, service: Service) -> None:

@@ -4,8 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from host import Host
-from service import NAME, ROOT_PATH, STATE, STATE_PATH, STORE, UNIT, UNITS, VECTORIZER, Service
+
+from system.host import Host
+from system.service import (
+    NAME,
+    ROOT_PATH,
+    STATE,
+    STATE_PATH,
+    STORE,
+    UNIT,
+    UNITS,
+    VECTORIZER,
+    Service,
+)
 
 LEXICAL = ["sua{sv}", "web server", "1", "1", "mode", "s", "lexical"]
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from booting import booted
-from host import PROGRAM, Host
-from installing import ROOT, SOURCES
-from service import SETTINGS, STATE, STORE, UNIT, UNITS, Service
+
+from system.booting import booted
+from system.host import PROGRAM, Host
+from system.installing import ROOT, SOURCES
+from system.service import SETTINGS, STATE, STORE, UNIT, UNITS, Service
 
 COMMAND = "/usr/local/bin/op-dbus"
 CHECKOUT = "/usr/src/op-dbus"

@@ -4,8 +4,11 @@ import re
 import time
 
 import pytest
-from host import Host
-from service import (
+
+from opdbus.engine.host import HERE
+from opdbus.engine.providers import PROVIDERS
+from system.host import Host
+from system.service import (
     CHANGES,
     NAME,
     ROOT_PATH,
@@ -17,9 +20,6 @@ from service import (
     VECTORIZER,
     Service,
 )
-
-from opdbus.engine.host import HERE
-from opdbus.engine.providers import PROVIDERS
 
 SYSTEMD = "type='signal',sender='org.freedesktop.systemd1'"
 
