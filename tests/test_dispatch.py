@@ -296,7 +296,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         raise AssertionError("nobody hears what this finds")
 
     async def ask(service: Service) -> None:
-        take, send = service.dispatcher.take, service.connection._send
+        take, write = service.dispatcher.take, service.connection._written
 
         def quietly(call: Any) -> None:
             take(replace(call, wants_reply=call.body[0] != "quiet"))
@@ -304,10 +304,10 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         def count(message: Any, copies: Any = ()) -> int:
             if message.reply_serial:
                 sent.append(message.error_name or "reply")
-            return send(message, copies)
+            return write(message, copies)
 
         service.connection.on_call = quietly
-        service.connection._send = count  # type: ignore[method-assign] -- counts what is sent
+        service.connection._written = count  # type: ignore[method-assign] -- counts what is sent
         arguments = "sa(sssa{sv})a{sv}", "quiet", [], {}
         waiting = [
             asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {})),

@@ -10,7 +10,7 @@ from opdbus.bus.limits import (
     MAX_CALLS_BYTES,
     MAX_TEXTS_OF_A_USER,
 )
-from opdbus.bus.load import Load, Ticket
+from opdbus.bus.load import Load
 from opdbus.errors import LimitsExceeded
 
 
@@ -20,19 +20,22 @@ def call(sender: str = ":1.1", size: int = 200, *, is_whole: bool = True) -> Cal
                 is_whole=is_whole, data=b"")  # fmt: skip
 
 
-def fill(load: Load, sender: str, count: int) -> list[Ticket]:
+def fill(load: Load, sender: str, count: int) -> list[Call]:
     """Let in calls of a connection."""
-    return [load.enter(call(sender)) for _ in range(count)]
+    calls = [call(sender) for _ in range(count)]
+    for one in calls:
+        load.enter(one)
+    return calls
 
 
 def test_a_connection_has_a_limit() -> None:
     """Refuse one more call than a connection may have, let others in, and forget what ended."""
     load = Load()
-    tickets = fill(load, ":1.1", MAX_CALLS["connection"])
+    calls = fill(load, ":1.1", MAX_CALLS["connection"])
     with pytest.raises(LimitsExceeded, match="128 calls of this connection"):
         load.enter(call())
     fill(load, ":1.2", 1)
-    load.leave(tickets.pop())
+    load.leave(calls.pop())
     fill(load, ":1.1", 1)
     with pytest.raises(LimitsExceeded):
         load.enter(call())
@@ -50,8 +53,8 @@ def test_a_user_has_a_limit_over_all_connections() -> None:
         load.enter(call(":1.99"))
     load.identified(":1.100", 1001)
     fill(load, ":1.100", CALLS_ALWAYS_LET_IN + 1)
-    for ticket in first:
-        load.leave(ticket)
+    for one in first:
+        load.leave(one)
     fill(load, ":1.99", CALLS_ALWAYS_LET_IN)
 
 
@@ -99,10 +102,13 @@ def test_texts_have_a_limit_for_each_user() -> None:
 def test_nothing_is_kept_of_those_who_left() -> None:
     """Hold no memory for connections, users or calls that are gone."""
     load = Load()
+    calls = fill(load, ":1.1", 2)
+    # the user becomes known while calls are running
     load.identified(":1.1", 1000)
-    tickets = fill(load, ":1.1", 5)
+    calls += fill(load, ":1.1", 3)
     with load.texts(1000, 5):
-        load.forget(":1.1")
-    for ticket in tickets:
-        load.leave(ticket)
+        pass
+    for one in calls:
+        load.leave(one)
+    load.forget(":1.1")
     assert not any(vars(load).values())

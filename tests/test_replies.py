@@ -34,7 +34,7 @@ class Service:
     async def _answer(self, call: Call) -> None:
         (size,) = call.body
         try:
-            await self.replies.require_reader(call.sender)
+            await self.replies.caught_up(call.sender)
             await self.replies.admit(call.sender, 1000, size)
         except LimitsExceeded as error:
             self.refused.append(call.sender)
@@ -42,8 +42,7 @@ class Service:
                 sent = self.connection.reply_error(call, error.dbus_name, str(error))
                 self.replies.sent(call.sender, sent)
         else:
-            sent = self.connection.reply(call, "ay", [bytes(size)])
-            self.replies.sent(call.sender, sent)
+            self.connection.reply(call, "ay", [bytes(size)])
 
     async def idle(self) -> None:
         """Wait until every call has been answered, or refused."""

@@ -95,6 +95,13 @@ class _Answer(NamedTuple):
     descriptors: Sequence[Descriptor]
 
 
+class Written(NamedTuple):
+    """A message as bytes, and the files that go with it."""
+
+    data: bytes
+    descriptors: Sequence[Descriptor]
+
+
 class RemoteError(Exception):
     """An error reply: its D-Bus name and text."""
 
@@ -224,11 +231,12 @@ class Connection:
         """Receive the signals that match a rule."""
         await self.ask_bus("AddMatch", "s", rule)
 
-    def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> int:
-        """Answer a call with values, and give the answer's bytes.
+    def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
+        """Answer a call with values; raises ValueError or TypeError if they do not fit."""
+        self.send(self.written(call, signature, body))
 
-        Raises ValueError or TypeError if they do not fit.
-        """
+    def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
+        """Give the answer to a call as it will be sent; raises ValueError or TypeError."""
         values, copies = _to_send(signature, body)
         message = Message(
             message_type=MessageType.METHOD_RETURN,
@@ -238,7 +246,11 @@ class Connection:
             body=values,
             unix_fds=_numbers(copies),
         )
-        return self._send(message, copies)
+        return self._written(message, copies)
+
+    def send(self, written: Written) -> None:
+        """Send what was written."""
+        self._transport.send(*written)
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Answer a call with an error, and give the answer's bytes."""
@@ -263,10 +275,13 @@ class Connection:
         self._send(message, copies)
 
     def _send(self, message: Message, copies: Sequence[Descriptor] = ()) -> int:
+        written = self._written(message, copies)
+        self.send(written)
+        return len(written.data)
+
+    def _written(self, message: Message, copies: Sequence[Descriptor]) -> Written:
         message.serial = next(self._serials)
-        data = encode(message)
-        self._transport.send(data, copies)
-        return len(data)
+        return Written(encode(message), copies)
 
     def _receive(self, frame: Frame) -> None:
         header = frames.header(frame.data)

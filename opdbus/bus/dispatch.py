@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opdbus.bus.authorization import Authorizer
     from opdbus.bus.connection import Call, Connection
     from opdbus.bus.contract import Interface, Method
-    from opdbus.bus.load import Load, Ticket
+    from opdbus.bus.load import Load
     from opdbus.bus.turns import Turn
     from opdbus.bus.wire import Plain
 
@@ -117,14 +117,14 @@ class Dispatcher:
             if standard.is_for_nothing(call):
                 call.close()
                 return
-            ticket = self._load.enter(call)
+            self._load.enter(call)
         except OpDbusError as error:
             self._refuse(call, error)
             call.close()
             return
         task = asyncio.create_task(self._answer(call))
         self._running.setdefault(call.sender, set()).add(task)
-        task.add_done_callback(lambda done: self._finished(call, ticket, done))
+        task.add_done_callback(lambda done: self._finished(call, done))
 
     def caller_left(self, sender: str) -> None:
         """Stop working for a connection that is gone."""
@@ -141,8 +141,8 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _finished(self, call: Call, ticket: Ticket, task: asyncio.Task[None]) -> None:
-        self._load.leave(ticket)
+    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+        self._load.leave(call)
         running = self._running[call.sender]
         running.discard(task)
         if not running:
@@ -164,6 +164,10 @@ class Dispatcher:
             who = await self._authorizer.credentials(call.sender)
             self._load.identified(call.sender, who.uid)
             async with self._turns.take(who.uid, call.sender) as turn:
+                while self._replies.is_behind(call.sender):
+                    turn.give_up()
+                    await self._replies.caught_up(call.sender)
+                    await turn.come_up()
                 log.debug(
                     "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
                 )
@@ -182,12 +186,18 @@ class Dispatcher:
 
     async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
         signature, values, is_large = result
-        size = require_reply(values, is_large=is_large)
+        require_reply(values, is_large=is_large)
+        if is_large:
+            # both took and take milliseconds, which others need not wait for at a stretch
+            await asyncio.sleep(0)
         if call.wants_reply:
+            # bytes: the values would take many times their room while they wait
+            written = self._connection.written(call, signature, values)
+            del values, result
             # nobody else waits until this caller reads
             turn.give_up()
-            await self._replies.admit(call.sender, caller.get().uid, size)
-            self._replies.sent(call.sender, self._connection.reply(call, signature, values))
+            await self._replies.admit(call.sender, caller.get().uid, len(written.data))
+            self._connection.send(written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
         if isinstance(error, LimitsExceeded):
@@ -211,7 +221,6 @@ class Dispatcher:
 
     async def _perform(self, call: Call, turn: Turn) -> _Result:
         """Do what is asked, once that is allowed."""
-        await self._replies.require_reader(call.sender)
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
         # before anything is looked up: who is refused may not find out what there is

@@ -66,21 +66,20 @@ def require_objects(count: int) -> None:
         )
 
 
-def require_reply(values: Sequence[Plain], *, is_large: bool = True) -> int:
-    """Give about how many bytes an answer has; raises LimitsExceeded for too many to be sent.
+def require_reply(values: Sequence[Plain], *, is_large: bool = True) -> None:
+    """Raise LimitsExceeded for an answer that is too large to be sent.
 
     `is_large` where the caller has said how much it wants.
     """
-    size = _size(values)
     if not is_large:
         require_small(values, "State1.Get gives one object, with its option large")
+    size = _size(values)
     if size > MAX_REPLY_BYTES:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
         raise LimitsExceeded(
             f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of 1 MiB: {advice}"
         )
-    return size
 
 
 def require_small(value: Plain, advice: str) -> None:

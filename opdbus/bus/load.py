@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from opdbus.bus.limits import (
     CALLS_ALWAYS_LET_IN,
@@ -23,19 +22,10 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A call that was let in, and for whom it is counted; the user may not be known yet."""
+class _User(NamedTuple):
+    """A scope of counting that is no connection's name."""
 
-    sender: str
-    uid: int | None
-    size: int
-
-    @property
-    def scopes(self) -> dict[str, Hashable]:
-        """Whose it is, narrow first."""
-        user = {} if self.uid is None else {"user": ("uid", self.uid)}
-        return {"connection": self.sender, **user, "total": "total"}
+    uid: int
 
 
 class Load:
@@ -47,37 +37,37 @@ class Load:
         self._texts: Counter[Hashable] = Counter()
         self._uids: dict[str, int] = {}
 
-    def enter(self, call: Call) -> Ticket:
+    def enter(self, call: Call) -> None:
         """Count a call; raises LimitsExceeded if there is no room for it."""
         if not call.is_whole:
             raise LimitsExceeded(
-                f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send"
-                " less at a time"
+                f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send less at"
+                " a time"
             )
-        ticket = Ticket(call.sender, self._uids.get(call.sender), call.size)
-        scopes = ticket.scopes
-        if self._calls[call.sender] < CALLS_ALWAYS_LET_IN:
-            scopes = {"connection": call.sender}
-        require_room(self._calls, scopes, 1, MAX_CALLS, "calls")
+        scopes = self._scopes(call.sender)
+        if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
+            require_room(self._calls, scopes, 1, MAX_CALLS, "calls")
         if call.size > SMALL_BYTES:
-            require_room(self._bytes, ticket.scopes, call.size, MAX_CALLS_BYTES, "bytes of calls")
-        self._count(ticket, 1)
-        return ticket
+            require_room(self._bytes, scopes, call.size, MAX_CALLS_BYTES, "bytes of calls")
+        self._count(call, 1)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, call: Call) -> None:
         """Forget a call that has ended."""
-        self._count(ticket, -1)
+        self._count(call, -1)
 
     def identified(self, sender: str, uid: int) -> None:
-        """Count the further calls of a connection for its user."""
-        self._uids[sender] = uid
+        """Count the calls of a connection for its user from now on."""
+        if sender not in self._uids:
+            self._uids[sender] = uid
+            _add(self._calls, _User(uid), self._calls[sender])
+            _add(self._bytes, _User(uid), self._bytes[sender])
 
     def user_of(self, sender: str) -> int:
         """Give a connection's user; -1 before it is known."""
         return self._uids.get(sender, -1)
 
     def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone; its calls still count till they end."""
+        """Drop what is known of a connection that is gone, and of which no call is running."""
         self._uids.pop(sender, None)
 
     @contextmanager
@@ -85,16 +75,21 @@ class Load:
         """Count texts that wait for their vectors; raises LimitsExceeded past a user's share."""
         scopes: dict[str, Hashable] = {"user": uid}
         require_room(self._texts, scopes, count, {"user": MAX_TEXTS_OF_A_USER}, "texts")
-        self._texts[uid] += count
+        _add(self._texts, uid, count)
         try:
             yield
         finally:
-            _subtract(self._texts, uid, count)
+            _add(self._texts, uid, -count)
 
-    def _count(self, ticket: Ticket, sign: int) -> None:
-        for scope in ticket.scopes.values():
-            _subtract(self._calls, scope, -sign)
-            _subtract(self._bytes, scope, -sign * ticket.size)
+    def _scopes(self, sender: str) -> dict[str, Hashable]:
+        uid = self._uids.get(sender)
+        user = {} if uid is None else {"user": _User(uid)}
+        return {"connection": sender, **user, "total": None}
+
+    def _count(self, call: Call, sign: int) -> None:
+        for scope in self._scopes(call.sender).values():
+            _add(self._calls, scope, sign)
+            _add(self._bytes, scope, sign * call.size)
 
 
 def require_room(
@@ -114,7 +109,7 @@ def require_room(
             )
 
 
-def _subtract(counted: Counter[Hashable], scope: Hashable, count: int) -> None:
-    counted[scope] -= count
+def _add(counted: Counter[Hashable], scope: Hashable, count: int) -> None:
+    counted[scope] += count
     if not counted[scope]:
         del counted[scope]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from functools import lru_cache
 from typing import Final
 
 from opdbus.errors import UnknownObject
@@ -51,7 +52,12 @@ def unescape(element: str) -> str:
 
 def of(plugin: str, kind: str, name: str) -> str:
     """Give the object path of a thing."""
-    return f"{STATE}/{escape(plugin)}/{escape(kind)}/{escape(name)}"
+    return f"{_folder(plugin, kind)}/{escape(name)}"
+
+
+@lru_cache(1024)
+def _folder(plugin: str, kind: str) -> str:
+    return f"{STATE}/{escape(plugin)}/{escape(kind)}"
 
 
 def parse(path: str) -> tuple[str, str, str]:

@@ -30,6 +30,10 @@ class Remembered(Generic[T]):
         # whoever stops waiting leaves the question to the others
         return await asyncio.shield(asked[question])
 
+    def is_asked(self, sender: str) -> bool:
+        """Whether something about a connection is known or being asked."""
+        return bool(self._asked.get(sender))
+
     def forget(self, sender: str) -> None:
         """Drop what is known of a connection that is gone, and what is being asked."""
         for task in self._asked.pop(sender, {}).values():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus.connection import RemoteError
 from opdbus.bus.limits import (
+    MAX_REPLY_BYTES,
     MAX_REPLY_RATE,
     MAX_UNREAD,
     MAX_UNREAD_LARGE,
@@ -26,14 +27,15 @@ from opdbus.bus.remembered import Remembered
 from opdbus.errors import BusError, LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterator
+    from typing import Any
 
     from opdbus.bus.connection import Connection
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
-# A reply waits so often and so long for its caller to read what came before it: the bus tells
-# nobody when a caller reads.
+# So often, and so long after another, the bus is asked whether a caller has read: it tells nobody
+# by itself. A caller who has read nothing all the while is not waited for.
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.02
 
@@ -52,32 +54,34 @@ class Replies:
         self._waiting: Counter[Hashable] = Counter()
         self._looks: Remembered[None] = Remembered(lasts=lambda _: False)
         self._taken: dict[int, tuple[float, float]] = {}
-        self._soon: dict[str, asyncio.Task[None]] = {}
+        self._queues: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def require_reader(self, sender: str) -> None:
-        """Raise LimitsExceeded for a caller who has too much to read already."""
-        if not self._fits(sender, 0):
-            await self._look(sender)
-            self._require_fit(sender, 0)
+    def is_behind(self, sender: str) -> bool:
+        """Whether a caller has too much to read already to be worked for."""
+        return sender in self._queues or not self._fits(sender, 0)
+
+    async def caught_up(self, sender: str) -> None:
+        """Wait until a caller has read enough; raises LimitsExceeded for who reads nothing."""
+        await self._queued(sender, 0)
 
     async def admit(self, sender: str, uid: int, size: int) -> None:
-        """Wait until a reply of `size` bytes may be sent; raises LimitsExceeded if it may not."""
+        """Wait until a reply of `size` bytes may be sent, and count it as sent.
+
+        Raises LimitsExceeded if it may not.
+        """
         self._require_rate(uid, size)
-        if self._fits(sender, size):
+        if sender not in self._queues and self._fits(sender, size):
+            self.sent(sender, size)
             return
         with self._held(sender, size):
-            for _ in range(_LOOKS):
-                await self._look(sender)
-                if self._fits(sender, size):
-                    return
-                await asyncio.sleep(_LOOK_SECONDS)
-        self._require_fit(sender, size)
+            await self._queued(sender, size)
 
     def may_tell(self, sender: str) -> bool:
         """Whether a caller may be sent an error: who reads nothing gets none in the end."""
-        if self._unread[sender] > MAX_UNREAD // 2:
+        if self._unread[sender] > MAX_UNREAD // 2 and not self._looks.is_asked(sender):
             # in good time, so that those who do read always get theirs
-            self._look_soon(sender)
+            self._in_background(self._look(sender))
         return self._unread[sender] <= 2 * MAX_UNREAD
 
     def sent(self, sender: str, size: int) -> None:
@@ -86,8 +90,12 @@ class Replies:
         self._unread[self._connection.name] += size
 
     def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone."""
+        """Drop what is known of a connection that is gone, and what waits for it."""
         self._unread.pop(sender, None)
+        queue = self._queues.pop(sender, deque())
+        for _, ready in queue:
+            ready.cancel()
+        queue.clear()
         self._looks.forget(sender)
 
     def _fits(self, sender: str, size: int) -> bool:
@@ -99,25 +107,53 @@ class Replies:
             MAX_UNREAD_LARGE if size > SMALL_BYTES else MAX_UNREAD_OF_ALL
         )
 
-    def _require_fit(self, sender: str, size: int) -> None:
-        if not self._fits(sender, size):
-            raise LimitsExceeded(
-                f"{self._unread[sender]} bytes of replies wait to be read by you, and"
-                f" {self._unread[self._connection.name]} by all callers; {MAX_UNREAD} and"
-                f" {MAX_UNREAD_OF_ALL} are the limits: read them before you ask for more"
-            )
+    def _unread_error(self, sender: str) -> LimitsExceeded:
+        return LimitsExceeded(
+            f"{self._unread[sender]} bytes of replies wait to be read by you, and"
+            f" {self._unread[self._connection.name]} by all callers; {MAX_UNREAD} and"
+            f" {MAX_UNREAD_OF_ALL} are the limits: read them before you ask for more"
+        )
+
+    async def _queued(self, sender: str, size: int) -> None:
+        """Wait behind a caller's other replies until one of `size` bytes is admitted."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if sender in self._queues:
+            self._queues[sender].append((size, ready))
+        else:
+            self._queues[sender] = deque([(size, ready)])
+            self._in_background(self._admit_waiting(sender))
+        await ready
+
+    async def _admit_waiting(self, sender: str) -> None:
+        """Admit a caller's replies as the caller reads; refuse them all if that has stopped."""
+        queue, looks = self._queues[sender], 0
+        while queue and looks < _LOOKS:
+            await self._look(sender)
+            looks += 1
+            while queue and (queue[0][1].done() or self._fits(sender, queue[0][0])):
+                size, ready = queue.popleft()
+                if not ready.done():
+                    self.sent(sender, size)
+                    ready.set_result(None)
+                    looks = 0
+            if queue:
+                await asyncio.sleep(_LOOK_SECONDS)
+        self._queues.pop(sender, None)
+        for _, ready in queue:
+            if not ready.done():
+                ready.set_exception(self._unread_error(sender))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _look(self, sender: str) -> None:
         """See what is really unread: by a caller, and by all of them."""
         await self._looks.get(sender, "", lambda: self._ask(sender))
-        if self._unread[self._connection.name] > MAX_UNREAD_LARGE:
-            name = self._connection.name
+        name = self._connection.name
+        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD_LARGE:
             await self._looks.get(name, "", lambda: self._ask(name))
-
-    def _look_soon(self, sender: str) -> None:
-        if sender not in self._soon:
-            self._soon[sender] = asyncio.create_task(self._look(sender))
-            self._soon[sender].add_done_callback(lambda _: self._soon.pop(sender, None))
 
     async def _ask(self, name: str) -> None:
         """Ask the bus; one that does not tell sees to slow readers itself, as dbus-broker does."""

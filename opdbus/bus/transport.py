@@ -17,8 +17,10 @@ from opdbus.bus.descriptors import Descriptor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Read in one turn of the event loop, so that a flood of messages does not stop it.
 _CHUNK: Final = 64 << 10
+# Read in one turn of the event loop: a flood must not stop it, and who comes after the flood must
+# not wait for many turns.
+_CHUNKS: Final = 4
 # Room for as many open files as Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 _LINE: Final = 1 << 10
@@ -125,8 +127,9 @@ class Transport:
     def _read(self) -> None:
         """Take in some of what has come."""
         try:
-            self._receive()
-            self._split()
+            for _ in range(_CHUNKS):
+                self._receive()
+                self._split()
         except BlockingIOError:
             return
         except (OSError, EOFError, ValueError):
@@ -135,6 +138,8 @@ class Transport:
 
     def _receive(self) -> None:
         # not socket.recv_fds, which forgets the flags
+        if not self.is_open:
+            raise BlockingIOError
         data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         for level, kind, numbers in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -34,12 +34,10 @@ class Turn:
         """Wait for it."""
         self._turns.count(self, 1)
         try:
-            await self._turns.wait(self)
+            await self.come_up()
         except BaseException:
             self._turns.count(self, -1)
             raise
-        loop = asyncio.get_running_loop()
-        self._expiry = loop.call_later(self._turns.lease_seconds, self.give_up)
         return self
 
     async def __aexit__(
@@ -56,6 +54,12 @@ class Turn:
     def is_crowded(self) -> bool:
         """Whether its user waits for many other answers, too."""
         return self._turns.calls(self.uid) > _CROWD
+
+    async def come_up(self) -> None:
+        """Wait for a turn, again after one was given up."""
+        await self._turns.wait(self)
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(self._turns.lease_seconds, self.give_up)
 
     def give_up(self) -> None:
         """Let the next one work already; the call goes on beside it."""
@@ -105,7 +109,14 @@ class Turns:
             raise
 
     def next_after(self, turn: Turn) -> None:
-        """Give the turn that this one had, if it had one, to the next."""
+        """Give the turn that this one had, if it had one, to the next.
+
+        Not at once: between two turns the loop must see who else has come.
+        """
+        if self._holder is turn:
+            asyncio.get_running_loop().call_soon(self._end, turn)
+
+    def _end(self, turn: Turn) -> None:
         if self._holder is turn:
             self._holder = self._chosen()
 

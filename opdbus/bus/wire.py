@@ -70,7 +70,7 @@ def from_wire(value: Plain) -> Plain:
 def to_wire(signature: str, value: Plain) -> Plain:
     """Put variants into a value where its signature has them, and make its structs lists."""
     if "v" not in signature:
-        return _lists(value) if "(" in signature else value
+        return _lists(signature, value) if "(" in signature else value
     if signature == "v":
         return variant(value)
     if signature.startswith("a{"):
@@ -82,11 +82,19 @@ def to_wire(signature: str, value: Plain) -> Plain:
     return [to_wire(s, item) for s, item in zip(types, value, strict=True)]
 
 
-def _lists(value: Plain) -> Plain:
-    """Make lists of tuples: dbus-next takes no others for structs."""
-    if isinstance(value, list | tuple):
-        return [_lists(item) for item in value]
-    return value
+def _lists(signature: str, value: Plain) -> Plain:
+    """Make lists of tuples, where no variants are: dbus-next takes no others for structs."""
+    if "(" not in signature:
+        return value
+    if signature.startswith("a{"):
+        _, item = split(signature[2:-1])
+        return {key: _lists(item, held) for key, held in value.items()}
+    if signature.startswith("a"):
+        if "(" not in signature[2:]:  # the common case, of which there may be thousands
+            return list(map(list, value))
+        return [_lists(signature[1:], item) for item in value]
+    types = split(signature[1:-1])
+    return [_lists(s, item) for s, item in zip(types, value, strict=True)]
 
 
 def variant(value: Plain) -> Variant:
