@@ -213,4 +213,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    child.follow()
     main(sys.argv[1:])
