@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus.connection import Call, Connection, RemoteError
+from opdbus.bus.connection import Call, Connection, RemoteError, Written
 from opdbus.bus.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
 from opdbus.bus.replies import Replies
 from opdbus.errors import LimitsExceeded
@@ -35,14 +35,13 @@ class Service:
         (size,) = call.body
         try:
             await self.replies.caught_up(call.sender)
-            await self.replies.admit(call.sender, 1000, size)
+            reply = self.connection.written(call, "ay", [bytes(size)])
+            await self.replies.send(call.sender, 1000, reply)
         except LimitsExceeded as error:
             self.refused.append(call.sender)
             if self.replies.may_tell(call.sender):
                 sent = self.connection.reply_error(call, error.dbus_name, str(error))
                 self.replies.sent(call.sender, sent)
-        else:
-            self.connection.reply(call, "ay", [bytes(size)])
 
     async def idle(self) -> None:
         """Wait until every call has been answered, or refused."""
@@ -179,17 +178,23 @@ def test_a_user_gets_so_much_a_second() -> None:
     async def work(service: Service, _bus: Bus) -> None:
         now = 0.0
         replies = Replies(service.connection, clock=lambda: now)
-        name = service.connection.name
+
+        async def send(uid: int, size: int) -> None:
+            # as if all of it had been read
+            replies.forget(service.connection.name)
+            await replies.send(service.connection.name, uid, Written(bytes(size), ()))
+
+        service.connection.send = lambda _written: None  # type: ignore[method-assign]
         for _ in range(MAX_REPLY_RATE // MIB):
-            await replies.admit(name, 1000, MIB)
+            await send(1000, MIB)
         with pytest.raises(LimitsExceeded, match="user 1000 was sent 64 MiB"):
-            await replies.admit(name, 1000, 20)
-        await replies.admit(name, 1001, 20)
+            await send(1000, 20)
+        await send(1001, 20)
         now = 0.5
         for _ in range(MAX_REPLY_RATE // MIB // 2):
-            await replies.admit(name, 1000, MIB)
+            await send(1000, MIB)
         with pytest.raises(LimitsExceeded):
-            await replies.admit(name, 1000, 20)
+            await send(1000, 20)
 
     run(work)
 

@@ -154,13 +154,17 @@ class Connection:
         """Send what waits to be sent, and disconnect."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_SECONDS):
-                await self._transport.flushed()
+                await self.flushed()
         self._transport.close()
 
     @property
-    def waiting(self) -> int:
+    def unsent(self) -> int:
         """Count the bytes that the bus has not taken yet."""
         return self._transport.waiting
+
+    async def flushed(self) -> None:
+        """Wait until the bus has taken everything, or is gone."""
+        await self._transport.flushed()
 
     async def closed(self) -> None:
         """Wait until the connection is gone."""

@@ -12,7 +12,7 @@ import structlog
 from opdbus.bus import standard
 from opdbus.bus.contract import snake
 from opdbus.bus.denials import Denials
-from opdbus.bus.limits import require_reply
+from opdbus.bus.limits import require_reply_bytes, require_small
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.replies import Replies
 from opdbus.bus.turns import Turns
@@ -186,18 +186,19 @@ class Dispatcher:
 
     async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
         signature, values, is_large = result
-        require_reply(values, is_large=is_large)
         if is_large:
             # both took and take milliseconds, which others need not wait for at a stretch
             await asyncio.sleep(0)
+        else:
+            require_small(values, "State1.Get gives one object, with its option large")
         if call.wants_reply:
             # bytes: the values would take many times their room while they wait
             written = self._connection.written(call, signature, values)
+            require_reply_bytes(len(written.data), values)
             del values, result
             # nobody else waits until this caller reads
             turn.give_up()
-            await self._replies.admit(call.sender, caller.get().uid, len(written.data))
-            self._connection.send(written)
+            await self._replies.send(call.sender, caller.get().uid, written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
         if isinstance(error, LimitsExceeded):

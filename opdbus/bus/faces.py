@@ -64,8 +64,7 @@ class StateFace:
         checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
-        entries = self._memory.catalogue.matching(checked.wanted(*FILTER_KEYS))
-        things = list(dict.fromkeys(thing_of(entry) for entry in entries))
+        things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
         return len(things), [(paths.of(*t), *t) for t in things[offset : offset + limit]]
 
     async def get(self, path: str, options: dict[str, Plain]) -> str:

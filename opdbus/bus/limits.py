@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from opdbus.bus.wire import Plain
 
@@ -29,11 +29,10 @@ MAX_OBJECTS: Final = 10_000
 MAX_REPLY_BYTES: Final = 1 << 20
 # Of replies, to a user, a second.
 MAX_REPLY_RATE: Final = 64 << 20
-# Of replies that a caller has not read, and of all callers' while a large one, or any, is sent:
-# dbus-daemon holds 127 MiB of ours, and 256 connections of each of four users may have a small one.
+# Of replies that a caller has not read, and all callers together: dbus-daemon holds 127 MiB of
+# ours, and 256 connections of each of four users may always have a small one.
 MAX_UNREAD: Final = 4 << 20
-MAX_UNREAD_LARGE: Final = 40 << 20
-MAX_UNREAD_OF_ALL: Final = 56 << 20
+MAX_UNREAD_OF_ALL: Final = 40 << 20
 # Of replies that wait in our memory for their callers to read those before them.
 MAX_WAITING: Final = {"connection": 32 << 20, "total": 96 << 20}
 # Of one bulk call: hours of computing.
@@ -66,42 +65,47 @@ def require_objects(count: int) -> None:
         )
 
 
-def require_reply(values: Sequence[Plain], *, is_large: bool = True) -> None:
-    """Raise LimitsExceeded for an answer that is too large to be sent.
+def require_reply(values: Sequence[Plain]) -> None:
+    """Raise LimitsExceeded for an answer that is too large to be sent."""
+    require_reply_bytes(sum(_size(value, MAX_REPLY_BYTES) for value in values), values)
 
-    `is_large` where the caller has said how much it wants.
-    """
-    if not is_large:
-        require_small(values, "State1.Get gives one object, with its option large")
-    size = _size(values)
+
+def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
+    """Raise LimitsExceeded for an answer of so many bytes, if they are too many."""
     if size > MAX_REPLY_BYTES:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
-        raise LimitsExceeded(
-            f"the answer would be {size / (1 << 20):.1f} MiB, past the limit of 1 MiB: {advice}"
-        )
+        raise LimitsExceeded(f"the answer would be larger than the limit of 1 MiB: {advice}")
 
 
 def require_small(value: Plain, advice: str) -> None:
     """Raise LimitsExceeded for a large answer where the caller did not ask for that much."""
-    size = _size(value)
-    if size > SMALL_BYTES:
+    if _size(value, SMALL_BYTES) > SMALL_BYTES:
         raise LimitsExceeded(
-            f"the answer would be {size >> 10} KiB, and no more than {SMALL_BYTES >> 10} are given"
-            f" to who does not ask for more: {advice}"
+            f"the answer would be larger than {SMALL_BYTES >> 10} KiB, and no more is given to who"
+            f" does not ask for more: {advice}"
         )
 
 
-def _size(value: Plain) -> int:
-    """Estimate the bytes that a value takes on the wire."""
+def _size(value: Plain, most: int) -> int:
+    """Estimate the bytes that a value takes on the wire; more than `most` are not counted."""
     if isinstance(value, str):
         return len(value.encode()) + 5
     if isinstance(value, bytes):
         return len(value) + 4
     if isinstance(value, dict):
-        return 8 + sum(_size(key) + _size(item) + 8 for key, item in value.items())
+        return _sum(value.items(), most)
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], float):
             return 8 + 8 * len(value)
-        return 8 + sum(map(_size, value))
+        return _sum(value, most)
     return 8
+
+
+def _sum(values: Iterable[Plain], most: int) -> int:
+    size = 8
+    for value in values:
+        size += _size(value, most - size)
+        if size > most:
+            break
+    return size

@@ -17,7 +17,6 @@ from opdbus.bus.limits import (
     MAX_REPLY_BYTES,
     MAX_REPLY_RATE,
     MAX_UNREAD,
-    MAX_UNREAD_LARGE,
     MAX_UNREAD_OF_ALL,
     MAX_WAITING,
     SMALL_BYTES,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterator
     from typing import Any
 
-    from opdbus.bus.connection import Connection
+    from opdbus.bus.connection import Connection, Written
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
@@ -54,7 +53,7 @@ class Replies:
         self._waiting: Counter[Hashable] = Counter()
         self._looks: Remembered[None] = Remembered(lasts=lambda _: False)
         self._taken: dict[int, tuple[float, float]] = {}
-        self._queues: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._queues: dict[str, deque[tuple[Written | None, asyncio.Future[None]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def is_behind(self, sender: str) -> bool:
@@ -63,19 +62,17 @@ class Replies:
 
     async def caught_up(self, sender: str) -> None:
         """Wait until a caller has read enough; raises LimitsExceeded for who reads nothing."""
-        await self._queued(sender, 0)
+        await self._queued(sender, None)
 
-    async def admit(self, sender: str, uid: int, size: int) -> None:
-        """Wait until a reply of `size` bytes may be sent, and count it as sent.
-
-        Raises LimitsExceeded if it may not.
-        """
+    async def send(self, sender: str, uid: int, reply: Written) -> None:
+        """Send a reply once its caller has read enough; raises LimitsExceeded for who does not."""
+        size = len(reply.data)
         self._require_rate(uid, size)
-        if sender not in self._queues and self._fits(sender, size):
-            self.sent(sender, size)
+        if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
+            self._send(sender, reply)
             return
         with self._held(sender, size):
-            await self._queued(sender, size)
+            await self._queued(sender, reply)
 
     def may_tell(self, sender: str) -> bool:
         """Whether a caller may be sent an error: who reads nothing gets none in the end."""
@@ -103,9 +100,7 @@ class Replies:
         if mine <= SMALL_BYTES:
             # who reads is answered whatever others leave unread: the bus allows few connections
             return True
-        return mine <= MAX_UNREAD and all_ <= (
-            MAX_UNREAD_LARGE if size > SMALL_BYTES else MAX_UNREAD_OF_ALL
-        )
+        return mine <= MAX_UNREAD and all_ <= MAX_UNREAD_OF_ALL
 
     def _unread_error(self, sender: str) -> LimitsExceeded:
         return LimitsExceeded(
@@ -114,34 +109,50 @@ class Replies:
             f" {MAX_UNREAD_OF_ALL} are the limits: read them before you ask for more"
         )
 
-    async def _queued(self, sender: str, size: int) -> None:
-        """Wait behind a caller's other replies until one of `size` bytes is admitted."""
+    def _is_clear(self, size: int) -> bool:
+        """Whether a reply would make nobody wait who comes after it: the bus takes its time."""
+        return size <= SMALL_BYTES or self._connection.unsent <= SMALL_BYTES
+
+    def _send(self, sender: str, reply: Written) -> None:
+        self.sent(sender, len(reply.data))
+        self._connection.send(reply)
+
+    async def _queued(self, sender: str, reply: Written | None) -> None:
+        """Wait behind a caller's other replies until this one is sent."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if sender in self._queues:
-            self._queues[sender].append((size, ready))
+            self._queues[sender].append((reply, ready))
         else:
-            self._queues[sender] = deque([(size, ready)])
-            self._in_background(self._admit_waiting(sender))
+            self._queues[sender] = deque([(reply, ready)])
+            self._in_background(self._send_waiting(sender))
         await ready
 
-    async def _admit_waiting(self, sender: str) -> None:
-        """Admit a caller's replies as the caller reads; refuse them all if that has stopped."""
+    async def _send_waiting(self, sender: str) -> None:
+        """Send a caller's replies as the caller reads; refuse them all if that has stopped."""
         queue, looks = self._queues[sender], 0
         while queue and looks < _LOOKS:
-            await self._look(sender)
-            looks += 1
-            while queue and (queue[0][1].done() or self._fits(sender, queue[0][0])):
-                size, ready = queue.popleft()
-                if not ready.done():
-                    self.sent(sender, size)
-                    ready.set_result(None)
-                    looks = 0
-            if queue:
-                await asyncio.sleep(_LOOK_SECONDS)
+            reply, ready = queue[0]
+            size = len(reply.data) if reply else 0
+            if not ready.done() and not self._is_clear(size):
+                await self._connection.flushed()
+            elif not ready.done() and not self._fits(sender, size):
+                await self._look(sender)
+                looks += 1
+                await asyncio.sleep(_LOOK_SECONDS if looks > 1 else 0)
+            else:
+                queue.popleft()
+                if ready.done():  # its caller has left
+                    continue
+                if reply:
+                    self._send(sender, reply)
+                ready.set_result(None)
+                looks = 0
         self._queues.pop(sender, None)
         for _, ready in queue:
             if not ready.done():
                 ready.set_exception(self._unread_error(sender))
+                # not all at a stretch: each is an error to be sent, and others wait meanwhile
+                await asyncio.sleep(0)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -152,7 +163,7 @@ class Replies:
         """See what is really unread: by a caller, and by all of them."""
         await self._looks.get(sender, "", lambda: self._ask(sender))
         name = self._connection.name
-        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD_LARGE:
+        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD_OF_ALL:
             await self._looks.get(name, "", lambda: self._ask(name))
 
     async def _ask(self, name: str) -> None:

@@ -186,6 +186,13 @@ class Catalogue:
             self._sorted = [entry for thing in kept for entry in self._by_thing[thing]]
         return self._sorted
 
+    def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
+        """Give things of which an entry has all the wanted values, in listing order."""
+        if not wanted:
+            self.entries()
+            return self._order
+        return list(dict.fromkeys(map(thing_of, self.matching(wanted))))
+
     def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
         """Give entries whose identity has all the wanted values, in listing order."""
         if not wanted:
