@@ -26,7 +26,7 @@ def layer(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """Give the tree that `make install` makes; skips where no host can be booted to use it."""
     if reason := why_not():
         pytest.skip(reason)
-    cache = pytestconfig.cache
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
     with installed(cache.mkdir("system") if cache else tmp_path_factory.mktemp("system")) as tree:
         yield tree
 
