@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from scale import state
 
+from opdbus.bench.machine import describe
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from attacks.clients import ATTACKS
 from attacks.scene import Attacker, Seen, attack
@@ -121,6 +123,7 @@ def measure(given: argparse.Namespace) -> Iterator[Seen]:
 def report(seen: list[Seen], given: argparse.Namespace) -> dict[str, Any]:
     """Give all of it as JSON has it."""
     return {
+        "machine": describe().line,
         "model": "tiny" if given.tiny else "medium",
         "objects": given.objects,
         "seconds": given.seconds,

@@ -6,38 +6,27 @@ The README's figures come from the newest report that is committed.
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from opdbus import __version__
-from opdbus.engine import cpus
+from opdbus.bench.machine import describe
 
 HERE = Path(__file__).parent
 PARTS = ("quality", "scale")
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "dbus-fast")
-# Processor features that decide which engine is fastest.
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "amx_bf16", "amx_int8")
 
 
 def machine() -> dict[str, Any]:
     """Describe what the figures depend on."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    pairs = (line.partition(":") for line in info)
-    fields = {name.strip(): value.strip() for name, _, value in pairs}
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
-    return {
-        "processor": fields.get("model name", platform.processor()),
-        "processors": cpus.usable(),
-        "features": [name for name in FEATURES if name in fields.get("flags", "").split()],
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "packages": {name: installed[name] for name in PACKAGES if name in installed},
-    }
+    packages = {name: installed[name] for name in PACKAGES if name in installed}
+    return {**asdict(describe()), "packages": packages}
 
 
 def main() -> None:

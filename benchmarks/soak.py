@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 from hostile import CROWD, GROUP, USERS, attackers, with_a_group
 from scale import state
 
+from opdbus.bench.machine import describe
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from attacks.clients import ATTACKS
 from attacks.friend import KINDS
@@ -117,6 +119,7 @@ def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         faults = health.faults(SETTLE_SECONDS)
         health.close()
         return {
+            "machine": describe().line,
             "model": "tiny" if given.tiny else "medium",
             "minutes": round((time.monotonic() - began) / 60, 1),
             "warm-up minutes": round(readings.rounds[WARM_UP_ROUNDS - 1][0] / 60, 1),

@@ -25,6 +25,12 @@ class Machine:
     kernel: str
     python: str
 
+    @property
+    def line(self) -> str:
+        """All that a reader compares figures by."""
+        features = " ".join(self.features) or "no vector extensions known"
+        return f"{self.processors} processors of {self.processor} ({features}), {self.kernel}"
+
 
 def describe(root: Path = Path("/")) -> Machine:
     """Describe this machine; without /proc, only as far as Python knows it."""

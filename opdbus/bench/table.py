@@ -17,12 +17,7 @@ _MIB: Final = 1 << 20
 
 def headline(report: Report) -> str:
     """Describe the machine in a line."""
-    machine = report.machine
-    features = " ".join(machine.features) or "no vector extensions known"
-    return (
-        f"{machine.processors} processors of {machine.processor} ({features}),"
-        f" {machine.kernel}, {report.date}"
-    )
+    return f"{report.machine.line}, {report.date}"
 
 
 def everything(report: Report) -> Iterator[Any]:

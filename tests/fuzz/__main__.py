@@ -12,6 +12,7 @@ from fuzz import calls, judge, loading, mangled
 from fuzz.judge import Tally
 from fuzz.loading import Reading
 from fuzz.serving import serving
+from opdbus.bench.machine import describe
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         if code:
             tally.fault(f"it ended with {code}:\n{daemon.log[-2000:]}")
     return {
+        "machine": describe().line,
         "seed": given.seed,
         "model": "medium" if given.medium else "tiny",
         "seconds": round(time.monotonic() - began),
