@@ -25,7 +25,8 @@ from opdbus.bus import contract
 from opdbus.bus.authorization import MOST_ASKED, Authorizer
 from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.denials import MOST_A_USER, MOST_USERS, Denials
-from opdbus.bus.dispatch import Dispatcher, Node
+from opdbus.bus.dispatch import Dispatcher
+from opdbus.bus.face import Node
 from opdbus.bus.load import Load
 from opdbus.bus.names import ACTIONS, JOB, LOG_CONTROL
 from opdbus.bus.polkit import Verdict

@@ -15,7 +15,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.bus.bulk import JOB_TEXTS, Bulk, Order, Vectors
 from opdbus.bus.descriptors import Descriptor
-from opdbus.bus.dispatch import Caller, caller
+from opdbus.bus.face import Caller, caller
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
 from opdbus.bus.limits import MAX_BULK_CALLS

@@ -15,7 +15,8 @@ from opdbus.bus.authorization import Authorizer, Credentials
 from opdbus.bus.bulk import Bulk, Order
 from opdbus.bus.connection import Call, Connection, RemoteError
 from opdbus.bus.descriptors import Descriptor
-from opdbus.bus.dispatch import Dispatcher, Node
+from opdbus.bus.dispatch import Dispatcher
+from opdbus.bus.face import Node
 from opdbus.bus.formats import Format
 from opdbus.bus.jobs import Jobs
 from opdbus.bus.library import Message, MessageFlag, MessageType

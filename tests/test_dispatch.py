@@ -14,7 +14,8 @@ from running import PATIENCE_SECONDS
 from opdbus.bus import contract, names
 from opdbus.bus.authorization import Authorizer
 from opdbus.bus.connection import Connection, RemoteError
-from opdbus.bus.dispatch import Dispatcher, Node, caller
+from opdbus.bus.dispatch import Dispatcher
+from opdbus.bus.face import Node, caller
 from opdbus.bus.limits import MAX_REPLY_BYTES
 from opdbus.bus.load import Load
 from opdbus.bus.standard import MAX_CHILDREN

@@ -8,7 +8,7 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.bus import dispatch, names
-from opdbus.bus.dispatch import Caller, caller
+from opdbus.bus.face import Caller, caller
 from opdbus.bus.jobs import KEPT, Job, JobFace, Jobs
 from opdbus.errors import AccessDenied, Cancelled, LimitsExceeded
 

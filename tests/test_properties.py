@@ -10,7 +10,8 @@ from users import GROUP, MEMBER, NOBODY, User, answers
 from opdbus.bus import contract
 from opdbus.bus.authorization import Authorizer
 from opdbus.bus.connection import Connection
-from opdbus.bus.dispatch import Dispatcher, Node
+from opdbus.bus.dispatch import Dispatcher
+from opdbus.bus.face import Node
 from opdbus.bus.load import Load
 from opdbus.bus.wire import Typed, from_wire
 from opdbus.errors import InvalidArgs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.bus.descriptors import Descriptor
-from opdbus.bus.dispatch import caller
+from opdbus.bus.face import caller
 from opdbus.bus.limits import (
     MAX_BULK_BYTES,
     MAX_BULK_BYTES_RUNNING,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.bus.dispatch import Caller
+    from opdbus.bus.face import Caller
     from opdbus.bus.formats import Format
     from opdbus.bus.jobs import Job, Jobs
     from opdbus.engine.engines import Lease

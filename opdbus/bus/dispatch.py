@@ -4,80 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from opdbus.bus import standard
 from opdbus.bus.contract import snake
 from opdbus.bus.denials import Denials
+from opdbus.bus.face import Caller, caller
 from opdbus.bus.limits import require_reply_bytes, require_small
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.replies import Replies
 from opdbus.bus.turns import Turns
 from opdbus.bus.wire import received, split
 from opdbus.engine.crowd import in_a_crowd
-from opdbus.errors import (
-    Internal,
-    LimitsExceeded,
-    OpDbusError,
-    ShuttingDown,
-    UnknownInterface,
-    UnknownMethod,
-    UnknownObject,
-)
+from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from opdbus.bus.authorization import Authorizer
     from opdbus.bus.connection import Call, Connection
-    from opdbus.bus.contract import Interface, Method
+    from opdbus.bus.face import Node
     from opdbus.bus.load import Load
     from opdbus.bus.turns import Turn
     from opdbus.bus.wire import Plain
 
 log = structlog.get_logger()
-
-
-class Caller(NamedTuple):
-    """Whom the running method answers."""
-
-    sender: str
-    uid: int
-
-
-caller: ContextVar[Caller] = ContextVar("caller")
-
-
-class Face(Protocol):
-    """An object on the bus, one interface of it; methods are coroutines named in snake_case.
-
-    A property that can be set has a coroutine too, set_ and its name, which takes the value.
-    """
-
-    @property
-    def interface(self) -> Interface:
-        """The interface that this is."""
-
-    async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
-
-
-class Node(NamedTuple):
-    """What is at a path: its faces, and the names of the nodes below."""
-
-    faces: Sequence[Face]
-    children: Callable[[], Sequence[str]]
-
-    def face(self, interface: str) -> Face:
-        """Give the face of an interface; raises UnknownInterface."""
-        for face in self.faces:
-            if face.interface.name == interface:
-                return face
-        names = ", ".join(face.interface.name for face in self.faces) or "none of ours"
-        raise UnknownInterface(f"this object has no interface {interface}; it has {names}")
 
 
 class _Result(NamedTuple):
@@ -232,11 +185,11 @@ class Dispatcher:
             raise UnknownObject(
                 f"there is no object {call.path}: `op-dbus list` shows those that there are"
             )
-        if standard.has(call.interface, call.member) and not _is_own(call, node):
+        if standard.has(call.interface, call.member) and not node.is_own(call):
             for action in standard.actions_there(call, node):
                 await self._authorize(call, action)
             return _Result(*await standard.perform(call, node, self._connection.emit))
-        face, method = _method(call, node)
+        face, method = node.method(call)
         # again, by what is there: it may have an interface that no file of the package tells of
         await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
@@ -252,18 +205,3 @@ class Dispatcher:
     async def _authorize(self, call: Call, action: str) -> None:
         method = f"{call.interface}.{call.member}"
         await self._authorizer.require(call.sender, action, method, interactive=call.is_interactive)
-
-
-def _is_own(call: Call, node: Node) -> bool:
-    """Tell whether a call that names no interface fits one of ours: State1.Get(oa{sv})."""
-    methods = (face.interface.methods.get(call.member) for face in node.faces)
-    return not call.interface and any(m and m.inputs == call.signature for m in methods)
-
-
-def _method(call: Call, node: Node) -> tuple[Face, Method]:
-    faces = [node.face(call.interface)] if call.interface else node.faces
-    for face in faces:
-        if call.member in face.interface.methods:
-            return face, face.interface.methods[call.member]
-    owner = call.interface or call.path
-    raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")

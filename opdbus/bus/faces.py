@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, TypeAlias
 
 from opdbus.bus import contract, names, paths
-from opdbus.bus.dispatch import caller
+from opdbus.bus.face import caller
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.options import MAX_LIMIT, Options, page

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import contract, names, paths
-from opdbus.bus.dispatch import Node, caller
+from opdbus.bus.face import Node, caller
 from opdbus.errors import AccessDenied, Cancelled
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from opdbus.bus.dispatch import Caller
+    from opdbus.bus.face import Caller
     from opdbus.bus.wire import Plain
 
     Tell = Callable[[str, str, Mapping[str, Plain]], None]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from opdbus.bus.connection import Connection
-    from opdbus.bus.dispatch import Face
+    from opdbus.bus.face import Face
     from opdbus.bus.wire import Plain
     from opdbus.index.catalogue import Change, Thing
     from opdbus.index.events import Event

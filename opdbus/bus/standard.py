@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.connection import Call
     from opdbus.bus.contract import Property
-    from opdbus.bus.dispatch import Face, Node
+    from opdbus.bus.face import Face, Node
     from opdbus.bus.wire import Plain
 
 PEER: Final = "org.freedesktop.DBus.Peer"

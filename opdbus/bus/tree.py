@@ -6,14 +6,14 @@ import itertools
 from typing import TYPE_CHECKING
 
 from opdbus.bus import paths
-from opdbus.bus.dispatch import Node
+from opdbus.bus.face import Node
 from opdbus.bus.faces import ObjectFace, thing_at
 from opdbus.bus.standard import MAX_CHILDREN
 from opdbus.errors import UnknownObject
 from opdbus.index.catalogue import Thing
 
 if TYPE_CHECKING:
-    from opdbus.bus.dispatch import Face
+    from opdbus.bus.face import Face
     from opdbus.bus.jobs import Jobs
     from opdbus.index.finder import Finder
     from opdbus.index.memory import Memory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus import __version__
 from opdbus.bus import contract, names
 from opdbus.bus.bulk import Order
-from opdbus.bus.dispatch import caller
+from opdbus.bus.face import caller
 from opdbus.bus.formats import chosen
 from opdbus.bus.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.options import Options
