@@ -23,7 +23,7 @@ from opdbus import config
 from opdbus.config import Config
 from opdbus.engine.proof import Probe
 from opdbus.errors import ModelError
-from opdbus.models import build, folder, relative, synthetic, weights
+from opdbus.models import build, folder, record, relative, synthetic, weights
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.folder import Model
 
@@ -430,7 +430,7 @@ def test_weights_lie_beside_the_graph(tiny: Path, tmp_path: Path) -> None:
     """Keep the weights out of the graph's file, so that they can be mapped."""
     built = ensured(folder.read(tiny, OWN), tmp_path / "graphs")
     assert sorted(path.name for path in built.folder.iterdir()) == sorted(
-        [build.GRAPH, build.DATA, build.PROOF]
+        [build.GRAPH, build.DATA, build.PROOF, record.NAME]
     )
     assert (built.folder / build.DATA).stat().st_size > 50_000
 
@@ -514,14 +514,34 @@ def test_a_build_that_was_killed(tiny: Path, tmp_path: Path) -> None:
     assert (built.folder / build.DATA).stat().st_size > 50_000
 
 
-def test_a_half_folder_is_replaced(tiny: Path, tmp_path: Path) -> None:
-    """Build again where a folder lacks its proof, which is written last."""
-    built = ensured(folder.read(tiny, OWN), tmp_path / "graphs")
-    built.proof.unlink()
-    built.graph.write_bytes(b"half")
-    assert ensured(folder.read(tiny, OWN), tmp_path / "graphs") == built
-    assert built.proof.is_file()
-    assert built.graph.stat().st_size > 1000
+def _flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [*build.FILES, record.NAME])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        _flipped,
+        lambda path: path.write_bytes(b""),
+        lambda path: os.truncate(path, path.stat().st_size // 2),
+        lambda path: path.unlink() or path.mkdir(),
+    ],
+)
+def test_a_damaged_graph_is_built_again(
+    tiny: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    """Use nothing of a folder of which any file is not as it was built, and leave no rest of it."""
+    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    built = ensured(model, cache)
+    before = record.hashes(built.folder, build.FILES)
+    damage(built.folder / name)
+    assert ensured(model, cache) == built
+    assert record.hashes(built.folder, build.FILES) == before
+    assert parts(cache) == [built.folder.name]
 
 
 def test_a_build_that_fails_leaves_nothing(tiny: Path, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Engines:
         """Open a slot's engine, and make room for it."""
         try:
             embedder = await self._opened(self.config, slot.level, slot.stack, ())
-        except OpDbusError as error:
+        except Exception as error:  # noqa: BLE001 -- whoever waits must hear of it, whatever it is
             self._slots.pop(slot.level, None)
             if not slot.embedder.done():
                 slot.embedder.set_exception(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -10,12 +12,12 @@ import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import child
+from opdbus.models import child, files, record
 from opdbus.models.dialects import DIALECTS, FLOAT
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 GRAPH: Final = "model.onnx"
 DATA: Final = "model.onnx.data"
 PROOF: Final = "proof.npz"
+FILES: Final = (GRAPH, DATA, PROOF)
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
 # Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
@@ -62,13 +65,13 @@ class Built:
 
 
 async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
-    """Give the built graph of a model, building it if this is the first time.
+    """Give the built graph of a model, building it if there is none or its files are damaged.
 
     A child process holds the copies of the weights, so that this one never does; it is killed
     if the caller is cancelled. Raises ModelError.
     """
     built = Built(cache / _key(model, dialect))
-    if built.proof.is_file():
+    if await asyncio.to_thread(_is_whole, built.folder):
         return built
     shape = json.dumps(asdict(model.shape))
     fault = await child.run(
@@ -77,6 +80,24 @@ async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
     if fault:
         raise ModelError(f"cannot build the graph of {model.name} in {cache}: {fault}")
     return built
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether every file is there as it was built; hashes them once for each of their states.
+
+    A folder that may not be read holds nothing that could be used either.
+    """
+    try:
+        stats = [(folder / name).stat() for name in FILES]
+        return _is_as_recorded(folder, tuple((s.st_ino, s.st_size, s.st_mtime_ns) for s in stats))
+    except (OSError, ModelError):
+        return False
+
+
+@lru_cache(maxsize=64)
+def _is_as_recorded(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> bool:
+    recorded = record.read(folder)
+    return recorded is not None and not recorded.differing(record.hashes(folder, FILES))
 
 
 def _key(model: Model, dialect: str) -> str:
@@ -114,20 +135,20 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
 
     Raises ModelError, OSError. Tests pass a `fill` that dies on the way.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder.parent)
     with _alone(folder.parent):
         for left in folder.parent.glob(_PART + "*"):
             # whoever made it is dead, or would still hold the lock
             shutil.rmtree(left, ignore_errors=True)
-        if (folder / PROOF).is_file():
+        if _is_whole(folder):
             return
         part = Path(tempfile.mkdtemp(prefix=_PART, dir=folder.parent))
         try:
             fill(weights_path, part, shape)
-            _open_to_all(part)
-            _flush(part)
-            shutil.rmtree(folder, ignore_errors=True)
-            part.rename(folder)
+            made = record.make(str(weights_path), "", record.hashes(part, FILES))
+            record.write(part, made)
+            files.settle(part)
+            _take_place(part, folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -147,18 +168,16 @@ def _alone(cache: Path) -> Iterator[None]:
         yield
 
 
-def _open_to_all(folder: Path) -> None:
-    """Let every user read the graph: root may have built it with a command, for the daemon too."""
-    folder.chmod(0o755)
-    for path in folder.iterdir():
-        path.chmod(0o644)
+def _take_place(part: Path, folder: Path) -> None:
+    """Give a new folder its name, which a damaged one may have.
 
-
-def _flush(folder: Path) -> None:
-    """See the files to the disk before their folder gets its name: power may fail between."""
-    for path in folder.iterdir():
-        with path.open("r+b") as file:
-            os.fsync(file.fileno())
+    That is moved aside first: its files may be another user's, and cannot be removed then.
+    """
+    aside = part.with_name(f"{part.name}-replaced")
+    if os.path.lexists(folder):
+        folder.rename(aside)
+    part.rename(folder)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _require_fit(path: Path, shape: Shape, weights: Weights) -> None:
@@ -207,9 +226,22 @@ def main(arguments: list[str]) -> None:
             os.nice(5)
     try:
         write(Path(weights_path), Path(folder), Shape(**json.loads(shape)), fill_in)
-    except (ModelError, OSError, ValueError) as error:
+    except OSError as error:
+        sys.exit(_refused(error))
+    except (ModelError, ValueError) as error:
         # a last line that stands for the whole: `ensure` passes it on
         sys.exit(" ".join(str(error).split()))
+
+
+def _refused(error: OSError) -> str:
+    """Say what the system refused, and what to do where that is known."""
+    advice = {
+        errno.ENOSPC: "; make room on its file system",
+        errno.EDQUOT: "; make room on its file system",
+        errno.EACCES: "; let the user that op-dbus runs as write it",
+        errno.EROFS: "; let it be written, or set OP_DBUS_STATE_DIR to a folder that can be",
+    }
+    return f"{error.strerror or error}{advice.get(error.errno or 0, '')}"
 
 
 if __name__ == "__main__":

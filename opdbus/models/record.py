@@ -76,7 +76,11 @@ def write(folder: Path, record: Record) -> None:
 
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Hash those of the named files that are there; raises ModelError."""
-    return {name: sha256(folder / name) for name in names if (folder / name).is_file()}
+    try:
+        there = [name for name in names if (folder / name).is_file()]
+    except OSError as error:
+        raise ModelError(f"cannot look into {folder}: {error.strerror}") from None
+    return {name: sha256(folder / name) for name in there}
 
 
 def sha256(path: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, record
+from opdbus.models import files, folder, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,8 +108,7 @@ class Place:
 
     def _swap(self, fresh: Path, made: Record) -> None:
         record.write(fresh, made)
-        _open_to_all(fresh.parent)
-        _flush(fresh)
+        files.settle(fresh)
         if os.path.lexists(self.folder):
             self.folder.rename(fresh.parent / "replaced")
         fresh.rename(self.folder)
@@ -120,7 +119,7 @@ def holding(level: Level, directory: Path, tell: Tell) -> Iterator[Place]:
     """Hold a level's place in the model directory, waiting for whoever does; raises ModelError."""
     place = Place(level, directory / level.folder)
     with _told(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make_folder(directory)
         lock = (directory / f".{level.folder}.lock").open("ab")
     with lock:
         if not _try_lock(lock):
@@ -186,20 +185,6 @@ def _told(directory: Path) -> Iterator[None]:
         if error.errno in _FULL:
             advice = "make room there, or set OP_DBUS_MODEL_DIR to a folder that has some"
         raise ModelError(f"cannot write {directory}: {error.strerror}; {advice}") from None
-
-
-def _open_to_all(part: Path) -> None:
-    """Let every user read the files: the daemon is seldom the user who got them."""
-    for path in [part, *part.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
-def _flush(part: Path) -> None:
-    """See the files to the disk before their folder gets its name: power may fail between."""
-    for path in part.rglob("*"):
-        if path.is_file():
-            with path.open("r+b") as file:
-                os.fsync(file.fileno())
 
 
 def _try_lock(file: BinaryIO) -> bool:
