@@ -91,6 +91,8 @@ class Running:
         self.bus = bus
         self.state_dir = folder / "state"
         self.settings = {f"OP_DBUS_{key}": str(value) for key, value in settings.items()}
+        # what it is started by, such as `setpriv`
+        self.starter: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._logs = 0
 
@@ -107,7 +109,7 @@ class Running:
         self._logs += 1
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "opdbus", "daemon", *flags],
+                [*self.starter, sys.executable, "-m", "opdbus", "daemon", *flags],
                 env=environment(self.bus, self.state_dir, self.settings),
                 stdout=log,
                 stderr=log,
@@ -300,15 +302,3 @@ def read_lines(process: subprocess.Popen[str], wanted: Callable[[str], object]) 
         assert more, f"it ended after:\n{text}"
         text += more
     return text
-
-
-def as_other_user(program: str, *arguments: str) -> list[str]:
-    """Give the command that runs a Python program as the user nobody, from `main` on.
-
-    What it imports before, it imports as us, since nobody may not be able to read it. Skips where
-    that cannot be.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("only root can run a client as another user")
-    become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
-    return [sys.executable, "-c", f"{program}\n{become}\nmain()\n", *arguments]

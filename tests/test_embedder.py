@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +20,7 @@ from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from opdbus.config import Config
     from opdbus.engine.providers import Placement, Provider
@@ -216,13 +218,39 @@ def test_a_refused_provider_leaves_no_thread(model: Model, settings: Config) -> 
     assert model_threads() == []
 
 
-def test_a_broken_tokenizer(model: Model, settings: Config, tmp_path: Path) -> None:
-    """Refuse to open with a tokenizer that cannot be read."""
+def _without_specials(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["post_processor"]["special_tokens"] = {}
+    path.write_text(json.dumps(content))
+
+
+def _without_unknown(path: Path) -> None:
+    content = json.loads(path.read_text())
+    del content["model"]["vocab"]["[UNK]"]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_text("{}"),
+        lambda path: path.write_bytes(b"\xff" * 99),
+        lambda path: path.write_bytes(path.read_bytes()[:-99]),
+        Path.unlink,
+        # these are found with the first text, and one of them panics
+        _without_specials,
+        _without_unknown,
+    ],
+)
+def test_a_broken_tokenizer(
+    model: Model, settings: Config, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    """Refuse to open with a tokenizer that cannot be read, or tokenizes nothing."""
     broken = tmp_path / "broken"
     broken.mkdir()
     for name in ("model.safetensors", "tokenizer.json"):
         (broken / name).write_bytes((model.folder / name).read_bytes())
-    (broken / "tokenizer.json").write_text("{}")
+    damage(broken / "tokenizer.json")
 
     async def main() -> None:
         with pytest.raises(ModelError, match="cannot read the tokenizer"):

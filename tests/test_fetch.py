@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from hub import FIRST, SECOND, WEIGHTS, Hub, files_in
-from running import as_other_user
 from tiny import write_tiny_model
+from users import NOBODY, as_user
 
 from opdbus import config
 from opdbus.errors import ModelError
@@ -147,15 +147,16 @@ def test_without_a_limit_of_its_own(hub: Hub, models: Path) -> None:
 
 
 def test_pulled_files_are_for_everyone(hub: Hub, models: Path) -> None:
-    """Let the daemon's user read what root pulled with a narrow umask."""
+    """Let the daemon's user reach and read what root pulled with a narrow umask."""
     before = os.umask(0o077)
     try:
         pull(hub, models)
     finally:
         os.umask(before)
     target = models / OWN.folder
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in [target, *target.rglob("*")]}
-    assert modes == {0o755, 0o644}
+    for path in (models.parent, models, target, *target.rglob("*")):
+        wanted = 0o755 if path.is_dir() else 0o644
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
 
 
 def test_revision_is_asked_for(hub: Hub, models: Path) -> None:
@@ -621,7 +622,7 @@ def test_full_disk(low_hub: Hub, models: Path) -> None:
 def test_directory_of_root(low_hub: Hub, models: Path) -> None:
     """Tell a user who may not write the model directory to be root or to choose another."""
     models.mkdir(parents=True)
-    program = as_other_user(f"{MAIN}\nfrom opdbus.models import fetch, shelf")
+    program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import fetch, shelf")
     code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
     assert code == 3
     assert f"cannot write {models}: Permission denied; run as root, or set OP_DBUS_MODEL" in errors

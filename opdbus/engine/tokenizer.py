@@ -23,6 +23,8 @@ _GROWTH: Final = 8
 # That cut may split a word, whose tokens are then not the whole word's. WordPiece makes at most
 # 100 tokens of a word, so with this many to spare none of those is among the tokens kept.
 _SPARE: Final = 128
+# What is in every vocabulary, and what is in none.
+_TRIAL: Final = "systemd sshd.service 10.0.0.1/24 é \N{SNOWMAN} \N{LINEAR B SYLLABLE B008 A}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ class Tokenizer:
     def __init__(self, path: Path, max_tokens: int) -> None:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 -- tokenizers raises bare Exception
+            # some damage shows only then
+            self._tokenizer.encode_batch_fast(["", *_TRIAL.split(), _TRIAL])
+        except BaseException as error:  # noqa: BLE001 -- bare Exception, and panics, which are none
             raise ModelError(f"cannot read the tokenizer {path}: {error}") from None
         # The files bake in a limit and padding of their own (128 for the medium model).
         self._tokenizer.no_padding()

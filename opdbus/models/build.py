@@ -176,6 +176,8 @@ def _take_place(part: Path, folder: Path) -> None:
     aside = part.with_name(f"{part.name}-replaced")
     if os.path.lexists(folder):
         folder.rename(aside)
+        with suppress(PermissionError):
+            aside.chmod(0o700)  # it may have been that which kept us from using it
     part.rename(folder)
     shutil.rmtree(aside, ignore_errors=True)
 
