@@ -35,6 +35,11 @@ def _folder_back(path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
 
 
+def _zeroed(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+
+
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a folder": (_in_place_of(Path.mkdir), "not a regular file"),
     "a pipe": (_in_place_of(os.mkfifo), "not a regular file"),
@@ -45,6 +50,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "its folder gone": (_folder_gone, "No such file"),
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "half written": (lambda path: path.write_text('{"version": 1, "plu'), "unterminated string"),
+    "cut in place": (lambda path: os.truncate(path, 30), "unterminated string"),
+    "zeros": (_zeroed, "state.json"),
     "65 MiB": (lambda path: path.write_bytes(b" " * (65 << 20)), "past the limit of 64 MiB"),
 }
 

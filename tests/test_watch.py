@@ -1,18 +1,19 @@
 """The state file is noticed however it is changed, once a change."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from opdbus.state.watch import SETTLE_SECONDS, changes
+from opdbus.state.watch import SETTLE_SECONDS, SILENCE_SECONDS, changes
 
 # Far longer than any of it takes; only a failure waits so long.
 PATIENCE = 10.0
 # Long enough for an event that must not count to have come.
-QUIET = 6 * SETTLE_SECONDS
+QUIET = SILENCE_SECONDS + 6 * SETTLE_SECONDS
 
 
 async def times_told(path: Path, *actions: Callable[[], object]) -> list[int]:
@@ -84,6 +85,47 @@ def test_edited_file_is_noticed(tmp_path: Path) -> None:
         times_told(path, lambda: path.write_text("bb"), lambda: path.write_text("cc"))
     )
     assert told == [1, 1]
+
+
+def test_a_file_cut_in_place_is_noticed(tmp_path: Path) -> None:
+    """Tell when the file is cut or made longer by its name, which nobody closes."""
+    path = tmp_path / "state.json"
+    path.write_text("abc")
+    told = asyncio.run(times_told(path, lambda: os.truncate(path, 1), lambda: os.truncate(path, 9)))
+    assert told == [1, 1]
+
+
+def test_a_file_that_stays_open_is_noticed(tmp_path: Path) -> None:
+    """Tell when the file is written in place by somebody who keeps it open."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    with path.open("r+b", buffering=0) as file:
+        told = asyncio.run(times_told(path, lambda: file.write(b"bb"), lambda: file.write(b"c")))
+    assert told == [1, 1]
+
+
+def test_a_file_being_written_is_told_when_it_is_closed(tmp_path: Path) -> None:
+    """Tell once of a file that is written in pieces, and not before it is closed."""
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    seen = []
+
+    async def write() -> None:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(10):
+                file.write(b"piece")
+                await asyncio.sleep(SILENCE_SECONDS / 4)
+
+    async def work() -> None:
+        async with aclosing(changes(path)) as stream, asyncio.timeout(PATIENCE):
+            await anext(stream)
+            writing = asyncio.create_task(write())
+            await anext(stream)
+            seen.append(path.read_bytes())
+            await writing
+
+    asyncio.run(work())
+    assert seen == [b"piece" * 10]
 
 
 def test_deleted_and_recreated_file_is_noticed(tmp_path: Path) -> None:
@@ -218,6 +260,7 @@ def test_nothing_is_told_of_other_files(tmp_path: Path) -> None:
     def others() -> None:
         path.read_text()
         (tmp_path / "other").write_text("b")
+        os.truncate(tmp_path / "other", 0)
         (tmp_path / "other").rename(tmp_path / "third")
         (tmp_path / "folder").mkdir()
 

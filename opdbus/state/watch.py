@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 # Long enough for an editor's burst of events, short enough that nobody waits for it.
 SETTLE_SECONDS = 0.02
+# Who writes a file in place says when it is done by closing it. Who does not close it, or never
+# opened it (truncate), says nothing: then this long without a change is taken for the end.
+SILENCE_SECONDS = 0.5
 _EVENTS = (
     Mask.CLOSE_WRITE
+    | Mask.MODIFY
     | Mask.MOVED_TO
     | Mask.MOVED_FROM
     | Mask.CREATE
@@ -48,19 +52,33 @@ async def changes(path: Path) -> AsyncGenerator[None]:
                 if (now := _signature(path)) != known:
                     known = now
                     yield
-                await inotify.get()
-                await asyncio.sleep(SETTLE_SECONDS)
-                await _drain(inotify)
+                await _done(inotify, path)
 
 
-async def _drain(inotify: Inotify) -> None:
-    """Take the rest of a burst of events, so that it counts as one."""
+async def _done(inotify: Inotify, path: Path) -> None:
+    """Wait until something was done; a file that is being written is waited for."""
+    events = await _burst(inotify)
+    while events == Mask.MODIFY:
+        before = _signature(path)
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                events = await _burst(inotify)
+        except TimeoutError:
+            return
+        if _signature(path) == before:
+            return  # it is another file that is written to
+
+
+async def _burst(inotify: Inotify) -> Mask:
+    """Wait for a burst of events, which count as one."""
+    events = (await inotify.get()).mask
+    await asyncio.sleep(SETTLE_SECONDS)
     while True:
         try:
             async with asyncio.timeout(0):
-                await inotify.get()
+                events |= (await inotify.get()).mask
         except TimeoutError:
-            return
+            return events
 
 
 def _folders(path: Path) -> frozenset[Path]:
