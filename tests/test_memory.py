@@ -19,14 +19,14 @@ from opdbus.config import Config
 from opdbus.engine.embedder import Embedder, open_embedder
 from opdbus.engine.session import Ran, Session, open_session
 from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
-from opdbus.index.catalogue import Thing, thing_of
+from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Drift, Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
-from opdbus.state.object import FILE, Identity, StateObject
+from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 OWNER, OTHER, ROOT = 1000, 1001, 0
 WORDS = "network mail disk user time login backup service host rule".split()

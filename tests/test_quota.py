@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from opdbus.errors import AccessDenied, LimitsExceeded
-from opdbus.index.catalogue import Thing
 from opdbus.index.memory import Memory
 from opdbus.index.quota import Quota, Usage
-from opdbus.state.object import FILE, Identity, StateObject
+from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 ONE, OTHER, ROOT = 1000, 1001, 0
 ROOMY = 1 << 30

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from opdbus.index import lexical
-from opdbus.index.catalogue import Thing
 from opdbus.index.search import LEXICAL_WEIGHT, ceiling, is_starter, pairs, rank, relevant
+from opdbus.state.object import Thing
 
 
 def _pairs(question: str, *names: str) -> list[tuple[int, int]]:

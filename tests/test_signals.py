@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from opdbus.bus import paths
 from opdbus.bus.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
-from opdbus.index.catalogue import Change, Thing
+from opdbus.index.catalogue import Change
 from opdbus.index.events import Changed, Drift, Event, Vectorized
+from opdbus.state.object import Thing
 
 A, B, C = (Thing("systemd", "unit", name) for name in "abc")
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Connection
     from opdbus.bus.face import Face
     from opdbus.bus.wire import Plain
-    from opdbus.index.catalogue import Change, Thing
+    from opdbus.index.catalogue import Change
     from opdbus.index.events import Event
+    from opdbus.state.object import Thing
 
 # A signal that tells of more objects than this is sent in parts, so that none is ever large.
 MAX_CHANGES: Final = 500

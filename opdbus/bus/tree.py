@@ -10,7 +10,7 @@ from opdbus.bus.face import Node
 from opdbus.bus.faces import ObjectFace, thing_at
 from opdbus.bus.standard import MAX_CHILDREN
 from opdbus.errors import UnknownObject
-from opdbus.index.catalogue import Thing
+from opdbus.state.object import Thing
 
 if TYPE_CHECKING:
     from opdbus.bus.face import Face

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from opdbus.errors import UnknownObject
 from opdbus.index import search
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, Thing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
-
-
-class Thing(NamedTuple):
-    """What has one object path: a file may declare it and programs may observe it."""
-
-    plugin: str
-    kind: str
-    name: str
 
 
 def thing_of(entry: Entry) -> Thing:

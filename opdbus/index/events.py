@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from opdbus.index.catalogue import Change, Thing
+    from opdbus.index.catalogue import Change
+    from opdbus.state.object import Thing
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opdbus.index import lexical
-from opdbus.index.catalogue import Thing, matches, thing_of
+from opdbus.index.catalogue import matches, thing_of
 from opdbus.index.rerank import RERANKED
 from opdbus.index.search import ceiling, rank, relevant
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from opdbus.index.rerank import Reranker
     from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
+    from opdbus.state.object import Thing
 
 _LEXICAL_CANDIDATES = 1000
 # An identifier that more entries than this have, such as a common port, names none of them.

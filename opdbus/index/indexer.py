@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.engine.tokenizer import Tokens
-    from opdbus.index.catalogue import Thing
     from opdbus.index.embedded import Engine
     from opdbus.index.memory import Memory
     from opdbus.index.store import Entry
+    from opdbus.state.object import Thing
 
 log = structlog.get_logger()
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown, StoreError
 from opdbus.index.archive import Archive
-from opdbus.index.catalogue import Catalogue, Thing, thing_of
+from opdbus.index.catalogue import Catalogue, thing_of
 from opdbus.index.database import Damaged
 from opdbus.index.embedded import Engine, stored_vectors
 from opdbus.index.events import Changed, Drift
 from opdbus.index.quota import Usage
 from opdbus.index.records import commit, recall, record_of
 from opdbus.state.drift import drifted_fields
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, Thing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

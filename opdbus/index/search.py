@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.index.catalogue import Thing
+    from opdbus.state.object import Thing
 
 MODES: Final = ("hybrid", "vector", "lexical")
 # What a full lexical match weighs beside a cosine: measured by benchmarks/quality.py.

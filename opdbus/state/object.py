@@ -29,6 +29,14 @@ class Identity(NamedTuple):
     name: str
 
 
+class Thing(NamedTuple):
+    """What has one object path: a file may declare it and programs may observe it."""
+
+    plugin: str
+    kind: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class StateObject:
     """One state object; its properties hold no secrets, since only `redact` lets them in."""
