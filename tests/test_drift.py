@@ -1,12 +1,20 @@
 """Drift is a declared field that was observed with another value."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.state.drift import drifted_fields, leaves
+from opdbus.bus.faces import StateFace
+from opdbus.bus.options import MAX_LIMIT
+from opdbus.errors import InvalidArgs
+from opdbus.index.declared import Declared
+from opdbus.index.finder import Finder
+from opdbus.index.memory import Memory
+from opdbus.state.drift import MAX_FIELD, MAX_FIELDS, drifted_fields, leaves
 
 
 def test_changed_fields_are_named() -> None:
@@ -31,6 +39,18 @@ def test_fields_of_one_side_are_no_drift() -> None:
     assert drifted_fields({"a": 1, "b": {"c": 1}}, {"b": {"d": 2}, "e": 3}) == []
     assert drifted_fields({}, {"a": 1}) == []
     assert drifted_fields({"a": 1}, {}) == []
+
+
+def test_many_and_long_names_are_cut() -> None:
+    """Name so many fields and so much of each that the signal stays small."""
+    names = [f"{'é' * MAX_FIELD}{n:05}" for n in range(9_000)] + [f"a{n:05}" for n in range(9_000)]
+    found = drifted_fields(dict.fromkeys(names, 1), dict.fromkeys(reversed(names), 2))
+    assert found == [f"a{n:05}" for n in range(MAX_FIELDS)]
+    long = dict.fromkeys(names[:9_000], 1)
+    found = drifted_fields({"x": long}, {"x": dict.fromkeys(long, 2)})
+    assert len(found) == MAX_FIELDS
+    assert all(name.endswith("...") and len(name) == MAX_FIELD for name in found)
+    assert len("".join(found).encode()) < 64 << 10
 
 
 @pytest.mark.parametrize(
@@ -88,3 +108,39 @@ def test_leaves_are_named_with_dots() -> None:
 def test_nothing_drifts_from_itself(properties: dict[str, Any]) -> None:
     """Find no drift between equal properties, whatever they are."""
     assert drifted_fields(properties, properties) == []
+
+
+def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
+    async def work() -> Any:
+        async with Memory(tmp_path / "memory.db") as memory:
+            declared = Declared(tmp_path / "state.json", memory)
+            return await StateFace(memory, Finder(memory), declared).drift(wanted)
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("limit", 0),
+        ("limit", -1),
+        ("limit", MAX_LIMIT + 1),
+        ("limit", "5"),
+        ("limit", True),
+        ("offset", -1),
+        ("offset", 1.5),
+        ("ofset", 1),
+        ("source", "file"),
+        ("kind", 7),
+    ],
+)
+def test_wrong_pages_of_drifts_are_refused(tmp_path: Path, key: str, value: Any) -> None:
+    """Refuse, by its name, an option that is out of bounds, of another type, or unknown."""
+    with pytest.raises(InvalidArgs, match=key):
+        _drifts(tmp_path, {key: value})
+
+
+def test_pages_of_drifts_may_begin_anywhere(tmp_path: Path) -> None:
+    """Accept the bounds of a page, and give nothing where there is nothing."""
+    for wanted in ({}, {"limit": 1}, {"limit": MAX_LIMIT, "offset": 0}, {"offset": 1 << 31}):
+        assert _drifts(tmp_path, dict(wanted)) == []

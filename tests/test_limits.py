@@ -1,6 +1,7 @@
 """What one call may bring and take away, by the rules and against a daemon."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from opdbus.bus import limits
 from opdbus.bus.connection import RemoteError
 from opdbus.client import Client
 from opdbus.errors import LimitsExceeded
+from opdbus.state.object import MAX_NAME
 
 LONG = "x " * (1 << 19)
 
@@ -106,6 +108,39 @@ def test_much_is_given_to_who_asks_for_it(daemons: Callable[..., Running]) -> No
             assert "State1.Get" in await refused(call)
         async with Client(daemon.bus) as client:
             assert len((await client.show(path))["Observed"]) > 100_000
+
+    with daemons() as daemon:
+        ask(daemon, work)
+
+
+@pytest.mark.parametrize("mode", ["lexical", "vector"])
+def test_a_hit_is_small_whatever_its_object_holds(
+    daemons: Callable[..., Running], mode: str
+) -> None:
+    """Give one hit in 64 KiB, with the longest names and as much text as can be published."""
+    most = {place: "ж" * (size // 2) for place, size in MAX_NAME.items()}
+    texts: list[dict[str, Any]] = [
+        {"description": "needle " + "ж" * 120_000},
+        {"description": "needle" * 40_000},
+        {"needle": ["word " * 5_000] * 10, "description": ""},
+        {f"needle{'k' * n}": "v" for n in range(600)},
+    ]
+
+    async def work(caller: Caller) -> None:
+        for number, properties in enumerate(texts):
+            name = f"{number}{most['name'][1:]}"
+            objects = [(most["plugin"], most["kind"], name, properties)]
+            call = (f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "x", objects, {})
+            await caller.call(STATE_PATH, *call)
+        await caller.vectorized()
+        found: list[Any] = []
+        for offset in range(len(texts)):
+            options = {"mode": mode, "offset": offset, "plugin": most["plugin"]}
+            call = (f"{STATE}.Search", "sua{sv}", "needle", 1, options)
+            (hits,) = await caller.call(STATE_PATH, *call)
+            assert len(json.dumps(hits, ensure_ascii=False).encode()) < limits.SMALL_BYTES
+            found.extend(hits)
+        assert len(found) >= (len(texts) if mode == "vector" else 2)
 
     with daemons() as daemon:
         ask(daemon, work)

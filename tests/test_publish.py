@@ -7,7 +7,7 @@ import pytest
 
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, Identity
-from opdbus.state.publish import MAX_BYTES, observed, source
+from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, observed, source
 from opdbus.state.redact import REDACTED
 
 WHO = "publish:probe"
@@ -70,6 +70,22 @@ def test_infinite_number_is_refused(number: float, nested: bool) -> None:  # noq
     """Refuse numbers that JSON does not have, however deep."""
     with pytest.raises(InvalidArgs, match="net/link/a has a number that is not finite"):
         observed(WHO, "net", "link", "a", {"x": [{"y": number}] if nested else number})
+
+
+def _nested(levels: int, kind: type) -> Any:
+    value: Any = "bottom"
+    for _ in range(levels):
+        value = {"x": value} if kind is dict else kind([value])
+    return value
+
+
+@pytest.mark.parametrize("kind", [dict, list, tuple])
+def test_deep_nesting_is_refused(kind: type) -> None:
+    """Refuse properties nested past the limit, and accept the limit itself."""
+    assert observed(WHO, "p", "k", "n", {"x": _nested(MAX_DEPTH - 1, kind)})
+    for levels in (MAX_DEPTH, 500):
+        with pytest.raises(InvalidArgs, match=f"p/k/n .* deeper than {MAX_DEPTH} levels"):
+            observed(WHO, "p", "k", "n", {"x": _nested(levels, kind)})
 
 
 def test_too_many_bytes_are_refused() -> None:

@@ -12,10 +12,10 @@ from opdbus.bus.formats import chosen
 from opdbus.bus.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
-from opdbus.index.catalogue import FILTER_KEYS, Thing, thing_of
+from opdbus.index.catalogue import FILTER_KEYS, thing_of
 from opdbus.index.search import MODES
 from opdbus.state import publish
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, Thing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,6 +121,8 @@ class StateFace:
         limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
         if not 1 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
+        if offset < 0:
+            raise InvalidArgs(f"offset must be 0 or more, not {offset}")
         observed = [
             entry
             for entry in self._memory.catalogue.matching(checked.wanted(*keys))

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from opdbus.state.object import Json
 
+# Everyone who listens is told of them: so many fields, and so many characters of a name.
+MAX_FIELDS: Final = 64
+MAX_FIELD: Final = 200
+
 
 def drifted_fields(declared: Mapping[str, Json], observed: Mapping[str, Json]) -> list[str]:
     """Give the dotted names of declared fields that were observed with another value.
 
+    The first MAX_FIELDS of them in order, and of a longer name its beginning and `...`.
     A field that only one side has is no drift: files declare less than hosts show, and programs
     publish less than files declare.
     """
     # by path, not by dotted name: {"a.b": 1} and {"a": {"b": 1}} are two fields
     seen = dict(_walk(observed, ()))
-    return sorted(
+    differing = (
         ".".join(path)
         for path, value in _walk(declared, ())
         if path in seen and not _same(value, seen[path])
     )
+    return [_shown(name) for name in nsmallest(MAX_FIELDS, differing)]
 
 
 def leaves(value: Json) -> Iterator[tuple[str, Json]]:
     """Yield (dotted name, scalar or list of scalars) of everything in a JSON value."""
     return ((".".join(path), leaf) for path, leaf in _walk(value, ()))
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= MAX_FIELD else f"{name[: MAX_FIELD - 3]}..."
 
 
 def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:

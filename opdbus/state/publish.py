@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "publish:"
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
+# Far deeper than hosts are described, and half of what D-Bus can carry.
+MAX_DEPTH: Final = 32
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -40,19 +42,21 @@ def observed(
     for (what, most), value in zip(MAX_NAME.items(), (plugin, kind, name), strict=True):
         if not value or len(value.encode()) > most:
             raise InvalidArgs(f"the {what} of {where} must have 1 to {most} bytes")
-    item = redact_object(Identity(publisher, plugin, kind, name), _json(dict(properties), where))
+    item = redact_object(Identity(publisher, plugin, kind, name), _json(dict(properties), where, 1))
     size = len(item.json().encode())
     if size > MAX_BYTES:
         raise InvalidArgs(f"{where} has {size} bytes of properties: {MAX_BYTES} at most")
     return item
 
 
-def _json(value: Json, where: str) -> Json:
+def _json(value: Json, where: str, depth: int) -> Json:
     """Turn what D-Bus can carry into what JSON can: bytes become hexadecimal digits."""
+    if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
+        raise InvalidArgs(f"{where} has properties nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {str(key): _json(item, where) for key, item in value.items()}
+        return {str(key): _json(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(item, where) for item in value]
+        return [_json(item, where, depth + 1) for item in value]
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):
