@@ -116,7 +116,7 @@ def _open(model: folder.Model) -> None:
 
     from opdbus.engine.tokenizer import Tokenizer
 
-    Tokenizer(model.tokenizer, model.shape.max_tokens)
+    Tokenizer.of(model)
     try:
         with safe_open(model.weights, framework="numpy"):
             pass

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from opdbus.config import ProviderRequest
 from opdbus.engine.embedder import Embedder, open_embedder
@@ -228,6 +229,19 @@ def _without_unknown(path: Path) -> None:
     content = json.loads(path.read_text())
     del content["model"]["vocab"]["[UNK]"]
     path.write_text(json.dumps(content))
+
+
+def test_another_models_tokenizer(model: Model, settings: Config) -> None:
+    """Refuse to open with a tokenizer that knows words for which the model has no vectors."""
+
+    async def main(words: int) -> None:
+        async with open_embedder(replace(model, words=words), settings):
+            pass
+
+    most = max(Tokenizer.from_file(str(model.tokenizer)).get_vocab().values())
+    asyncio.run(main(most + 1))
+    with pytest.raises(ModelError, match=f"up to {most}, but the model has {most} words"):
+        asyncio.run(main(most))
 
 
 @pytest.mark.parametrize(

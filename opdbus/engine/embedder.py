@@ -161,8 +161,8 @@ async def open_embedder(
 
     Providers that were `lost` are tried last. Raises ModelError and ProviderError.
     """
+    tokenizer = await asyncio.to_thread(Tokenizer.of, model)
     proven = await Chain(model, config, opener, host).choose(lost)
-    tokenizer = await asyncio.to_thread(Tokenizer, model.tokenizer, model.shape.max_tokens)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
     scheduler = Scheduler(
         lanes,

@@ -13,8 +13,11 @@ from opdbus.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from typing import Self
 
     from numpy.typing import NDArray
+
+    from opdbus.models.folder import Model
 
 # A tokenizer reads a whole text before it cuts, so long texts are cut by characters first: at
 # this many for each token of the limit and, where that gives too few tokens, at ever more.
@@ -59,6 +62,18 @@ class Tokenizer:
             raise ModelError(f"the tokenizer {path} adds no [CLS] and [SEP], which BERT needs")
         if max_tokens <= self._specials:
             raise ModelError(f"a limit of {max_tokens} tokens leaves a text no room; see {path}")
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Read a model's tokenizer; raises ModelError, also for that of a model with more words."""
+        made = cls(model.tokenizer, model.shape.max_tokens)
+        most = max(made._tokenizer.get_vocab().values(), default=0)
+        if most >= model.words:
+            raise ModelError(
+                f"the tokenizer {model.tokenizer} numbers its tokens up to {most}, but the model"
+                f" has {model.words} words: it is another model's; get both from one place"
+            )
+        return made
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenize texts; blocks for about 50 us a text."""

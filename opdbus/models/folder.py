@@ -52,6 +52,8 @@ class Model:
     shape: Shape
     weights_sha256: str
     tokenizer_sha256: str
+    # that it has vectors for: a token of a higher number would be another's, or nobody's, memory
+    words: int
 
     @property
     def weights(self) -> Path:
@@ -166,6 +168,7 @@ def read(folder: Path, level: Level) -> Model:
         shape=_shape(folder, config, level),
         weights_sha256=sha256(folder / WEIGHTS),
         tokenizer_sha256=sha256(folder / TOKENIZER),
+        words=_integer(folder / "config.json", "vocab_size", config.get("vocab_size")),
     )  # fmt: skip
 
 
@@ -186,7 +189,8 @@ def _packaged(level: Level) -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     folder = Path(spec.submodule_search_locations[0]) / "model"
-    return folder if folder.is_dir() else None
+    with _looking_at(folder):
+        return folder if folder.is_dir() else None
 
 
 def _is_packaged(folder: Path, level: Level) -> bool:
