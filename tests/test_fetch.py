@@ -436,6 +436,20 @@ def test_import_of_what_is_there(models: Path) -> None:
     assert f"{folder.LIMIT} in {target} changed" in fails(lambda: load(models))
 
 
+def test_import_of_what_only_its_copier_may_read(models: Path) -> None:
+    """Let the daemon's user read what was copied into its place by hand, and no more than that."""
+    target = write_tiny_model(models / OWN.folder)
+    (target / "notes.txt").write_text("mine")
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    adopt(target, models)
+    kept = {target, target / "1_Pooling", *(target / name for name in NAMES)}
+    for path in kept:
+        wanted = 0o755 if path.is_dir() else 0o644
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+    assert stat.S_IMODE((target / "notes.txt").stat().st_mode) == 0o600
+
+
 def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> None:
     """Replace a model by another only by force."""
     adopt(write_tiny_model(tmp_path / "one"), models)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -26,13 +28,20 @@ def settle(folder: Path) -> None:
     Only then may it get its name: power may fail between.
     """
     for path in [folder, *folder.rglob("*")]:
-        if path.is_dir():
-            path.chmod(0o755)
-        else:
-            path.chmod(0o644)
-            _flush(path)
+        path.chmod(_mode(path))
+        if path.is_file():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
 
 
-def _flush(path: Path) -> None:
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
+def open_to_all(folder: Path, names: Iterable[str]) -> None:
+    """Let every user read the named files of a folder that was there before; raises OSError."""
+    paths = {folder / name for name in names}
+    for path in {folder, *paths, *(path.parent for path in paths)}:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode | _mode(path) != mode:
+            path.chmod(mode | _mode(path))
+
+
+def _mode(path: Path) -> int:
+    return 0o755 if path.is_dir() else 0o644

@@ -64,6 +64,7 @@ class Place:
                 source, revision = fill(fresh)
                 made = self._checked(fresh, source, revision)
                 if not force and self._is_here(made):
+                    files.open_to_all(self.folder, made.files)
                     record.write(self.folder, made)
                 else:
                     self._swap(fresh, made)
