@@ -1,9 +1,11 @@
 """Memory, indexer and finder together, with the tiny model."""
 
 import asyncio
+import gc
 import json
 import shutil
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
@@ -623,6 +625,56 @@ def test_a_holder_may_leave_while_it_publishes(live: Callable[..., Any]) -> None
         task.cancel()
         await made.memory.release(":1.5")
         assert len(made.memory.catalogue) == 0
+
+    live(work, engine=False)
+
+
+class Name(str):
+    """A name that can be watched: whether anything still holds it, and how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_nothing_is_known_of_what_is_gone(live: Callable[..., Any]) -> None:
+    """Forget who held an object when it is withdrawn, and a holder when it has left."""
+
+    async def publish_and_withdraw(made: House) -> weakref.ref[Name]:
+        name = Name("a")
+        await made.publish(observed(name, "one"), holder=":1.5")
+        assert await made.memory.withdraw([Thing("systemd", "unit", name)], OWNER) == 1
+        made.events.clear()
+        return weakref.ref(name)
+
+    async def publish_and_leave(made: House) -> weakref.ref[Name]:
+        holder = Name(":1.6")
+        await made.publish(observed("b", "two"), holder=holder)
+        await made.memory.release(holder)
+        return weakref.ref(holder)
+
+    async def work(made: House) -> None:
+        known = [await publish_and_withdraw(made), await publish_and_leave(made)]
+        gc.collect()
+        assert [name() for name in known] == [None, None]
+        assert len(made.memory.catalogue) == 0
+
+    live(work, engine=False)
+
+
+def test_who_leaves_is_not_looked_for_among_all_holders(live: Callable[..., Any]) -> None:
+    """Look up a name that leaves the bus, whatever others hold: most names hold nothing."""
+
+    async def work(made: House) -> None:
+        await made.publish(*(observed(f"n{n}", "mail") for n in range(50)), holder=Name(":1.5"))
+        Name.compared = 0
+        await made.memory.release(Name(":1.6"))
+        assert Name.compared == 0
+        assert len(made.memory.catalogue) == 50
 
     live(work, engine=False)
 

@@ -14,6 +14,7 @@ from opdbus.index.catalogue import Catalogue, thing_of
 from opdbus.index.database import Damaged
 from opdbus.index.embedded import Engine, stored_vectors
 from opdbus.index.events import Changed, Drift
+from opdbus.index.holders import Holders
 from opdbus.index.quota import Usage
 from opdbus.index.records import commit, recall, record_of
 from opdbus.state.drift import drifted_fields
@@ -64,8 +65,8 @@ class Memory:
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
         self._clock = clock
         self._one_writer = asyncio.Lock()
-        # of what lives only as long as somebody's connection
-        self._holders: dict[Identity, str] = {}
+        self._holders = Holders()
+        # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
@@ -223,6 +224,8 @@ class Memory:
                     self._hold(objects, holder)
             finally:
                 self._publishing[holder] -= 1
+                if not self._publishing[holder]:
+                    del self._publishing[holder]
 
         # known at once, so that `release` waits for what its holder is still publishing
         self._publishing[holder] += 1
@@ -244,17 +247,13 @@ class Memory:
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder; raises StoreError."""
-        if holder not in self._holders.values() and not self._publishing[holder]:
-            del self._publishing[holder]
+        if not self._holders.held(holder) and holder not in self._publishing:
             return
 
         async def work() -> None:
             async with self._one_writer:
-                held = [i for i, known in self._holders.items() if known == holder]
-                found = [self.catalogue.get(identity) for identity in held]
+                found = map(self.catalogue.get, self._holders.held(holder))
                 await self._write([], [entry for entry in found if entry], owner=ROOT)
-                for identity in held:
-                    del self._holders[identity]
 
         try:
             await self.archive.finish(work())
@@ -278,6 +277,7 @@ class Memory:
         generation = self.generation + 1
         entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
         self.generation = generation
+        self._holders.drop(entry.identity for entry in gone)
         changes = await self._take(gone, entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
@@ -322,11 +322,11 @@ class Memory:
         )
 
     def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
-        for item in objects:
-            if holder:
-                self._holders[item.identity] = holder
-            else:
-                self._holders.pop(item.identity, None)
+        identities = [item.identity for item in objects]
+        if holder:
+            self._holders.hold(identities, holder)
+        else:
+            self._holders.drop(identities)
 
     def _owned(self, thing: Thing, owner: int) -> list[Entry]:
         published = [e for e in self.catalogue.about(thing) if e.identity.source != FILE]
