@@ -6,6 +6,7 @@ import mmap
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -140,16 +141,12 @@ def test_a_file_that_gets_more_lines_is_refused() -> None:
     """Write no more vectors than room was reserved for."""
     file = in_memory(b'"' + b"x" * 399_997 + b'"\n')
 
-    class Changing(Bulk):
-        async def on_thread(self, work: Any, *args: Any) -> Any:
-            found = await super().on_thread(work, *args)
-            if getattr(work, "__name__", "") == "measure":
-                os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0)
-            return found
-
     async def work(_bulk: Bulk) -> None:
+        # the job begins when the lines are counted
+        jobs = Jobs(lambda *_: os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0))
+        order = Order(FLOATS.format, truncate=True, is_job=True)
         with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
-            await Changing(Jobs(lambda *_: None)).run(Engine(), file, FLOATS)
+            await Bulk(jobs).run(Engine(), file, order)
 
     run(work)
 
@@ -222,10 +219,68 @@ def test_bulk_calls_are_counted_for_connection_user_and_all() -> None:
     run(work)
 
 
-async def _until_idle(bulk: Bulk) -> None:
+class Hanging(ThreadPoolExecutor):
+    """Threads that hang in whatever they do for a user, until that is let go on."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(MAX_BULK_CALLS["total"])
+        self.uid = uid
+        self.begun = asyncio.Event()
+        self.go_on = threading.Event()
+
+    def submit(self, work: Any, *args: Any, **_: Any) -> Future[Any]:
+        """Have the work done, or hang."""
+        if caller.get().uid != self.uid:
+            return super().submit(work, *args)
+        loop = asyncio.get_running_loop()
+
+        def hang() -> Any:
+            loop.call_soon_threadsafe(self.begun.set)
+            self.go_on.wait()
+            return work(*args)
+
+        return super().submit(hang)
+
+
+def test_a_thread_that_hangs_counts_for_its_user() -> None:
+    """Count a call whose caller left until its thread is free: others have threads then, too."""
+    file = in_memory(lines(["x"]))
+
+    async def leave(bulk: Bulk, threads: Hanging, sender: str) -> None:
+        caller.set(Caller(sender, threads.uid))
+        threads.begun.clear()
+        call = asyncio.create_task(bulk.run(Engine(), file, FLOATS))
+        await threads.begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    async def ask(bulk: Bulk, sender: str, uid: int) -> int:
+        caller.set(Caller(sender, uid))
+        return (await bulk.run(Engine(), file, FLOATS)).rows
+
+    async def work(_bulk: Bulk) -> None:
+        threads = Hanging(1000)
+        bulk = Bulk(Jobs(lambda *_: None), threads)
+        try:
+            for number in range(MAX_BULK_CALLS["user"]):
+                await leave(bulk, threads, f":1.{number}")
+            with pytest.raises(LimitsExceeded, match="4 bulk calls of this user"):
+                await ask(bulk, ":1.8", 1000)
+            assert await ask(bulk, ":1.9", 1001) == 1
+        finally:
+            threads.go_on.set()
+        await _until_idle(threads)
+        assert await ask(bulk, ":1.8", 1000) == 1
+
+    run(work)
+
+
+async def _until_idle(threads: ThreadPoolExecutor) -> None:
     """Wait until no thread works for bulk calls."""
     all_free = threading.Barrier(MAX_BULK_CALLS["total"])
-    waits = (bulk.on_thread(all_free.wait) for _ in range(MAX_BULK_CALLS["total"]))
+    loop = asyncio.get_running_loop()
+    waits = (loop.run_in_executor(threads, all_free.wait) for _ in range(MAX_BULK_CALLS["total"]))
     await asyncio.gather(*waits)
 
 
@@ -233,7 +288,9 @@ def test_a_caller_who_leaves_stops_the_work() -> None:
     """Take every window back from the engine, close every file, and free the caller's place."""
     before = open_files(settled=True)
 
-    async def work(bulk: Bulk) -> None:
+    async def work(_bulk: Bulk) -> None:
+        threads = ThreadPoolExecutor(MAX_BULK_CALLS["total"])
+        bulk = Bulk(Jobs(lambda *_: None), threads)
         engine = Engine(asyncio.Event())
         file = in_memory(lines(["x"] * WINDOW_TEXTS * 20))
         for _ in range(MAX_BULK_CALLS["connection"] + 1):
@@ -246,7 +303,7 @@ def test_a_caller_who_leaves_stops_the_work() -> None:
             assert engine.held == 0
             assert len(asyncio.all_tasks()) == 1
         file.close()
-        await _until_idle(bulk)
+        await _until_idle(threads)
         assert engine.computed == 0
 
     run(work)

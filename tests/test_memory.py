@@ -632,6 +632,7 @@ def test_a_holder_may_leave_while_it_publishes(live: Callable[..., Any]) -> None
 class Name(str):
     """A name that can be watched: whether anything still holds it, and how often it is compared."""
 
+    __slots__ = ("__weakref__",)
     compared = 0
 
     def __eq__(self, other: object) -> bool:

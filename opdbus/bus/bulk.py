@@ -23,8 +23,9 @@ from opdbus.bus.texts import TextFile
 from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
-    from typing import ParamSpec, TypeVar
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+    from typing import Any, ParamSpec, TypeVar
 
     import numpy as np
     from numpy.typing import NDArray
@@ -70,11 +71,12 @@ class Bulk:
     A file system that hangs stops bulk calls, and nothing else.
     """
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, threads: Executor | None = None) -> None:
         self.jobs = jobs
         self._calls: Counter[Hashable] = Counter()
         self._bytes = 0
-        self._threads = ThreadPoolExecutor(MAX_BULK_CALLS["total"], thread_name_prefix="bulk")
+        most = MAX_BULK_CALLS["total"]
+        self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
 
     async def run(self, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
         """Embed the texts of a file, of which no more is held than a few thousand texts.
@@ -84,31 +86,31 @@ class Bulk:
         """
         # a thread may still read when the call, and with it the caller's own, has ended
         file = Descriptor.copy_of(texts)
-        with self._counted(caller.get()):
-            source = await self.on_thread(TextFile, file)
-            lines = (await self.on_thread(source.measure)).lines
+        with self._counted(caller.get()) as place:
+            source = await place.on_thread(TextFile, file)
+            lines = (await place.on_thread(source.measure)).lines
             with self._reserved(lines * order.format.row_bytes):
                 is_seen = order.is_job or lines > JOB_TEXTS
                 sink = Sink(order.format)
                 with self.jobs.begin("bulk", lines, is_seen=is_seen) as job:
-                    work = _Work(self, engine, order, job)
+                    work = _Work(place, engine, order, job)
                     await job.run(work.stream(source, sink))
-                return Vectors(await self.on_thread(sink.sealed), job.done, work.truncated)
-
-    async def on_thread(self, work: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
-        """Do what blocks on a thread of bulk calls."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+                return Vectors(await place.on_thread(sink.sealed), job.done, work.truncated)
 
     @contextmanager
-    def _counted(self, who: Caller) -> Iterator[None]:
+    def _counted(self, who: Caller) -> Iterator[_Place]:
         scopes: dict[str, Hashable] = {"connection": who.sender, "user": who.uid, "total": None}
         require_room(self._calls, scopes, 1, MAX_BULK_CALLS, "bulk calls")
         self._calls.update(scopes.values())
+        place = _Place(self._threads)
         try:
-            yield
+            yield place
         finally:
-            self._calls.subtract(scopes.values())
-            self._calls = +self._calls
+            place.once_free(lambda: self._leave(scopes.values()))
+
+    def _leave(self, scopes: Iterable[Hashable]) -> None:
+        self._calls.subtract(scopes)
+        self._calls = +self._calls
 
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:
@@ -128,6 +130,36 @@ class Bulk:
             yield
         finally:
             self._bytes -= size
+
+
+class _Place:
+    """A call's place among those that run, which it has for as long as a thread works for it.
+
+    A thread that hangs in a file cannot be taken back: it counts for its caller, who may have left.
+    """
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._running: set[Future[Any]] = set()
+
+    async def on_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Do what blocks on a thread of bulk calls."""
+        future = self._threads.submit(work, *args, **named)
+        self._running.add(future)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            if future.done():
+                self._running.remove(future)
+
+    def once_free(self, leave: Callable[[], None]) -> None:
+        """Leave at once, or as soon as the last thread is done."""
+        hanging = [asyncio.wrap_future(future) for future in self._running]
+        if hanging:
+            done = asyncio.gather(*hanging, return_exceptions=True)
+            done.add_done_callback(lambda _: leave())
+        else:
+            leave()
 
 
 class Sink:
@@ -160,8 +192,8 @@ class Sink:
 class _Work:
     """One call's texts on their way, window by window."""
 
-    def __init__(self, bulk: Bulk, engine: Lease, order: Order, job: Job) -> None:
-        self._bulk = bulk
+    def __init__(self, place: _Place, engine: Lease, order: Order, job: Job) -> None:
+        self._place = place
         self._engine = engine
         self._order = order
         self._job = job
@@ -172,7 +204,7 @@ class _Work:
         flying: deque[asyncio.Task[None]] = deque()
         row = 0
         try:
-            while texts := await self._bulk.on_thread(source.window):
+            while texts := await self._place.on_thread(source.window):
                 self._require_counted(row + len(texts))
                 if len(flying) == _WINDOWS:
                     await flying.popleft()
@@ -191,7 +223,7 @@ class _Work:
             rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
         self._note_truncated(rows, row)
         vectors = await self._engine.embed(rows)
-        await self._bulk.on_thread(sink.write, row, vectors)
+        await self._place.on_thread(sink.write, row, vectors)
         self._job.advance(len(rows))
 
     def _note_truncated(self, rows: Sequence[Tokens], first: int) -> None:
