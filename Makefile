@@ -56,7 +56,7 @@ $(PEERS)/%/ready: opdbus/bench/peers/%.txt
 	@touch $@
 
 install:
-	@PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
+	@DESTDIR="$(DESTDIR)" PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(SYSTEM_PYTHON)" EXTRAS="$(EXTRAS)" \
 		systemd/setup install
 
@@ -74,6 +74,7 @@ $(READY): pyproject.toml
 # What only tests need. Root gets all of it, others what they have: the rest of the tests is skipped.
 $(VENV)/tested: $(READY)
 	@PYTHON="$(PYTHON)" .ci/setup-system test
+	@[ "$$(id -u)" != 0 ] || PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
 	@! pkg-config --exists libsystemd 2>/dev/null || \
 		$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,systemd]' || \
 		[ "$$(id -u)" != 0 ]

@@ -3,13 +3,13 @@
 import re
 import shutil
 import subprocess
-import sys
 from configparser import ConfigParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import ROOT
+from setting_up import files_in, setup
 
 from opdbus import config, errors
 from opdbus.bus import contract, names
@@ -34,23 +34,6 @@ READ_BY_OTHERS = (
 needs_systemd_analyze = pytest.mark.skipif(
     not shutil.which("systemd-analyze"), reason="there is no systemd-analyze: apt install systemd"
 )
-
-
-def setup(what: str, into: Path, prefix: str = "/usr/local") -> None:
-    """Install or uninstall all but the virtual environment, which takes a registry and a minute."""
-    environ = {
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-        "DESTDIR": str(into),
-        "PREFIX": prefix,
-        "FILES_ONLY": "yes",
-        "INTERPRETER": sys.executable,
-    }
-    subprocess.run([ROOT / "systemd" / "setup", what], env=environ, check=True, timeout=120)
-
-
-def files_in(folder: Path) -> set[str]:
-    """Name all files below a folder."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
 def unit_keys() -> dict[str, list[str]]:
@@ -237,28 +220,6 @@ def test_files_are_where_they_are_read(tmp_path: Path, prefix: str) -> None:
     assert {f"{prefix[1:]}/share/man/man1/op-dbus.1"} <= found
     unit = (tmp_path / READ_BY_OTHERS[0]).read_text()
     assert f"\nExecStart={prefix}/bin/op-dbus daemon\n" in unit
-
-
-def test_nothing_stays_but_settings(tmp_path: Path) -> None:
-    """Leave settings and state behind, and take everything else away."""
-    setup("install", tmp_path)
-    state = tmp_path / "var/lib/op-dbus/memory.db"
-    state.parent.mkdir(parents=True)
-    state.write_text("what it remembers")
-    setup("uninstall", tmp_path)
-    assert files_in(tmp_path) == {ENV, "var/lib/op-dbus/memory.db"}
-
-
-def test_another_install_keeps_the_settings(tmp_path: Path) -> None:
-    """Write over the files of the install before, but not over what an administrator wrote."""
-    setup("install", tmp_path)
-    (tmp_path / ENV).write_text("OP_DBUS_VECTOR_LEVEL=none\n")
-    unit = tmp_path / READ_BY_OTHERS[0]
-    before = unit.read_text()
-    unit.write_text("an older one")
-    setup("install", tmp_path)
-    assert (tmp_path / ENV).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
-    assert unit.read_text() == before
 
 
 def test_everyone_may_read_what_is_installed(tree: Path) -> None:

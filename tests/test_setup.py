@@ -1,0 +1,169 @@
+"""What `make install` and `make uninstall` promise whoever calls them, wherever they put things."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from setting_up import files_in, setup, try_setup
+
+ENV = "etc/op-dbus/op-dbus.env"
+UNIT = "usr/lib/systemd/system/op-dbus.service"
+# Makes what `python3 -m venv --prompt op-dbus FOLDER` does, and a program as pip makes it.
+VENV = """#!/bin/sh
+set -eu
+mkdir -p "$5/bin" "$5/lib"
+cd "$5"
+ln -s /bin/true bin/pip
+ln -s /bin/true bin/python
+echo "command = python3 -m venv $PWD" >pyvenv.cfg
+echo "#!$PWD/bin/python" >bin/op-dbus
+"""
+
+
+def program(path: Path, text: str) -> Path:
+    """Write a program that stands for one of the system's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def folders_in(folder: Path) -> set[str]:
+    """Name all folders below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_dir()}
+
+
+@pytest.fixture
+def as_root(tmp_path: Path) -> dict[str, str]:
+    """Give a PATH where everybody is root, and where `apt-get` only notes that it was called."""
+    program(tmp_path / "bin" / "id", "#!/bin/sh\necho 0\n")
+    program(tmp_path / "bin" / "apt-get", f"#!/bin/sh\necho called >>{tmp_path}/apt-get\n")
+    return {"PATH": f"{tmp_path}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+def test_a_folder_is_all_that_is_written(tmp_path: Path, as_root: dict[str, str]) -> None:
+    """With DESTDIR, name the packages that are missing and install none of them, even as root."""
+    done = subprocess.run(
+        ["make", "install", f"DESTDIR={tmp_path}/out", "SYSTEM_PYTHON=/nowhere/python3"],
+        cwd=ROOT,
+        env=as_root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "apt-get install -y python3 python3-venv" in done.stderr
+    assert not (tmp_path / "apt-get").exists()
+
+
+def test_a_system_gets_the_packages(tmp_path: Path, as_root: dict[str, str]) -> None:
+    """Without DESTDIR, root need not install what is missing by hand."""
+    subprocess.run(
+        [ROOT / ".ci" / "setup-system", "install"],
+        env=as_root | {"PYTHON": "/nowhere/python3"},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (tmp_path / "apt-get").read_text() == "called\n" * 2
+
+
+@pytest.mark.parametrize("destdir", ["out", "../in/out", "two words", "a|b [1] .* &"])
+def test_the_program_knows_where_it_will_be(tmp_path: Path, destdir: str) -> None:
+    """Name the path below PREFIX in every script, however DESTDIR is written."""
+    (tmp_path / "in").mkdir()
+    python = program(tmp_path / "python3", VENV)
+    done = try_setup("install", tmp_path / "in", DESTDIR=destdir, PYTHON=str(python))
+    assert done.returncode == 0, done.stderr
+    venv = tmp_path / "in" / destdir / "usr/local/lib/op-dbus"
+    assert (venv / "bin/op-dbus").read_text() == "#!/usr/local/lib/op-dbus/bin/python\n"
+    assert (venv / "pyvenv.cfg").read_text().endswith(" /usr/local/lib/op-dbus\n")
+
+
+@pytest.mark.parametrize(
+    "prefix", ["opt", "./opt", *(f"/opt/a{sign}b" for sign in "\n\t %|&\\'\"$*")]
+)
+@pytest.mark.parametrize("what", ["install", "uninstall"])
+def test_a_prefix_that_a_unit_cannot_name_is_refused(
+    tmp_path: Path, what: str, prefix: str
+) -> None:
+    """Refuse with one sentence and touch nothing where PREFIX would not survive in a unit file."""
+    folder = tmp_path / "out"
+    done = try_setup(what, tmp_path, DESTDIR=str(folder), PREFIX=prefix, FILES_ONLY="yes")
+    assert done.returncode == 2
+    assert done.stderr.startswith("PREFIX has to be ")
+    assert done.stderr.count("\n") == 1 + prefix.count("\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("prefix", "means"), [("/opt/x/", "/opt/x"), ("//opt//x/../y", "/opt/y"), ("/../..", "")]
+)
+def test_a_prefix_stays_below_destdir(tmp_path: Path, prefix: str, means: str) -> None:
+    """Take PREFIX for the folder that it means, which lies below DESTDIR."""
+    folder = tmp_path / "a" / "b"
+    setup("install", folder, prefix)
+    assert f"\nExecStart={means}/bin/op-dbus daemon\n" in (folder / UNIT).read_text()
+    assert Path(f"{folder}{means}/share/man/man1/op-dbus.1").exists()
+    assert list((tmp_path / "a").iterdir()) == [folder]
+
+
+def test_nothing_stays_but_settings(tmp_path: Path) -> None:
+    """Leave settings and state behind, and take everything else away."""
+    setup("install", tmp_path)
+    state = tmp_path / "var/lib/op-dbus/memory.db"
+    state.parent.mkdir(parents=True)
+    state.write_text("what it remembers")
+    setup("uninstall", tmp_path)
+    assert files_in(tmp_path) == {ENV, "var/lib/op-dbus/memory.db"}
+
+
+@pytest.mark.parametrize("prefix", ["/usr", "/usr/local", "/opt/op-dbus"])
+def test_folders_go_with_their_files(tmp_path: Path, prefix: str) -> None:
+    """Leave only the settings' folder behind, also after a second install."""
+    folder = tmp_path / "two words"
+    for what in ("install", "install", "uninstall"):
+        setup(what, folder, prefix)
+    assert folders_in(folder) == {"etc", "etc/op-dbus"}
+
+
+def test_folders_of_the_system_stay(tmp_path: Path) -> None:
+    """Take away no folder that was there before, though it be empty."""
+    theirs = ("usr/share/polkit-1/rules.d", "usr/local/share/zsh/site-functions", "usr/local/bin")
+    for name in theirs:
+        (tmp_path / name).mkdir(parents=True)
+    before = folders_in(tmp_path)
+    setup("install", tmp_path)
+    setup("uninstall", tmp_path)
+    assert folders_in(tmp_path) == before | {"etc", "etc/op-dbus"}
+
+
+def test_folders_that_others_use_stay(tmp_path: Path) -> None:
+    """Leave a folder that was made for op-dbus and has another's file by now."""
+    setup("install", tmp_path)
+    other = tmp_path / "usr/local/share/zsh/site-functions/_other"
+    other.touch()
+    setup("uninstall", tmp_path)
+    assert files_in(tmp_path) == {ENV, os.fspath(other.relative_to(tmp_path))}
+
+
+def test_uninstalling_twice_does_no_harm(tmp_path: Path) -> None:
+    """Succeed where there is nothing to take away, and make nothing."""
+    for _ in range(2):
+        setup("uninstall", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_install_keeps_the_settings(tmp_path: Path) -> None:
+    """Write over the files of the install before, but not over what an administrator wrote."""
+    setup("install", tmp_path)
+    (tmp_path / ENV).write_text("OP_DBUS_VECTOR_LEVEL=none\n")
+    unit = tmp_path / UNIT
+    before = unit.read_text()
+    unit.write_text("an older one")
+    setup("install", tmp_path)
+    assert (tmp_path / ENV).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
+    assert unit.read_text() == before
