@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ async def _live(caller: Caller, file: Path) -> None:
         "Changed", lambda body: ["/org/opdbus/state/systemd/unit/a", "changed"] in body[1]
     )
     for broken in (f'{{"description": {CANARY}}}', f'{{"description": "{CANARY}', f'"{CANARY}"'):
-        await _refused(caller, file, broken)
+        await _refused(caller, partial(_file, file, broken))
+    await _refused(caller, partial(replace, file, f'{{"version": "{CANARY}"}}'))
     await caller.call(
         STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", ["/org/opdbus/state/test/thing/b"], {}
     )
@@ -63,10 +65,13 @@ async def _live(caller: Caller, file: Path) -> None:
     )
 
 
-async def _refused(caller: Caller, file: Path, broken: str) -> None:
+async def _refused(caller: Caller, write: Callable[[], object]) -> None:
+    """Write a bad state file, and wait until everybody is told that it was refused."""
     before = await caller.get(STATE_PATH, STATE, "LastError")
-    _file(file, broken)
-    await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError", before) != before)
+    caller.signals.clear()
+    write()
+    await caller.signal("PropertiesChanged", lambda body: body[1:] == [{}, ["LastError"]])
+    assert await caller.get(STATE_PATH, STATE, "LastError") != before
 
 
 def test_no_content_is_broadcast(daemons: Callable[..., Running], tmp_path: Path) -> None:

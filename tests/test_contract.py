@@ -109,6 +109,12 @@ def test_an_object_says_how_its_properties_change() -> None:
     assert (properties["Version"].emits, properties["State"].emits) == ("const", "true")
 
 
+def test_no_property_emits_otherwise_than_dbus_knows() -> None:
+    """Refuse an annotation that clients, and the announcer, would not understand."""
+    with pytest.raises(ValueError, match="'invalidate'"):
+        contract.Property("A", "s", "invalidate", "read", "")
+
+
 @pytest.mark.parametrize(
     ("name", "python"),
     [

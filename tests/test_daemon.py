@@ -135,15 +135,17 @@ def test_a_bad_edit_keeps_the_last_good_state(daemons: Make, tmp_path: Path) -> 
     async def work(caller: Caller) -> None:
         await caller.vectorized()
         replace(file, BAD)
-        told = await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError"))
-        assert "line 1 column 3" in told[1]["LastError"]
+        await caller.signal("PropertiesChanged", lambda body: body[2] == ["LastError"])
+        assert "line 1 column 3" in await caller.get(STATE_PATH, STATE, "LastError")
         await caller.ready("degraded")
         assert await caller.get(STATE_PATH, STATE, "Count") == 1
         with pytest.raises(RemoteError) as caught:
             await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
         assert caught.value.name == "org.opdbus.Error.StateFile"
+        caller.signals.clear()
         state_file(file, {"a": "network", "b": "mail"})
-        await caller.signal("PropertiesChanged", lambda b: b[1].get("LastError") == "")
+        await caller.signal("PropertiesChanged", lambda body: body[2] == ["LastError"])
+        assert await caller.get(STATE_PATH, STATE, "LastError") == ""
         await caller.ready("ready")
         assert await caller.get(STATE_PATH, STATE, "Count") == 2
 

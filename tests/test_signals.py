@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.bus import paths
+from opdbus.bus import names, paths
 from opdbus.bus.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
+from opdbus.bus.wire import Typed
 from opdbus.index.catalogue import Change
 from opdbus.index.events import Changed, Drift, Event, Vectorized
 from opdbus.state.object import Thing
@@ -191,6 +192,32 @@ def test_the_last_change_is_told_on_stopping() -> None:
         await asyncio.sleep(1.5 * MERGE_SECONDS)
 
     assert [body[0] for _, body in told(work)] == [1, 2]
+
+
+# properties
+
+
+def test_a_property_that_invalidates_is_told_without_its_value() -> None:
+    """Name LastError when it changes, and no more: it may quote what only some may read."""
+
+    async def work(announcer: Announcer, _bus: Bus) -> None:
+        for sentence in ("", "line 1: mail is down", "line 1: mail is down", ""):
+            announcer.tell(paths.STATE, names.STATE, {"LastError": sentence, "Count": 7})
+
+    changed = ("PropertiesChanged", [names.STATE, {}, ["LastError"]])
+    assert told(work) == [changed, changed]
+
+
+def test_what_emits_is_told_with_its_value() -> None:
+    """Tell the new values of properties that emit them, and nothing of the others."""
+
+    async def work(announcer: Announcer, _bus: Bus) -> None:
+        for state in ("loading", "ready"):
+            values = {"State": state, "Level": "medium", "Truncated": len(state)}
+            announcer.tell(paths.ROOT, names.VECTORIZER, values)
+
+    body = [names.VECTORIZER, {"State": Typed("s", "ready")}, []]
+    assert told(work) == [("PropertiesChanged", body)]
 
 
 # parts

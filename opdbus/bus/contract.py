@@ -47,7 +47,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property; `emits` is `true`, `false` or `const`; `action` is what setting it takes.
+    """A property; `emits` is as D-Bus knows it, `action` is what setting it takes.
 
     There is none that can be set without an action: making it raises ValueError.
     """
@@ -62,6 +62,8 @@ class Property:
         """Refuse what nobody would be authorized for."""
         if self.access not in {"read", "readwrite"}:
             raise ValueError(f"the property {self.name} has the access {self.access!r}")
+        if self.emits not in {"true", "invalidates", "const", "false"}:
+            raise ValueError(f"the property {self.name} emits {self.emits!r}")
         if self.is_writable:
             _require_action(self.name, self.action)
 

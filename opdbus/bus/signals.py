@@ -96,20 +96,21 @@ class Announcer:
         self.tell(path, face.interface.name, await face.properties())
 
     def tell(self, path: str, interface: str, values: Mapping[str, Plain]) -> None:
-        """Send PropertiesChanged for values that were told otherwise; none: the object is gone."""
+        """Send PropertiesChanged for values that were told otherwise; none: the object is gone.
+
+        Of what may hold contents, which not everybody may read, only the name is sent.
+        """
         properties = contract.interface(interface).properties
-        emitting = {n: v for n, v in values.items() if properties[n].emits == "true"}
+        news = {n: v for n, v in values.items() if properties[n].emits in {"true", "invalidates"}}
         before = self._told.pop(path, {})
-        changed = {
-            name: Typed(properties[name].signature, value)
-            for name, value in emitting.items()
-            if before.get(name) != value
-        }
-        if emitting:
-            self._told[path] = emitting
+        if news:
+            self._told[path] = news
+        changed = [properties[name] for name, value in news.items() if before.get(name) != value]
         if before and changed:
+            told = {p.name: Typed(p.signature, news[p.name]) for p in changed if p.emits == "true"}
+            stale = [p.name for p in changed if p.name not in told]
             member = f"{PROPERTIES}.PropertiesChanged"
-            self._connection.emit(path, member, "sa{sv}as", interface, changed, [])
+            self._connection.emit(path, member, "sa{sv}as", interface, told, stale)
 
     def _state(self, member: str, *body: Plain) -> None:
         self._emit(paths.STATE, names.STATE, member, *body)

@@ -51,6 +51,9 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
     if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
     version = content["version"]
+    if isinstance(version, str | list | dict):
+        # not shown: it may be anything, and this sentence is read by more people than the file
+        return ("version",), f'"version" must be the number {VERSION}'
     if version != VERSION or isinstance(version, bool):
         shown = json.dumps(version)[:MAX_SHOWN]
         return ("version",), f"version {shown} is unknown: this op-dbus reads {VERSION}"
