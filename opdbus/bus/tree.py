@@ -61,6 +61,8 @@ class Tree:
 
     def _below(self, path: str) -> list[str]:
         """Give the names of the nodes right below a path, as many as Introspect lists."""
+        if not f"{path}/".startswith(f"{paths.STATE}/"):
+            return []
         elements = path.removeprefix(paths.STATE).split("/")[1:]
         try:
             wanted = tuple(map(paths.unescape, elements))
