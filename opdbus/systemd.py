@@ -64,8 +64,8 @@ class Systemd:
 
     def stopping(self) -> None:
         """Tell that we end, and be silent from then on."""
-        self._is_stopping = True
         self._tell("STOPPING=1", "Stopping")
+        self._is_stopping = True
 
     def renew(self) -> None:
         """Tell what we are at, now or as soon as the last status is old enough."""
@@ -84,7 +84,9 @@ class Systemd:
         self._next = loop.call_later(self._status_seconds, self._renewed)
 
     def _tell(self, *assignments: str) -> None:
-        """Send assignments, and a status as the last."""
+        """Send assignments, and a status as the last; nothing once we are stopping."""
+        if self._is_stopping:
+            return
         *rest, self._status = assignments
         # a line break would begin another assignment
         line = " ".join(self._status.split())[:_MAX_STATUS]

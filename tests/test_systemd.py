@@ -347,6 +347,20 @@ def test_no_status_follows_stopping(before: int) -> None:
     assert asyncio.run(work())[-1] == "STOPPING=1\nSTATUS=Stopping"
 
 
+def test_ready_does_not_follow_stopping() -> None:
+    """Leave a reload that stopping cut short untold: systemd would take us for serving again."""
+    service, messages = told(0.0)
+
+    def cut_short() -> None:
+        with service.reloading():
+            service.stopping()
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        cut_short()
+    assert messages[1:] == ["STOPPING=1\nSTATUS=Stopping"]
+
+
 def test_a_status_cannot_say_more_than_a_status() -> None:
     """Keep a sentence with line breaks in its line, and no longer than systemctl shows."""
 
