@@ -37,7 +37,7 @@ def test_a_header_is_read_as_the_library_wrote_it(
     found = frames.header(data)
     assert found == frames.Header(
         frames.METHOD_CALL, more["flags"], serial, path, interface or "", member,
-        more["sender"], "s", 2,
+        more["sender"], "s", 0, 2,
     )  # fmt: skip
     # the header alone suffices
     assert frames.header(data[: frames.header_size(data)]) == found

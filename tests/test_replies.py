@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus.connection import Call, Connection, RemoteError, Written
+from opdbus.bus.connection import Call, Connection, RemoteError
 from opdbus.bus.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
+from opdbus.bus.outbox import Written
 from opdbus.bus.replies import Replies
 from opdbus.errors import LimitsExceeded
 
@@ -34,9 +35,10 @@ class Service:
     async def _answer(self, call: Call) -> None:
         (size,) = call.body
         try:
+            self.replies.identified(call.sender, 1000)
             await self.replies.caught_up(call.sender)
             reply = self.connection.written(call, "ay", [bytes(size)])
-            await self.replies.send(call.sender, 1000, reply)
+            await self.replies.send(call.sender, reply)
         except LimitsExceeded as error:
             self.refused.append(call.sender)
             if self.replies.may_tell(call.sender):
@@ -123,9 +125,9 @@ def test_who_does_not_read_is_refused_and_others_are_served() -> None:
             deaf = Deaf(other)
             deaf.ask(service, MIB, 40)
             await arrived(service, client)
-            assert len(service.refused) >= 40 - MAX_UNREAD // MIB
+            assert len(service.refused) >= 40 - MAX_UNREAD["connection"] // MIB
             (stats,) = await stats_of(client, other.name)
-            assert stats["OutgoingBytes"] <= MAX_UNREAD + SMALL_BYTES
+            assert stats["OutgoingBytes"] <= MAX_UNREAD["connection"] + SMALL_BYTES
             assert await ask(client, service, MIB) == MIB
             await deaf.leave()
 
@@ -162,7 +164,7 @@ def test_who_reads_nothing_gets_no_errors_in_the_end() -> None:
 
     async def work(service: Service, bus: Bus) -> None:
         async with Connection(bus.address) as connection:
-            service.replies.sent(connection.name, 3 * MAX_UNREAD)
+            service.replies.sent(connection.name, 3 * MAX_UNREAD["connection"])
             assert not service.replies.may_tell(connection.name)
             # in truth it has read everything, which is found out
             for _ in range(3):
@@ -181,10 +183,12 @@ def test_a_user_gets_so_much_a_second() -> None:
 
         async def send(uid: int, size: int) -> None:
             # as if all of it had been read
-            replies.forget(service.connection.name)
-            await replies.send(service.connection.name, uid, Written(bytes(size), ()))
+            replies.forget(":1.9")
+            replies.identified(":1.9", uid)
+            await replies.send(":1.9", Written(bytes(size)))
 
-        service.connection.send = lambda _written: None  # type: ignore[method-assign]
+        ask = service.connection.send
+        service.connection.send = lambda w: w.destination and ask(w)  # type: ignore[method-assign]
         for _ in range(MAX_REPLY_RATE // MIB):
             await send(1000, MIB)
         with pytest.raises(LimitsExceeded, match="user 1000 was sent 64 MiB"):

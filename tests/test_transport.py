@@ -10,6 +10,7 @@ from bulky import in_memory, open_files
 from running import PATIENCE_SECONDS
 
 from opdbus.bus.library import Message, MessageType, encode
+from opdbus.bus.outbox import Written
 from opdbus.bus.transport import Frame, Transport, connect
 
 MOST = 1000
@@ -140,7 +141,7 @@ def test_what_is_not_taken_waits_in_order() -> None:
     async def work(end: End) -> None:
         sent = [bytes([number]) * 100_000 for number in range(40)]
         for data in sent:
-            end.transport.send(data)
+            end.transport.send(Written(data))
         assert end.transport.waiting > 1_000_000
         loop, received = asyncio.get_running_loop(), b""
         while len(received) < 4_000_000:
@@ -157,10 +158,10 @@ def test_a_file_waits_with_its_message() -> None:
 
     async def work(end: End) -> None:
         before = open_files(settled=True)
-        end.transport.send(bytes(4 << 20))
+        end.transport.send(Written(bytes(4 << 20)))
         for number in range(3):
-            end.transport.send(b"message", [in_memory(b"%d" % number)])
-        assert open_files() == before + 3
+            end.transport.send(Written(b"message", [in_memory(b"%d" % number)]))
+        assert open_files(settled=True) == before + 3
         size, files = 0, []
         while size < (4 << 20) + 3 * len(b"message"):
             await asyncio.sleep(0)
@@ -183,7 +184,7 @@ def test_the_end_is_told_once(how: str) -> None:
     """Tell that the bus is gone, when it closes or sends what is no message, and send no more."""
 
     async def work(end: End) -> None:
-        end.transport.send(bytes(4 << 20))
+        end.transport.send(Written(bytes(4 << 20)))
         waiting = asyncio.ensure_future(end.transport.flushed())
         await asyncio.sleep(0)
         if how == "closed":
@@ -193,7 +194,7 @@ def test_the_end_is_told_once(how: str) -> None:
         await end.lost.wait()
         await waiting
         assert not end.transport.is_open
-        end.transport.send(b"nobody")
+        end.transport.send(Written(b"nobody"))
         assert end.transport.waiting == 0
 
     run(work)

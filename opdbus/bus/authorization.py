@@ -94,6 +94,10 @@ class Authorizer:
         self._known.forget(sender)
         self._polkit.forget(sender)
 
+    def hears(self, sender: str) -> bool:
+        """Whether a signal of this sender may be heeded: anyone may send us some."""
+        return self._polkit.hears(sender)
+
     def heed(self, message: Message) -> None:
         """Take notice of a signal that may change what polkit says."""
         self._polkit.heed(message)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.bus import frames
@@ -20,6 +21,7 @@ from opdbus.bus.library import (
     get_bus_address,
     parse_address,
 )
+from opdbus.bus.outbox import Written
 from opdbus.bus.transport import Transport, connect
 from opdbus.bus.wire import UNFIT, from_wire, received, require_sendable, split, to_wire
 from opdbus.errors import BusError, InvalidArgs
@@ -46,7 +48,7 @@ _PRIMARY_OWNER: Final = 1
 _UNLIMITED: Final = 1 << 27
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """A method call as it came in; `interface` is empty where the caller gave none.
 
@@ -66,10 +68,12 @@ class Call:
     size: int
     is_whole: bool
     data: bytes
+    # whether open files that belong to it could not be had
+    lost_files: bool = False
     # whoever answers the call closes them
     descriptors: Sequence[Descriptor] = ()
 
-    @property
+    @cached_property
     def values(self) -> list[Plain]:
         """Decode the arguments, variants left in; raises InvalidArgs."""
         try:
@@ -77,7 +81,7 @@ class Call:
         except Exception as error:  # noqa: BLE001 -- the library raises all sorts
             raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
 
-    @property
+    @cached_property
     def body(self) -> list[Plain]:
         """Decode the arguments, variants taken out; raises InvalidArgs."""
         return [from_wire(value) for value in self.values]
@@ -95,13 +99,6 @@ class _Answer(NamedTuple):
     descriptors: Sequence[Descriptor]
 
 
-class Written(NamedTuple):
-    """A message as bytes, and the files that go with it."""
-
-    data: bytes
-    descriptors: Sequence[Descriptor]
-
-
 class RemoteError(Exception):
     """An error reply: its D-Bus name and text."""
 
@@ -113,8 +110,9 @@ class RemoteError(Exception):
 class Connection:
     """A connection to a message bus, a context that disconnects at its end.
 
-    `on_call` gets every method call, `on_signal` the signals that were subscribed to; both are
-    called on the event loop and must not block. Of calls larger than `most` bytes only the header
+    `on_call` gets every method call, `on_signal` the signals that were subscribed to and those that
+    others send to us, if `wants_signal` says so of their headers; all are called on the event loop
+    and must not block. Of calls larger than `most` bytes only the header
     is taken in. A value of the type `h` is an open file: one that is sent is anything with a
     `fileno`, which stays its owner's; one that comes is a Descriptor.
     """
@@ -125,6 +123,7 @@ class Connection:
         self._transports = _transports(address)
         self.on_call: Callable[[Call], None] | None = None
         self.on_signal: Callable[[Message], None] | None = None
+        self.wants_signal: Callable[[frames.Header], bool] = lambda _header: True
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replies: dict[int, asyncio.Future[_Answer]] = {}
         self._serials = itertools.count(1)
@@ -161,6 +160,10 @@ class Connection:
     def unsent(self) -> int:
         """Count the bytes that the bus has not taken yet."""
         return self._transport.waiting
+
+    def unsent_to(self, name: str) -> int:
+        """Count those of them that are for one connection."""
+        return self._transport.waiting_for(name)
 
     async def flushed(self) -> None:
         """Wait until the bus has taken everything, or is gone."""
@@ -212,19 +215,20 @@ class Connection:
     async def _answer(self, message: Message, copies: Sequence[Descriptor]) -> _Answer:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
-        serial = message.serial = next(self._serials)
+        try:
+            written = self._written(message, copies)
+        except UNFIT as error:
+            raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
         reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waited: set[asyncio.Future[Plain]] = {reply, self._closed}
-        self._replies[serial] = reply
+        self._replies[message.serial] = reply
         try:
-            self._transport.send(encode(message), copies)
+            self.send(written)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if reply.done():
                 return reply.result()
-        except UNFIT as error:
-            raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
         finally:
-            del self._replies[serial]
+            del self._replies[message.serial]
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
@@ -254,7 +258,7 @@ class Connection:
 
     def send(self, written: Written) -> None:
         """Send what was written."""
-        self._transport.send(*written)
+        self._transport.send(written)
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Answer a call with an error, and give the answer's bytes."""
@@ -285,39 +289,47 @@ class Connection:
 
     def _written(self, message: Message, copies: Sequence[Descriptor]) -> Written:
         message.serial = next(self._serials)
-        return Written(encode(message), copies)
+        return Written(encode(message), copies, message.destination or "")
 
     def _receive(self, frame: Frame) -> None:
-        header = frames.header(frame.data)
+        header = frame.header
         if header.kind == frames.METHOD_CALL and self.on_call:
-            self.on_call(_taken(header, frame))
-            return
-        if frame.is_whole:
-            # what cannot be read was not sent by those whom we wait for
-            with suppress(Exception):
-                self._hear(decode(frame.data), frame.descriptors)
-                return
-        for descriptor in frame.descriptors:
-            descriptor.close()
+            self.on_call(_taken(frame))
+        elif header.kind == frames.SIGNAL:
+            self._hear(frame)
+        elif header.reply_serial in self._replies:
+            self._resolve(self._replies[header.reply_serial], frame)
+        # files that nobody has taken are closed now, with the frame
 
-    def _hear(self, message: Message, descriptors: Sequence[Descriptor]) -> None:
-        """Take a signal or a reply."""
-        message.unix_fds = _numbers(descriptors)
-        if message.message_type is MessageType.SIGNAL and self.on_signal:
+    def _hear(self, frame: Frame) -> None:
+        """Take a signal of those that are wanted: anyone may send others, to us alone."""
+        if frame.is_whole and self.on_signal and self.wants_signal(frame.header):
+            try:
+                message = decode(frame.data)
+            except Exception:  # noqa: BLE001 -- the library raises all sorts
+                return
+            message.unix_fds = _numbers(frame.descriptors)
             self.on_signal(message)
-        reply = self._replies.get(message.reply_serial or 0)
-        if reply and not reply.done():
-            reply.set_result(_Answer(message, descriptors))
+
+    def _resolve(self, reply: asyncio.Future[_Answer], frame: Frame) -> None:
+        """Take a reply that is waited for; one that cannot be read fails who waits."""
+        if reply.done():
             return
-        for descriptor in descriptors:
-            descriptor.close()
+        try:
+            message = decode(frame.data)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            reply.set_exception(BusError(f"a reply cannot be read: {error}"))
+            return
+        message.unix_fds = _numbers(frame.descriptors)
+        reply.set_result(_Answer(message, frame.descriptors))
 
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
 
 
-def _taken(header: frames.Header, frame: Frame) -> Call:
+def _taken(frame: Frame) -> Call:
+    header = frame.header
     return Call(
         sender=header.sender,
         path=header.path,
@@ -330,7 +342,9 @@ def _taken(header: frames.Header, frame: Frame) -> Call:
         size=frame.total,
         is_whole=frame.is_whole,
         data=frame.data,
-        descriptors=frame.descriptors,
+        lost_files=frame.lost_files,
+        # what the signature does not speak of is closed at once
+        descriptors=frame.descriptors if "h" in header.signature else (),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from opdbus.bus.closing import CLOSER
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -46,7 +48,19 @@ class Descriptor:
         """Close it, unless that is done."""
         number, self._number = self._number, -1
         if number >= 0:
-            os.close(number)
+            self._shut(number)
+
+    def _shut(self, number: int) -> None:
+        os.close(number)
 
     def __del__(self) -> None:
         self.close()
+
+
+class Received(Descriptor):
+    """An open file that somebody else sent, of whatever kind: closing it must not stop us."""
+
+    __slots__ = ()
+
+    def _shut(self, number: int) -> None:
+        CLOSER.close(number)

@@ -116,6 +116,7 @@ class Dispatcher:
         try:
             who = await self._authorizer.credentials(call.sender)
             self._load.identified(call.sender, who.uid)
+            self._replies.identified(call.sender, who.uid)
             async with self._turns.take(who.uid, call.sender) as turn:
                 while self._replies.is_behind(call.sender):
                     turn.give_up()
@@ -151,7 +152,7 @@ class Dispatcher:
             del values, result
             # nobody else waits until this caller reads
             turn.give_up()
-            await self._replies.send(call.sender, caller.get().uid, written)
+            await self._replies.send(call.sender, written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
         if isinstance(error, LimitsExceeded):

@@ -19,6 +19,8 @@ MAX_CALL_BYTES: Final = 4 << 20
 MAX_CALLS: Final = {"connection": 128, "user": 512, "total": 2048}
 MAX_CALLS_BYTES: Final = {"connection": 8 << 20, "user": 32 << 20, "total": 128 << 20}
 CALLS_ALWAYS_LET_IN: Final = 2
+# Open files that came with them: a process may have 8192, and a message of the system's bus 16.
+MAX_FILES: Final = {"connection": 32, "user": 128, "total": 1024}
 # Texts that wait for the model: the queue has room for all users.
 MAX_TEXTS_OF_A_USER: Final = 16384
 # About a second of tokenizing.
@@ -29,12 +31,11 @@ MAX_OBJECTS: Final = 10_000
 MAX_REPLY_BYTES: Final = 1 << 20
 # Of replies, to a user, a second.
 MAX_REPLY_RATE: Final = 64 << 20
-# Of replies that a caller has not read, and all callers together: dbus-daemon holds 127 MiB of
-# ours, and 256 connections of each of four users may always have a small one.
-MAX_UNREAD: Final = 4 << 20
-MAX_UNREAD_OF_ALL: Final = 40 << 20
+# Of replies that are not read: dbus-daemon holds 127 MiB of ours, and 256 connections of each of
+# four users may always have a small one.
+MAX_UNREAD: Final = {"connection": 4 << 20, "user": 16 << 20, "total": 40 << 20}
 # Of replies that wait in our memory for their callers to read those before them.
-MAX_WAITING: Final = {"connection": 32 << 20, "total": 96 << 20}
+MAX_WAITING: Final = {"connection": 32 << 20, "user": 48 << 20, "total": 96 << 20}
 # Of one bulk call: hours of computing.
 MAX_BULK_TEXTS: Final = 1_000_000
 MAX_BULK_FILE: Final = 1 << 30

@@ -6,11 +6,13 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from opdbus.bus.closing import CLOSER
 from opdbus.bus.limits import (
     CALLS_ALWAYS_LET_IN,
     MAX_CALL_BYTES,
     MAX_CALLS,
     MAX_CALLS_BYTES,
+    MAX_FILES,
     MAX_TEXTS_OF_A_USER,
     SMALL_BYTES,
 )
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from opdbus.bus.connection import Call
 
 
-class _User(NamedTuple):
+class User(NamedTuple):
     """A scope of counting that is no connection's name."""
 
     uid: int
@@ -34,6 +36,7 @@ class Load:
     def __init__(self) -> None:
         self._calls: Counter[Hashable] = Counter()
         self._bytes: Counter[Hashable] = Counter()
+        self._files: Counter[Hashable] = Counter()
         self._texts: Counter[Hashable] = Counter()
         self._uids: dict[str, int] = {}
 
@@ -44,7 +47,14 @@ class Load:
                 f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send less at"
                 " a time"
             )
+        if call.lost_files:
+            raise LimitsExceeded(
+                "the open files that came with the call could not be taken: too many are open here;"
+                " try again later"
+            )
         scopes = self._scopes(call.sender)
+        if call.descriptors:
+            self._require_room_for_files(scopes, len(call.descriptors))
         if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
             require_room(self._calls, scopes, 1, MAX_CALLS, "calls")
         if call.size > SMALL_BYTES:
@@ -59,8 +69,9 @@ class Load:
         """Count the calls of a connection for its user from now on."""
         if sender not in self._uids:
             self._uids[sender] = uid
-            _add(self._calls, _User(uid), self._calls[sender])
-            _add(self._bytes, _User(uid), self._bytes[sender])
+            _add(self._calls, User(uid), self._calls[sender])
+            _add(self._bytes, User(uid), self._bytes[sender])
+            _add(self._files, User(uid), self._files[sender])
 
     def user_of(self, sender: str) -> int:
         """Give a connection's user; -1 before it is known."""
@@ -83,13 +94,22 @@ class Load:
 
     def _scopes(self, sender: str) -> dict[str, Hashable]:
         uid = self._uids.get(sender)
-        user = {} if uid is None else {"user": _User(uid)}
+        user = {} if uid is None else {"user": User(uid)}
         return {"connection": sender, **user, "total": None}
 
     def _count(self, call: Call, sign: int) -> None:
         for scope in self._scopes(call.sender).values():
             _add(self._calls, scope, sign)
             _add(self._bytes, scope, sign * call.size)
+            _add(self._files, scope, sign * len(call.descriptors))
+
+    def _require_room_for_files(self, scopes: Mapping[str, Hashable], count: int) -> None:
+        require_room(self._files, scopes, count, MAX_FILES, "open files of calls")
+        if CLOSER.waiting > MAX_FILES["connection"]:
+            raise LimitsExceeded(
+                "files that came with earlier calls cannot be closed, since their file system does"
+                " not answer: no more files are taken until it does"
+            )
 
 
 def require_room(

@@ -110,6 +110,10 @@ class Polkit:
         """Drop what is known of a connection that is gone."""
         self._answers.forget(sender)
 
+    def hears(self, sender: str) -> bool:
+        """Whether a signal of this sender may be heeded."""
+        return sender in {_BUS, self._owner}
+
     def heed(self, message: Message) -> None:
         """Drop all answers if a signal tells that polkit came, went, or has new rules."""
         came = (message.sender, message.member) == (_BUS, "NameOwnerChanged")

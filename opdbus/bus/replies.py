@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus.connection import RemoteError
@@ -17,11 +18,10 @@ from opdbus.bus.limits import (
     MAX_REPLY_BYTES,
     MAX_REPLY_RATE,
     MAX_UNREAD,
-    MAX_UNREAD_OF_ALL,
     MAX_WAITING,
     SMALL_BYTES,
 )
-from opdbus.bus.load import require_room
+from opdbus.bus.load import User, require_room
 from opdbus.bus.remembered import Remembered
 from opdbus.errors import BusError, LimitsExceeded
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterator
     from typing import Any
 
-    from opdbus.bus.connection import Connection, Written
+    from opdbus.bus.connection import Connection
+    from opdbus.bus.outbox import Written
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
@@ -37,6 +38,7 @@ _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
 # by itself. A caller who has read nothing all the while is not waited for.
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.02
+_MANY_USERS: Final = 256
 
 
 class Replies:
@@ -49,7 +51,9 @@ class Replies:
     def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
         self._connection = connection
         self._clock = clock
-        self._unread: Counter[str] = Counter()
+        # by connection and by user; by our own name, that of all of them
+        self._unread: Counter[Hashable] = Counter()
+        self._users: dict[str, int] = {}
         self._waiting: Counter[Hashable] = Counter()
         self._looks: Remembered[None] = Remembered(lasts=lambda _: False)
         self._taken: dict[int, tuple[float, float]] = {}
@@ -64,10 +68,16 @@ class Replies:
         """Wait until a caller has read enough; raises LimitsExceeded for who reads nothing."""
         await self._queued(sender, None)
 
-    async def send(self, sender: str, uid: int, reply: Written) -> None:
+    def identified(self, sender: str, uid: int) -> None:
+        """Count what a connection has not read for its user, too."""
+        if sender not in self._users:
+            self._users[sender] = uid
+            self._unread[User(uid)] += self._unread[sender]
+
+    async def send(self, sender: str, reply: Written) -> None:
         """Send a reply once its caller has read enough; raises LimitsExceeded for who does not."""
         size = len(reply.data)
-        self._require_rate(uid, size)
+        self._require_rate(self._users[sender], size)
         if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
             self._send(sender, reply)
             return
@@ -76,37 +86,56 @@ class Replies:
 
     def may_tell(self, sender: str) -> bool:
         """Whether a caller may be sent an error: who reads nothing gets none in the end."""
-        if self._unread[sender] > MAX_UNREAD // 2 and not self._looks.is_asked(sender):
+        mine, all_ = self._unread[sender], self._unread[self._connection.name]
+        if mine > SMALL_BYTES // 2 and not self._looks.is_asked(sender):
             # in good time, so that those who do read always get theirs
             self._in_background(self._look(sender))
-        return self._unread[sender] <= 2 * MAX_UNREAD
+        return mine <= SMALL_BYTES or (
+            mine <= 2 * MAX_UNREAD["connection"] and all_ <= MAX_UNREAD["total"]
+        )
 
     def sent(self, sender: str, size: int) -> None:
         """Count what was sent."""
-        self._unread[sender] += size
+        self._count(sender, size)
         self._unread[self._connection.name] += size
 
     def forget(self, sender: str) -> None:
         """Drop what is known of a connection that is gone, and what waits for it."""
-        self._unread.pop(sender, None)
+        self._count(sender, -self._unread[sender])
+        del self._unread[sender]
+        uid = self._users.pop(sender, None)
+        if uid is not None and uid not in self._users.values():
+            del self._unread[User(uid)]
         queue = self._queues.pop(sender, deque())
         for _, ready in queue:
             ready.cancel()
         queue.clear()
         self._looks.forget(sender)
 
+    def _count(self, sender: str, more: int) -> None:
+        self._unread[sender] += more
+        if (uid := self._users.get(sender)) is not None:
+            self._unread[User(uid)] += more
+
     def _fits(self, sender: str, size: int) -> bool:
-        mine, all_ = self._unread[sender] + size, self._unread[self._connection.name] + size
-        if mine <= SMALL_BYTES:
-            # who reads is answered whatever others leave unread: the bus allows few connections
-            return True
-        return mine <= MAX_UNREAD and all_ <= MAX_UNREAD_OF_ALL
+        # who reads is answered whatever others leave unread: the bus allows few connections
+        return self._unread[sender] + size <= SMALL_BYTES or all(
+            self._unread[whose] + size <= MAX_UNREAD[scope]
+            for scope, whose in self._scopes(sender).items()
+        )
+
+    def _scopes(self, sender: str) -> dict[str, Hashable]:
+        uid = self._users.get(sender)
+        user = {} if uid is None else {"user": User(uid)}
+        return {"connection": sender, **user, "total": self._connection.name}
 
     def _unread_error(self, sender: str) -> LimitsExceeded:
+        counts = ", ".join(
+            f"{self._unread[whose]} of {MAX_UNREAD[scope]} ({scope})"
+            for scope, whose in self._scopes(sender).items()
+        )
         return LimitsExceeded(
-            f"{self._unread[sender]} bytes of replies wait to be read by you, and"
-            f" {self._unread[self._connection.name]} by all callers; {MAX_UNREAD} and"
-            f" {MAX_UNREAD_OF_ALL} are the limits: read them before you ask for more"
+            f"too many bytes of replies wait to be read: {counts}; read yours, or ask again later"
         )
 
     def _is_clear(self, size: int) -> bool:
@@ -160,28 +189,37 @@ class Replies:
         task.add_done_callback(self._tasks.discard)
 
     async def _look(self, sender: str) -> None:
-        """See what is really unread: by a caller, and by all of them."""
-        await self._looks.get(sender, "", lambda: self._ask(sender))
+        """See what is really unread: by a caller, and where it counts by its user and by all."""
         name = self._connection.name
-        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD_OF_ALL:
-            await self._looks.get(name, "", lambda: self._ask(name))
+        looked = {sender}
+        uid = self._users.get(sender)
+        if uid is not None and self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
+            theirs = (other for other, owner in self._users.items() if owner == uid)
+            looked.update(other for other in theirs if self._unread[other] > SMALL_BYTES)
+        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
+            looked.add(name)
+        await asyncio.gather(*(self._looks.get(one, "", partial(self._ask, one)) for one in looked))
 
     async def _ask(self, name: str) -> None:
         """Ask the bus; one that does not tell sees to slow readers itself, as dbus-broker does."""
-        known = self._unread[name]
         is_ours = name == self._connection.name
+        # all of which the bus cannot know yet
+        unsent = self._connection.unsent if is_ours else self._connection.unsent_to(name)
+        known = self._unread[name] - unsent
         try:
             (stats,) = await self._connection.call(*_BUS, _STATS, "s", name)
             unread = int(stats["IncomingBytes" if is_ours else "OutgoingBytes"])
         except (RemoteError, BusError, KeyError):
             unread = 0
-        # what was sent meanwhile is on its way
-        self._unread[name] += unread - known
+        if is_ours:
+            self._unread[name] += unread - known
+        elif name in self._unread:
+            self._count(name, unread - known)
 
     @contextmanager
     def _held(self, sender: str, size: int) -> Iterator[None]:
         """Count a reply that waits, which is memory of ours; raises LimitsExceeded for too much."""
-        scopes: dict[str, Hashable] = {"connection": sender, "total": None}
+        scopes = self._scopes(sender)
         require_room(self._waiting, scopes, size, MAX_WAITING, "bytes of unread replies")
         self._waiting.update(dict.fromkeys(scopes.values(), size))
         try:
@@ -201,3 +239,6 @@ class Replies:
                 " is the limit: ask for less, or later"
             )
         self._taken[uid] = (saved, now)
+        if len(self._taken) > _MANY_USERS:
+            # a second later all is saved up again, as if nothing had been taken
+            self._taken = {u: taken for u, taken in self._taken.items() if now - taken[1] < 1.0}

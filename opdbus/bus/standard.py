@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import contract, paths
+from opdbus.bus.limits import SMALL_BYTES
 from opdbus.bus.wire import Typed
-from opdbus.errors import InvalidArgs, OpDbusError, PropertyReadOnly, UnknownMethod, UnknownProperty
+from opdbus.errors import (
+    InvalidArgs,
+    LimitsExceeded,
+    OpDbusError,
+    PropertyReadOnly,
+    UnknownMethod,
+    UnknownProperty,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,13 +91,17 @@ def is_peer(interface: str, member: str) -> bool:
 
 
 def actions(call: Call) -> set[str]:
-    """Give all that a caller must be allowed to do, by the call alone.
+    """Give all that a caller must be allowed to do, by the call alone; raises LimitsExceeded.
 
     What is at its path does not count: who is refused may not find out what is there.
     """
     if call.interface in {INTROSPECTABLE, ""} and call.member == "Introspect":
         return set() if call.path in paths.FIXED else {contract.READ}
-    if call.interface in {PROPERTIES, ""} and (call.member, call.signature) == ("Set", "ssv"):
+    if _is_set(call):
+        if call.size > SMALL_BYTES:
+            raise LimitsExceeded(
+                f"the call has {call.size} bytes, and no property takes more than {SMALL_BYTES}"
+            )
         interface, name, _ = call.body
         return {contract.action_to_set(interface, name)}
     return contract.actions(call.interface, call.member)
@@ -97,7 +109,7 @@ def actions(call: Call) -> set[str]:
 
 def actions_there(call: Call, node: Node) -> set[str]:
     """Give what setting the property takes that is at the path."""
-    if (call.member, call.signature) != ("Set", "ssv"):
+    if not _is_set(call):
         return set()
     interface, name, _ = call.body
     there = [face.interface for face in node.faces if face.interface.name == interface]
@@ -107,7 +119,12 @@ def actions_there(call: Call, node: Node) -> set[str]:
 
 def is_for_nothing(call: Call) -> bool:
     """Tell whether a call whose answer nobody wants would change nothing either."""
-    return not call.wants_reply and actions(call) <= {contract.READ}
+    return not call.wants_reply and not _is_set(call) and actions(call) <= {contract.READ}
+
+
+def _is_set(call: Call) -> bool:
+    """Tell whether a call may set a property: what it takes, its body must be decoded to know."""
+    return call.interface in {PROPERTIES, ""} and (call.member, call.signature) == ("Set", "ssv")
 
 
 def peer(call: Call) -> tuple[str, Sequence[Plain]]:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import frames
-from opdbus.bus.descriptors import Descriptor
+from opdbus.bus.descriptors import Received
+from opdbus.bus.outbox import Outbox, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from opdbus.bus.descriptors import HasFileno
 
 _CHUNK: Final = 64 << 10
 # Read in one turn of the event loop: a flood must not stop it, and who comes after the flood must
@@ -24,15 +27,22 @@ _CHUNKS: Final = 4
 # Room for as many open files as Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 _LINE: Final = 1 << 10
+# What the kernel keeps for a bus that is busy goes in order, whoever it is for: not much of it.
+_SEND_BUFFER: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message that came: whole, or only its header where it was too large to be taken in."""
+    """A message that came: whole, or only its header where it was too large to be taken in.
 
+    `lost_files` where it should have brought open files that the kernel could not give us.
+    """
+
+    header: frames.Header
     data: bytes
     total: int
-    descriptors: Sequence[Descriptor]
+    descriptors: Sequence[Received]
+    lost_files: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -58,27 +68,37 @@ class Transport:
         self._loop = asyncio.get_running_loop()
         self._in = bytearray()
         self._skip = 0
-        self._files: deque[Descriptor] = deque()
-        self._out: deque[tuple[memoryview, Sequence[Descriptor]]] = deque()
+        # of each message that brings files, in order; None where some of them were lost
+        self._files: deque[list[Received] | None] = deque()
+        self._out = Outbox()
         self._sent: asyncio.Future[None] | None = None
-        self.waiting = 0
         self.is_open = True
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._loop.add_reader(self._socket, self._read)
 
-    def send(self, data: bytes, descriptors: Sequence[Descriptor] = ()) -> None:
+    @property
+    def waiting(self) -> int:
+        """Count the bytes that the bus has not taken yet."""
+        return self._out.size
+
+    def waiting_for(self, destination: str) -> int:
+        """Count those of them that are for one receiver."""
+        return self._out.size_of(destination)
+
+    def send(self, written: Written) -> None:
         """Send a message, or keep it until the bus takes it; nothing once the bus is gone."""
         if not self.is_open:
             return
-        self._out.append((memoryview(data), descriptors))
-        self.waiting += len(data)
-        if len(self._out) == 1:
+        is_first = not self._out.size
+        self._out.put(written)
+        if is_first:
             self._write()
-            if self._out and self.is_open:
+            if self._out.size and self.is_open:
                 self._loop.add_writer(self._socket, self._write)
 
     async def flushed(self) -> None:
         """Wait until all is sent, or the bus is gone."""
-        if self._out:
+        if self._out.size:
             self._sent = self._sent or self._loop.create_future()
             await asyncio.shield(self._sent)
 
@@ -90,22 +110,16 @@ class Transport:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
-        self._out.clear()
-        self.waiting = 0
+        self._out = Outbox()
         self._files.clear()
         self._all_sent()
         self.on_lost()
 
     def _write(self) -> None:
         try:
-            while self._out:
-                data, descriptors = self._out[0]
-                sent = self._send_some(data, descriptors)
-                self.waiting -= sent
-                # the files went with the first byte
-                self._out[0] = (data[sent:], ())
-                if sent == len(data):
-                    self._out.popleft()
+            while self._out.size:
+                data, descriptors = self._out.next()
+                self._out.sent(self._send_some(data, descriptors))
         except BlockingIOError:
             return
         except OSError:
@@ -114,7 +128,7 @@ class Transport:
         self._loop.remove_writer(self._socket)
         self._all_sent()
 
-    def _send_some(self, data: memoryview, descriptors: Sequence[Descriptor]) -> int:
+    def _send_some(self, data: memoryview, descriptors: Sequence[HasFileno]) -> int:
         if not descriptors:
             return self._socket.send(data)
         return socket.send_fds(self._socket, [data], [file.fileno() for file in descriptors])
@@ -132,18 +146,29 @@ class Transport:
                 self._split()
         except BlockingIOError:
             return
-        except (OSError, EOFError, ValueError):
-            # ValueError: the bus itself sent what is no message; nothing after it can be trusted
+        except (OSError, EOFError, frames.NoMessage):
+            # NoMessage: nothing after what is none can be trusted
             self.close()
 
     def _receive(self) -> None:
         # not socket.recv_fds, which forgets the flags
         if not self.is_open:
             raise BlockingIOError
-        data, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, numbers in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self._files += map(Descriptor, _whole_numbers(numbers))
+        data, ancillary, flags, _ = self._socket.recvmsg(
+            _CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+        )
+        files = [
+            Received(number)
+            for level, kind, numbers in ancillary
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for number in _whole_numbers(numbers)
+        ]
+        # the kernel gives the files of one message at a time; where it could not give them all,
+        # none of them may be taken for another message's
+        if flags & socket.MSG_CTRUNC:
+            self._files.append(None)
+        elif files:
+            self._files.append(files)
         if not data:
             raise EOFError
         skipped = min(self._skip, len(data))
@@ -153,30 +178,36 @@ class Transport:
     def _split(self) -> None:
         """Hand over every message that is whole, and the headers of those that are too large."""
         start = 0
-        while (frame := self._next(start)) and self.is_open:
-            start += min(frame.total, len(self._in) - start)
-            self._on_frame(frame)
-        del self._in[:start]
+        try:
+            while self.is_open and (size := self._next(start)):
+                start += self._take(start, *size)
+        finally:
+            del self._in[:start]
 
-    def _next(self, start: int) -> Frame | None:
+    def _next(self, start: int) -> tuple[int, int] | None:
+        """Give the bytes of the next message, and those of it that are kept; None if not there."""
         there = len(self._in) - start
         if there < frames.FIXED:
             return None
         kind, total = frames.measure(self._in, start)
         is_refused = total > self._most and kind in {frames.METHOD_CALL, frames.SIGNAL}
-        needed = frames.header_size(self._in, start) if is_refused else total
-        if there < needed:
-            return None
-        data = bytes(self._in[start : start + needed])
-        if is_refused:
-            self._skip = max(0, total - there)
-        return Frame(data, total, self._files_of(data))
+        kept = frames.header_size(self._in, start) if is_refused else total
+        return (total, kept) if there >= kept else None
 
-    def _files_of(self, data: bytes) -> list[Descriptor]:
-        if not self._files:
-            return []
-        count = min(frames.header(data).descriptors, len(self._files))
-        return [self._files.popleft() for _ in range(count)]
+    def _take(self, start: int, total: int, kept: int) -> int:
+        """Hand over a message, and give how many of the bytes that are there are done with."""
+        data = bytes(self._in[start : start + kept])
+        there = min(total, len(self._in) - start)
+        self._skip = total - there
+        try:
+            header = frames.header(data)
+        except ValueError:
+            # nobody whom we could tell; the bus would have to be out of its mind
+            return there
+        files = self._files.popleft() if header.descriptors and self._files else []
+        lost = len(files or ()) != header.descriptors
+        self._on_frame(Frame(header, data, total, [] if lost else files or [], lost))
+        return there
 
 
 def _whole_numbers(data: bytes) -> array[int]:

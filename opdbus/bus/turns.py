@@ -1,19 +1,24 @@
-"""Turns: one call works at a time, and next is one of whoever has the fewest calls to be answered.
+"""Turns: one call works at a time, and next is one of whoever has had the least of that time.
 
-A loop that is busy with one caller's many calls is late for all others; so a caller with one call
-never waits for the hundred of another, but for the one of them that has its turn.
+A loop that is busy with one caller's many calls is late for all others. So users share it, and each
+user's connections share that: a caller with one call never waits for the hundred of another, but
+for the one of them that has its turn; and one with a hundred is not put off by others with one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
+
+_Key = TypeVar("_Key", bound=Hashable)
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
 LEASE_SECONDS: Final = 0.1
@@ -32,11 +37,11 @@ class Turn:
 
     async def __aenter__(self) -> Self:
         """Wait for it."""
-        self._turns.count(self, 1)
+        self._turns.come(self)
         try:
             await self.come_up()
         except BaseException:
-            self._turns.count(self, -1)
+            self._turns.leave(self)
             raise
         return self
 
@@ -47,8 +52,8 @@ class Turn:
         tb: TracebackType | None,
     ) -> None:
         """Let the next one work."""
-        self._turns.count(self, -1)
         self.give_up()
+        self._turns.leave(self)
 
     @property
     def is_crowded(self) -> bool:
@@ -69,14 +74,56 @@ class Turn:
             self._turns.next_after(self)
 
 
+class _Place(NamedTuple):
+    """A turn that is waited for, and what tells that it has come up."""
+
+    turn: Turn
+    ready: asyncio.Future[None]
+
+
+class Shares:
+    """Who of several has had the least, counted from when each came (start-time fair queueing)."""
+
+    def __init__(self) -> None:
+        self._had: dict[Hashable, float] = {}
+        self._now = 0.0
+
+    def come(self, who: Hashable) -> None:
+        """Let someone take part, with as much as those had who were served last."""
+        self._had.setdefault(who, self._now)
+
+    def leave(self, who: Hashable) -> None:
+        """Forget someone."""
+        self._had.pop(who, None)
+
+    def charge(self, who: Hashable, amount: float) -> None:
+        """Count what someone has had, who may have left."""
+        if who in self._had:
+            self._had[who] += amount
+
+    def least(self, those: Iterable[_Key]) -> _Key:
+        """Choose who is served now."""
+        chosen = min(those, key=self._had.__getitem__)
+        self._now = max(self._now, self._had[chosen])
+        return chosen
+
+
 class Turns:
     """Whose turn it is, and who waits."""
 
-    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.lease_seconds = lease_seconds
+        self._clock = clock
         self._holder: Turn | None = None
-        self._waiting: dict[int, dict[str, deque[tuple[Turn, asyncio.Future[None]]]]] = {}
+        self._since = 0.0
+        self._waiting: dict[int, dict[str, deque[_Place]]] = {}
         self._calls: Counter[Hashable] = Counter()
+        self._users = Shares()
+        self._senders: dict[int, Shares] = {}
 
     def take(self, uid: int, sender: str) -> Turn:
         """Give a turn to be entered."""
@@ -86,25 +133,35 @@ class Turns:
         """Count the calls of a user or of a connection that are not answered yet."""
         return self._calls[whose]
 
-    def count(self, turn: Turn, more: int) -> None:
-        """Count a call that has come, or with -1 one that is answered."""
-        for whose in (turn.uid, turn.sender):
-            self._calls[whose] += more
-            if not self._calls[whose]:
-                del self._calls[whose]
+    def come(self, turn: Turn) -> None:
+        """Count a call that has come."""
+        self._calls.update((turn.uid, turn.sender))
+        self._users.come(turn.uid)
+        self._senders.setdefault(turn.uid, Shares()).come(turn.sender)
+
+    def leave(self, turn: Turn) -> None:
+        """Count a call that is answered."""
+        self._calls.subtract((turn.uid, turn.sender))
+        if not self._calls[turn.sender]:
+            del self._calls[turn.sender]
+            self._senders[turn.uid].leave(turn.sender)
+        if not self._calls[turn.uid]:
+            del self._calls[turn.uid], self._senders[turn.uid]
+            self._users.leave(turn.uid)
 
     async def wait(self, turn: Turn) -> None:
         """Wait until nobody has a turn who comes before."""
         if self._holder is None:
-            self._holder = turn
+            self._begin(turn)
             return
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = _Place(turn, asyncio.get_running_loop().create_future())
         senders = self._waiting.setdefault(turn.uid, {})
-        senders.setdefault(turn.sender, deque()).append((turn, ready))
+        senders.setdefault(turn.sender, deque()).append(place)
         try:
-            await ready
+            await place.ready
         except asyncio.CancelledError:
-            # else its place, of which the future is done now, is passed over when it comes up
+            self._drop(place)
+            # it may have come up meanwhile
             self.next_after(turn)
             raise
 
@@ -116,21 +173,38 @@ class Turns:
         if self._holder is turn:
             asyncio.get_running_loop().call_soon(self._end, turn)
 
+    def _begin(self, turn: Turn | None) -> None:
+        self._holder, self._since = turn, self._clock()
+
     def _end(self, turn: Turn) -> None:
         if self._holder is turn:
-            self._holder = self._chosen()
+            had = self._clock() - self._since
+            self._users.charge(turn.uid, had)
+            if senders := self._senders.get(turn.uid):
+                senders.charge(turn.sender, had)
+            self._begin(self._chosen())
 
     def _chosen(self) -> Turn | None:
-        """Take the next turn: of the user, then of the connection with the fewest calls."""
+        """Take the next turn: of the user, then of the connection that has had the least."""
         while self._waiting:
-            senders = self._waiting[min(self._waiting, key=self.calls)]
-            queue = senders[min(senders, key=self.calls)]
-            turn, ready = queue.popleft()
-            if not queue:
-                del senders[turn.sender]
-            if not senders:
-                del self._waiting[turn.uid]
-            if not ready.done():
-                ready.set_result(None)
-                return turn
+            uid = self._users.least(self._waiting)
+            senders = self._waiting[uid]
+            place = senders[self._senders[uid].least(senders)][0]
+            self._drop(place)
+            # one whose call was cancelled just now gives it up
+            if not place.ready.done():
+                place.ready.set_result(None)
+                return place.turn
         return None
+
+    def _drop(self, place: _Place) -> None:
+        """Take a place out of the queues, unless that is done."""
+        uid, sender = place.turn.uid, place.turn.sender
+        senders = self._waiting.get(uid, {})
+        if place not in senders.get(sender, ()):
+            return
+        senders[sender].remove(place)
+        if not senders[sender]:
+            del senders[sender]
+        if not senders:
+            del self._waiting[uid]
