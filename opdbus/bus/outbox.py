@@ -1,13 +1,15 @@
 """Messages that wait to be sent: who waits for one does not wait for those of others.
 
 A bus takes a few messages at a time. In order of coming, one answer would stand behind hundreds for
-callers who ask without end. So receivers take turns, and one for whom nothing waits comes first.
+callers who ask without end. So the next is one for whoever has been sent the least.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
+
+from opdbus.bus.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +31,8 @@ class Outbox:
     def __init__(self) -> None:
         # bytes of all of them
         self.size = 0
-        self._queues: OrderedDict[str, deque[Written]] = OrderedDict()
+        self._queues: dict[str, deque[Written]] = {}
+        self._shares = Shares()
         self._begun: Written | None = None
         self._rest = memoryview(b"")
 
@@ -45,7 +48,7 @@ class Outbox:
             self._queues[written.destination].append(written)
         else:
             self._queues[written.destination] = deque([written])
-            self._queues.move_to_end(written.destination, last=False)
+            self._shares.come(written.destination)
 
     def next(self) -> tuple[memoryview, Sequence[Descriptor]]:
         """Give what to send now: a message and its files, or the rest of one that was begun."""
@@ -53,13 +56,13 @@ class Outbox:
             # the files went with the first byte
             is_whole = len(self._rest) == len(self._begun.data)
             return self._rest, self._begun.descriptors if is_whole else ()
-        receiver, queue = next(iter(self._queues.items()))
-        self._begun = queue.popleft()
+        receiver = self._shares.least(self._queues)
+        self._begun = self._queues[receiver].popleft()
         self._rest = memoryview(self._begun.data)
-        if queue:
-            self._queues.move_to_end(receiver)
-        else:
+        self._shares.charge(receiver, len(self._rest))
+        if not self._queues[receiver]:
             del self._queues[receiver]
+            self._shares.leave(receiver)
         return self._rest, self._begun.descriptors
 
     def sent(self, count: int) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.bus.shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable
     from types import TracebackType
     from typing import Self
-
-_Key = TypeVar("_Key", bound=Hashable)
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
 LEASE_SECONDS: Final = 0.1
@@ -79,33 +78,6 @@ class _Place(NamedTuple):
 
     turn: Turn
     ready: asyncio.Future[None]
-
-
-class Shares:
-    """Who of several has had the least, counted from when each came (start-time fair queueing)."""
-
-    def __init__(self) -> None:
-        self._had: dict[Hashable, float] = {}
-        self._now = 0.0
-
-    def come(self, who: Hashable) -> None:
-        """Let someone take part, with as much as those had who were served last."""
-        self._had.setdefault(who, self._now)
-
-    def leave(self, who: Hashable) -> None:
-        """Forget someone."""
-        self._had.pop(who, None)
-
-    def charge(self, who: Hashable, amount: float) -> None:
-        """Count what someone has had, who may have left."""
-        if who in self._had:
-            self._had[who] += amount
-
-    def least(self, those: Iterable[_Key]) -> _Key:
-        """Choose who is served now."""
-        chosen = min(those, key=self._had.__getitem__)
-        self._now = max(self._now, self._had[chosen])
-        return chosen
 
 
 class Turns:
