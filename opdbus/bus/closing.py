@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 # All may hang at once; what then waits is counted, and no more files are taken.
 _THREADS: Final = 4
+_BATCH: Final = 64
 
 
 class Closer:
@@ -41,10 +42,29 @@ class Closer:
 
     def _work(self) -> None:
         while True:
-            number = self._waiting.get()
-            # a file system may say that what was written before is lost; it is closed all the same
-            with suppress(OSError):
-                os.close(number)
+            for first, count in _runs(self._taken()):
+                # in one go: a thread gets Python's lock back late where the loop is busy, and who
+                # sends files in numbers must not be faster; what closing has to say is no matter
+                os.closerange(first, first + count)
+
+    def _taken(self) -> list[int]:
+        """Wait for a file, and take those that wait with it."""
+        numbers = [self._waiting.get()]
+        with suppress(Empty):
+            while len(numbers) < _BATCH:
+                numbers.append(self._waiting.get_nowait())
+        return numbers
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Give runs of successive numbers, each by its first and how many there are."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs
 
 
 CLOSER: Final = Closer()

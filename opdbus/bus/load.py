@@ -105,7 +105,7 @@ class Load:
 
     def _require_room_for_files(self, scopes: Mapping[str, Hashable], count: int) -> None:
         require_room(self._files, scopes, count, MAX_FILES, "open files of calls")
-        if CLOSER.waiting > MAX_FILES["connection"]:
+        if CLOSER.waiting > MAX_FILES["total"]:
             raise LimitsExceeded(
                 "files that came with earlier calls cannot be closed, since their file system does"
                 " not answer: no more files are taken until it does"
