@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import select
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opdbus.bus.closing import CLOSER
 from opdbus.bus.descriptors import Descriptor
 
 DIMENSION = 8
@@ -32,6 +34,11 @@ def open_files(*, settled: bool = False) -> int:
     """Count the files that this process has open; first without what other tests left behind."""
     if settled:
         gc.collect()
+        # what others sent is closed by threads, which nothing tells of
+        pause, count = select.poll(), -1
+        while CLOSER.waiting or count != open_files():
+            count = open_files()
+            pause.poll(5)
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

@@ -4,6 +4,8 @@ import struct
 from typing import Any
 
 import pytest
+from fuzz import marshal
+from fuzz.marshal import Variant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +65,28 @@ def test_big_endian_is_read() -> None:
     assert frames.measure(data) == (frames.SIGNAL, len(data))
     found = frames.header(data)
     assert (found.kind, found.serial, found.path, found.descriptors) == (4, 77, "/a/b", 3)
+
+
+@pytest.mark.parametrize("code", [0, 6, 10, 100, 255])
+@pytest.mark.parametrize(
+    ("signature", "value"),
+    [
+        *(("y", 1), ("b", 1), ("n", -1), ("q", 1), ("i", -1), ("x", -1), ("t", 1), ("d", 0.5)),
+        *(("h", 0), ("s", "text"), ("g", "a{sv}"), ("ay", [1, 2, 3]), ("at", []), ("aat", [[1]])),
+        *(("(yt)", (1, 2)), ("a(yt)", [(1, 2), (3, 4)]), ("a{sv}", {"k": Variant("ai", [1, 2])})),
+        *(
+            ("v", Variant("v", Variant("(yv)", (1, Variant("d", 0.5))))),
+            ("(y(y(t)))", (1, (2, (3,)))),
+        ),
+    ],
+)
+def test_unknown_fields_are_skipped(code: int, signature: str, value: Any) -> None:
+    """Read a header whatever else somebody put into it, of any type: the specification says so."""
+    fields = [(1, Variant("o", "/a/b")), (code, Variant(signature, value)), (9, Variant("u", 3))]
+    # without the array's length and the padding behind it
+    encoded = marshal.encode("a(yv)", [fields])[8:]
+    found = frames.header(b"l\1\0\1" + struct.pack("<III", 0, 7, len(encoded)) + encoded)
+    assert (found.path, found.descriptors, found.serial) == ("/a/b", 3, 7)
 
 
 @pytest.mark.parametrize("start", [b"l\1\0\2", b"l\1\0\0"])

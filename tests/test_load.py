@@ -1,13 +1,17 @@
 """Calls that run are counted, and more than a share of them are refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from opdbus.bus.connection import Call
+from opdbus.bus.descriptors import Descriptor
 from opdbus.bus.limits import (
     CALLS_ALWAYS_LET_IN,
     MAX_CALL_BYTES,
     MAX_CALLS,
     MAX_CALLS_BYTES,
+    MAX_FILES,
     MAX_TEXTS_OF_A_USER,
 )
 from opdbus.bus.load import Load
@@ -85,6 +89,21 @@ def test_a_call_that_was_not_taken_in_is_refused() -> None:
     with pytest.raises(LimitsExceeded, match=f"33000000 bytes, past the limit of {MAX_CALL_BYTES}"):
         load.enter(call(size=33_000_000, is_whole=False))
     fill(load, ":1.1", MAX_CALLS["connection"])
+
+
+def test_open_files_have_limits() -> None:
+    """Count the files that come with calls, and refuse calls that have lost theirs."""
+    load = Load()
+    first = replace(call(), descriptors=[Descriptor(-1)] * MAX_FILES["connection"])
+    load.enter(first)
+    one = replace(call(), descriptors=[Descriptor(-1)])
+    with pytest.raises(LimitsExceeded, match="32 open files of calls of this connection"):
+        load.enter(one)
+    load.enter(replace(one, sender=":1.2"))
+    load.leave(first)
+    load.enter(one)
+    with pytest.raises(LimitsExceeded, match="could not be taken"):
+        load.enter(replace(call(), lost_files=True))
 
 
 def test_texts_have_a_limit_for_each_user() -> None:

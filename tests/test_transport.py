@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -131,6 +132,48 @@ def test_files_stay_with_their_messages() -> None:
         assert contents == [[b"00", b"01"], [], [b"10", b"11"], [], [b"20", b"21"], []]
         assert not any(os.get_inheritable(f.fileno()) for frame in end.frames
                        for f in frame.descriptors)  # fmt: skip
+
+    run(work)
+
+
+def test_files_that_are_lost_are_nobodys() -> None:
+    """Give no message another's file where the kernel could not give us all of them."""
+
+    async def work(end: End) -> None:
+        for number in range(3):
+            files = [in_memory(b"%d%d" % (number, which)) for which in range(2)]
+            socket.send_fds(end.other, [message(1, files=2)], [file.fileno() for file in files])
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = in_memory(b"")
+        room = free.fileno() + 3
+        free.close()
+        # the first message's files, and one of the second's
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
+        try:
+            end.transport._read()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        await end.has(3)
+        contents = [[os.pread(f.fileno(), 9, 0) for f in frame.descriptors] for frame in end.frames]
+        assert contents[0] == [b"00", b"01"]
+        assert contents[1] == []
+        assert [frame.lost_files for frame in end.frames][:2] == [False, True]
+        assert contents[2] in ([], [b"20", b"21"])
+
+    run(work)
+
+
+def test_a_header_that_cannot_be_read_costs_its_message() -> None:
+    """Pass over a message whose header is damaged, and go on with the next."""
+    sent = [message(3), message(5)]
+    damaged = bytearray(message(4))
+    damaged[16 + 2] = ord("?")
+
+    async def work(end: End) -> None:
+        await end.feed(sent[0] + bytes(damaged) + sent[1])
+        await end.has(2)
+        assert [frame.data for frame in end.frames] == sent
+        assert end.transport.is_open
 
     run(work)
 

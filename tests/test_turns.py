@@ -1,10 +1,12 @@
 """Turns: who works, who waits, and who comes next."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from opdbus.bus.shares import Shares
 from opdbus.bus.turns import Turns
 
 LONG = 1000.0
@@ -13,9 +15,10 @@ LONG = 1000.0
 class Works:
     """Works that note their order, each of which lasts until it is told to end."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, lease: float) -> None:
+        self.turns = Turns(lease, clock=lambda: self.now)
         self.order: list[str] = []
+        self.now = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._ends: dict[str, asyncio.Event] = {}
 
@@ -33,8 +36,9 @@ class Works:
             await self._ends[name].wait()
 
     async def end(self, *names: str) -> None:
-        """End works, one after the other."""
+        """End works, one after the other, each after a second."""
         for name in names:
+            self.now += 1
             self._ends[name].set()
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -51,13 +55,14 @@ def run(work: Callable[[Works], Awaitable[None]], lease: float = LONG) -> None:
     """Do works that take turns."""
 
     async def all_of_it() -> None:
-        works = Works(Turns(lease))
+        works = Works(lease)
         await work(works)
         await works.finish()
         # nothing is held for anyone
         assert works.turns._holder is None
         assert not works.turns._waiting
         assert not works.turns._calls
+        assert not works.turns._senders
 
     asyncio.run(all_of_it())
 
@@ -76,7 +81,7 @@ def test_one_works_at_a_time() -> None:
     run(work)
 
 
-def test_a_user_with_fewer_calls_goes_first() -> None:
+def test_a_user_who_had_less_goes_first() -> None:
     """Let one call of a user pass the many of another, whichever connections they come by."""
 
     async def work(works: Works) -> None:
@@ -89,7 +94,7 @@ def test_a_user_with_fewer_calls_goes_first() -> None:
     run(work)
 
 
-def test_a_connection_with_fewer_calls_goes_first() -> None:
+def test_a_connection_that_had_less_goes_first() -> None:
     """Let one call of a connection pass the many of another one of the same user."""
 
     async def work(works: Works) -> None:
@@ -100,6 +105,42 @@ def test_a_connection_with_fewer_calls_goes_first() -> None:
         assert works.order == ["many-0", "one"]
 
     run(work)
+
+
+def test_who_asks_for_much_is_not_put_off_by_those_who_ask_for_little() -> None:
+    """Share the time among users, of whom one waits for many answers and others for few each."""
+
+    async def work(works: Works) -> None:
+        for number in range(20):
+            await works.begin(f"much-{number}", uid=1, sender=":1.1")
+        for uid in (2, 3):
+            for number in range(3):
+                await works.begin(f"little-{uid}-{number}", uid=uid)
+        for _ in range(18):
+            name = works.order[-1]
+            if name.startswith("little"):
+                # as soon as one is answered its caller asks again
+                await works.begin(f"{name}+", uid=int(name.split("-")[1]))
+            await works.end(name)
+        served = Counter(name.split("-")[0] for name in works.order)
+        assert served["much"] >= 6
+
+    run(work)
+
+
+def test_who_comes_late_has_no_arrears() -> None:
+    """Count what users have had from when they came, or they would shut the others out."""
+    shares = Shares()
+    shares.come("old")
+    for _ in range(100):
+        assert shares.least(["old"]) == "old"
+        shares.charge("old", 1.0)
+    shares.come("new")
+    served = []
+    for _ in range(10):
+        served.append(shares.least(["old", "new"]))
+        shares.charge(served[-1], 1.0)
+    assert Counter(served) == {"old": 5, "new": 5}
 
 
 def test_a_lease_ends() -> None:
