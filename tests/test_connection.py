@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
 
 from opdbus.bus.connection import MAX_ERROR_CHARACTERS, Call, Connection, RemoteError
+from opdbus.bus.library import Message
 from opdbus.bus.wire import Typed, from_wire, split, to_wire, variant
 from opdbus.errors import BusError, InvalidArgs
 
@@ -261,3 +262,26 @@ def test_a_name_is_owned_at_once_or_not_at_all(bus_address: str) -> None:
             return found
 
     asyncio.run(run())
+
+
+def test_signals_that_are_not_wanted_are_not_heard() -> None:
+    """Give `on_signal` what somebody sends to us alone only if its header is wanted."""
+    bus = Bus()
+
+    async def run() -> list[str]:
+        heard: list[str] = []
+        async with Connection(bus.address) as sender, Connection(bus.address) as receiver:
+            receiver.wants_signal = lambda header: header.member == "Wanted"
+            receiver.on_signal = lambda message: heard.append(message.member)
+            for member in ("Other", "Wanted"):
+                message = Message.new_signal("/a", "a.b", member, "s", ["text"])
+                message.destination = receiver.name
+                sender._send(message)
+            await sender.ask_bus("GetId")
+            await receiver.ask_bus("GetId")
+        return heard
+
+    try:
+        assert asyncio.run(run()) == ["Wanted"]
+    finally:
+        bus.kill()

@@ -47,6 +47,7 @@ def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Iterator[Running]
         ("flood of 10,000, no replies", OURSELVES),
         ("200 connections", STRANGERS),
         ("32 MiB array", OURSELVES),
+        ("signals of 4 MiB", STRANGERS[:1]),
         ("vanishing", OURSELVES),
     ],
 )

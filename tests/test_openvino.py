@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -196,3 +198,17 @@ def test_a_session_does_not_hide_its_errors(opened: Open) -> None:
         with pytest.raises(ProviderError, match="the model's run failed: Can't set the input"):
             session.run(np.zeros((1, 5, 2), np.int64))
     assert (session.run(row) == before).all()
+
+
+def test_nobody_is_told_that_it_is_imported() -> None:
+    """Keep the package that openvino calls home with out of the process, and its thread."""
+    code = """
+import sys, threading
+from opdbus.engine.openvino import core
+core()
+from openvino.tools.ovc import telemetry_utils
+assert telemetry_utils.tm.__name__.endswith("stub"), telemetry_utils.tm
+assert not [name for name in sys.modules if name.startswith("openvino_telemetry.")]
+assert threading.active_count() == 1, threading.enumerate()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ class Service:
         self.connection = connection
         self.replies = Replies(connection)
         self.refused: list[str] = []
+        self.users: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         connection.on_call = self._take
 
@@ -35,7 +37,7 @@ class Service:
     async def _answer(self, call: Call) -> None:
         (size,) = call.body
         try:
-            self.replies.identified(call.sender, 1000)
+            self.replies.identified(call.sender, self.users.get(call.sender, 1000))
             await self.replies.caught_up(call.sender)
             reply = self.connection.written(call, "ay", [bytes(size)])
             await self.replies.send(call.sender, reply)
@@ -155,6 +157,26 @@ def test_many_who_do_not_read_leave_room_for_others() -> None:
                 await connection.__aexit__(None, None, None)
                 service.replies.forget(connection.name)
             assert await ask(client, service, MIB) == MIB
+
+    run(work)
+
+
+def test_a_user_leaves_room_for_other_users() -> None:
+    """Answer another user's large calls whatever the many connections of one leave unread."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with Connection(bus.address) as client, AsyncExitStack() as stack:
+            service.users[client.name] = 2000
+            crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(20)]
+            deaf = [Deaf(connection) for connection in crowd]
+            for one in deaf:
+                one.ask(service, MIB, 6)
+            await arrived(service, client)
+            (stats,) = await stats_of(client, service.connection.name)
+            assert stats["IncomingBytes"] <= MAX_UNREAD["user"] + 20 * SMALL_BYTES
+            assert await ask(client, service, MIB) == MIB
+            for one in deaf:
+                await one.leave()
 
     run(work)
 

@@ -28,7 +28,7 @@ _CHUNKS: Final = 4
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 _LINE: Final = 1 << 10
 # What the kernel keeps for a bus that is busy goes in order, whoever it is for: not much of it.
-_SEND_BUFFER: Final = 16 << 10
+_SEND_BUFFER: Final = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Never let a session's first run be one of a single token: in 2026.4 all that com
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from functools import cache
 from queue import SimpleQueue
@@ -32,6 +33,9 @@ _PRECISION_OF: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int
 @cache
 def core() -> Any:  # noqa: ANN401 -- it has no types
     """Give the one Core of this process; making it looks for devices."""
+    # Importing it would tell its maker over the network, by a fork of this process that has all of
+    # our sockets. Where the package that does so is missing, openvino does without.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
     return openvino.Core()

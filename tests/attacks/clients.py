@@ -14,6 +14,7 @@ from fuzz.wire import Gone, Silence, Wire
 
 ROOT, STATE = "/org/opdbus", "/org/opdbus/state"
 SEARCH, LIST = "org.opdbus.State1.Search", "org.opdbus.State1.List"
+PEER = "org.freedesktop.DBus.Peer"
 PUBLISH, MANY = "org.opdbus.State1.Publish", "org.opdbus.Vectorizer1.VectorizeMany"
 # What the bus lets a caller wait for at once.
 PENDING = 128
@@ -118,6 +119,28 @@ def _send_large(address: str, seconds: float, member: str, signature: str, body:
                 wire.answer(serial, seconds)
 
 
+def signals(address: str, seconds: float, _: int) -> None:
+    """Send signals that nobody wants to the daemon alone, of a million empty arrays each."""
+    body = marshal.encode("aau", [[[]] * 1_000_000])
+    fields = marshal.call_fields(STATE, "a.b", "C", "aau")
+    with Wire(address) as wire:
+        for _ in until(seconds):
+            with suppress(Silence):
+                wire.send(marshal.message(fields, body, wire.serial(), kind=marshal.SIGNAL))
+
+
+def unread(address: str, seconds: float, count: int) -> None:
+    """Ask without end on so many connections, for answers of a few bytes, and read none."""
+    call = marshal.message(marshal.call_fields(ROOT, PEER, "Ping", ""), b"", 9)
+    with connections(address, count) as wires:
+        for wire in wires:
+            wire.socket.settimeout(0.01)
+        for _ in until(seconds):
+            for wire in wires:
+                with suppress(Silence):
+                    wire.send(call * 50)
+
+
 def vanish(address: str, seconds: float, _: int) -> None:
     """Hang up in the middle: of calls, and of messages."""
     body = marshal.encode("sua{sv}", ("mail server", 10, {}))
@@ -157,6 +180,8 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
     "32 MiB string": (large_string, 1),
     "32 MiB array": (large_array, 1),
     "32 MiB of variants": (large_variants, 1),
+    "signals of 4 MiB": (signals, 1),
+    "4 floods, answers unread": (unread, 4),
     "vanishing": (vanish, 1),
     "deaf subscribers": (deaf, 16),
 }
