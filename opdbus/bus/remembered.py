@@ -26,7 +26,7 @@ class Remembered(Generic[T]):
         asked = self._asked.setdefault(sender, {})
         if question not in asked:
             task = asked[question] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._settle(asked, question, done))
+            task.add_done_callback(lambda done: self._settle(sender, question, done))
         # whoever stops waiting leaves the question to the others
         return await asyncio.shield(asked[question])
 
@@ -43,9 +43,11 @@ class Remembered(Generic[T]):
         """Drop every answer; who waits for one still gets it."""
         self._asked.clear()
 
-    def _settle(
-        self, asked: dict[str, asyncio.Task[T]], question: str, task: asyncio.Task[T]
-    ) -> None:
+    def _settle(self, sender: str, question: str, task: asyncio.Task[T]) -> None:
         failed = task.cancelled() or task.exception() is not None
-        if failed or not self._lasts(task.result()):
-            asked.pop(question, None)
+        asked = self._asked.get(sender, {})
+        # what was forgotten meanwhile may have been asked again
+        if asked.get(question) is task and (failed or not self._lasts(task.result())):
+            del asked[question]
+            if not asked:
+                del self._asked[sender]

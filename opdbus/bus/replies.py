@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
-# So often, and so long after another, the bus is asked whether a caller has read: it tells nobody
+# So often, and no sooner after another, the bus is asked whether a caller has read: it tells nobody
 # by itself. A caller who has read nothing all the while is not waited for.
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.02
@@ -167,7 +167,6 @@ class Replies:
             elif not ready.done() and not self._fits(sender, size):
                 await self._look(sender)
                 looks += 1
-                await asyncio.sleep(_LOOK_SECONDS if looks > 1 else 0)
             else:
                 queue.popleft()
                 if ready.done():  # its caller has left
@@ -190,15 +189,18 @@ class Replies:
 
     async def _look(self, sender: str) -> None:
         """See what is really unread: by a caller, and where it counts by its user and by all."""
-        name = self._connection.name
-        looked = {sender}
-        uid = self._users.get(sender)
+        name, uid = self._connection.name, self._users.get(sender)
+        asking = [self._looks.get(sender, "", partial(self._ask, sender))]
         if uid is not None and self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
-            theirs = (other for other, owner in self._users.items() if owner == uid)
-            looked.update(other for other in theirs if self._unread[other] > SMALL_BYTES)
+            asking.append(self._looks.get(f"user {uid}", "", partial(self._ask_of_user, uid)))
         if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
-            looked.add(name)
-        await asyncio.gather(*(self._looks.get(one, "", partial(self._ask, one)) for one in looked))
+            asking.append(self._looks.get(name, "", partial(self._ask, name)))
+        await asyncio.gather(*asking)
+
+    async def _ask_of_user(self, uid: int) -> None:
+        theirs = [sender for sender, owner in self._users.items() if owner == uid]
+        much = [sender for sender in theirs if self._unread[sender] > SMALL_BYTES]
+        await asyncio.gather(*(self._looks.get(s, "", partial(self._ask, s)) for s in much))
 
     async def _ask(self, name: str) -> None:
         """Ask the bus; one that does not tell sees to slow readers itself, as dbus-broker does."""
@@ -215,6 +217,8 @@ class Replies:
             self._unread[name] += unread - known
         elif name in self._unread:
             self._count(name, unread - known)
+        # whoever asks meanwhile waits for this one to end, and has its answer already
+        await asyncio.sleep(_LOOK_SECONDS)
 
     @contextmanager
     def _held(self, sender: str, size: int) -> Iterator[None]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from opdbus.bus.descriptors import HasFileno
 
 _CHUNK: Final = 64 << 10
-# Read in one turn of the event loop: a flood must not stop it, and who comes after the flood must
-# not wait for many turns.
-_CHUNKS: Final = 4
+# Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
+# wait for many turns.
+_READ_SECONDS: Final = 0.01
 # Room for as many open files as Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 _LINE: Final = 1 << 10
@@ -141,7 +141,8 @@ class Transport:
     def _read(self) -> None:
         """Take in some of what has come."""
         try:
-            for _ in range(_CHUNKS):
+            end = self._loop.time() + _READ_SECONDS
+            while self._loop.time() < end:
                 self._receive()
                 self._split()
         except BlockingIOError:
