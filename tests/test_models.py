@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -560,7 +561,8 @@ def children() -> set[int]:
     """List the processes that this one started."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= set(map(int, (task / "children").read_text().split()))
+        with suppress(FileNotFoundError):  # a thread that has ended
+            found |= set(map(int, (task / "children").read_text().split()))
     return found
 
 

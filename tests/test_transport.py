@@ -217,7 +217,7 @@ def test_a_file_waits_with_its_message() -> None:
         for file in files:
             os.close(file)
         await end.transport.flushed()
-        assert open_files() == before
+        assert open_files(settled=True) == before
 
     run(work)
 
