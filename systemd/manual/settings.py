@@ -9,8 +9,8 @@ from opdbus import config
 
 _HEAD = """\
 Settings of op-dbus.service, each with its default: remove the # to change one, and then
-`systemctl restart op-dbus`. A variable without a value is the same as none. op-dbus.env(5) says
-more.
+`systemctl restart op-dbus`. A variable without a value is the same as none, also where the unit
+gives it one: OP_DBUS_STATE_DIR and OP_DBUS_MODEL_DIR. op-dbus.env(5) says more.
 """
 _DESCRIPTION = """\
 The service `op-dbus.service` reads its settings from `/etc/op-dbus/op-dbus.env`, a file of
