@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus import __version__, config, log, status, systemd
+from opdbus import __version__, config, heap, log, status, systemd
 from opdbus.bus import paths
 from opdbus.bus.authorization import Authorizer
 from opdbus.bus.bulk import Bulk
@@ -62,6 +62,7 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
         settings = load()
     except OpDbusError as error:
         return _failed(error)
+    heap.give_back()
     with closing(log.configure(settings, environ)) as lines:
         try:
             daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
