@@ -4,7 +4,7 @@ import ctypes
 from contextlib import suppress
 from typing import Final
 
-# Of mallopt, in malloc.h.
+# The parameters of mallopt that malloc.h names so.
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 # Vectors of a batch and large replies are above it, most objects far below.
