@@ -16,8 +16,8 @@ _ARENAS: Final = 2
 def give_back() -> None:
     """Take each large block from the system by itself; with a C library other than glibc, nothing.
 
-    Otherwise glibc cuts them out of its heaps once a first one has been freed, and small blocks that
-    come to lie behind them keep these from ever shrinking: 15% more memory within minutes.
+    Otherwise glibc cuts them out of its heaps once a first one has been freed, and small blocks
+    that come to lie behind them keep these from ever shrinking: 15% more memory within minutes.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
