@@ -31,7 +31,7 @@ test: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/pytest
 
 bench: $(READY)
 	$(BIN)/python benchmarks/report.py

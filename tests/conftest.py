@@ -31,13 +31,6 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file together, and those of a booted host: they share what is costly."""
-    for item in items:
-        is_system = item.path.parent.name == "system"
-        item.add_marker(pytest.mark.xdist_group("system" if is_system else item.path.name))
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a folder with the tiny model."""
