@@ -18,12 +18,12 @@ from opdbus.bus.limits import (
     MAX_BULK_BYTES_RUNNING,
     MAX_BULK_CALLS,
 )
-from opdbus.bus.load import require_room
+from opdbus.bus.load import add, require_room
 from opdbus.bus.texts import TextFile
 from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from typing import Any, ParamSpec, TypeVar
 
@@ -101,16 +101,12 @@ class Bulk:
     def _counted(self, who: Caller) -> Iterator[_Place]:
         scopes: dict[str, Hashable] = {"connection": who.sender, "user": who.uid, "total": None}
         require_room(self._calls, scopes, 1, MAX_BULK_CALLS, "bulk calls")
-        self._calls.update(scopes.values())
+        add(self._calls, scopes.values(), 1)
         place = _Place(self._threads)
         try:
             yield place
         finally:
-            place.once_free(lambda: self._leave(scopes.values()))
-
-    def _leave(self, scopes: Iterable[Hashable]) -> None:
-        self._calls.subtract(scopes)
-        self._calls = +self._calls
+            place.once_free(lambda: add(self._calls, scopes.values(), -1))
 
     @contextmanager
     def _reserved(self, size: int) -> Iterator[None]:

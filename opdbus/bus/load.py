@@ -19,7 +19,7 @@ from opdbus.bus.limits import (
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from opdbus.bus.connection import Call
 
@@ -69,9 +69,8 @@ class Load:
         """Count the calls of a connection for its user from now on."""
         if sender not in self._uids:
             self._uids[sender] = uid
-            _add(self._calls, User(uid), self._calls[sender])
-            _add(self._bytes, User(uid), self._bytes[sender])
-            _add(self._files, User(uid), self._files[sender])
+            for counted in (self._calls, self._bytes, self._files):
+                add(counted, [User(uid)], counted[sender])
 
     def user_of(self, sender: str) -> int:
         """Give a connection's user; -1 before it is known."""
@@ -86,11 +85,11 @@ class Load:
         """Count texts that wait for their vectors; raises LimitsExceeded past a user's share."""
         scopes: dict[str, Hashable] = {"user": uid}
         require_room(self._texts, scopes, count, {"user": MAX_TEXTS_OF_A_USER}, "texts")
-        _add(self._texts, uid, count)
+        add(self._texts, [uid], count)
         try:
             yield
         finally:
-            _add(self._texts, uid, -count)
+            add(self._texts, [uid], -count)
 
     def _scopes(self, sender: str) -> dict[str, Hashable]:
         uid = self._uids.get(sender)
@@ -98,10 +97,10 @@ class Load:
         return {"connection": sender, **user, "total": None}
 
     def _count(self, call: Call, sign: int) -> None:
-        for scope in self._scopes(call.sender).values():
-            _add(self._calls, scope, sign)
-            _add(self._bytes, scope, sign * call.size)
-            _add(self._files, scope, sign * len(call.descriptors))
+        scopes = self._scopes(call.sender).values()
+        add(self._calls, scopes, sign)
+        add(self._bytes, scopes, sign * call.size)
+        add(self._files, scopes, sign * len(call.descriptors))
 
     def _require_room_for_files(self, scopes: Mapping[str, Hashable], count: int) -> None:
         require_room(self._files, scopes, count, MAX_FILES, "open files of calls")
@@ -129,7 +128,9 @@ def require_room(
             )
 
 
-def _add(counted: Counter[Hashable], scope: Hashable, count: int) -> None:
-    counted[scope] += count
-    if not counted[scope]:
-        del counted[scope]
+def add(counted: Counter[Hashable], scopes: Iterable[Hashable], count: int) -> None:
+    """Count so many more for each of the scopes; one that comes to nothing is forgotten."""
+    for scope in scopes:
+        counted[scope] += count
+        if not counted[scope]:
+            del counted[scope]

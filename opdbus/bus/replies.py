@@ -21,7 +21,7 @@ from opdbus.bus.limits import (
     MAX_WAITING,
     SMALL_BYTES,
 )
-from opdbus.bus.load import User, require_room
+from opdbus.bus.load import User, add, require_room
 from opdbus.bus.remembered import Remembered
 from opdbus.errors import BusError, LimitsExceeded
 
@@ -225,12 +225,12 @@ class Replies:
         """Count a reply that waits, which is memory of ours; raises LimitsExceeded for too much."""
         scopes = self._scopes(sender)
         require_room(self._waiting, scopes, size, MAX_WAITING, "bytes of unread replies")
-        self._waiting.update(dict.fromkeys(scopes.values(), size))
+        add(self._waiting, scopes.values(), size)
         try:
             yield
         finally:
-            self._waiting.subtract(dict.fromkeys(scopes.values(), size))
-            self._waiting = +self._waiting
+            # the same that were counted: the caller may have left, and its user be forgotten
+            add(self._waiting, scopes.values(), -size)
 
     def _require_rate(self, uid: int, size: int) -> None:
         """Take from what a user may be sent a second, of which one second's worth is saved up."""
