@@ -27,7 +27,6 @@ busctl call org.opdbus /org/opdbus/state org.opdbus.State1 Search \\
     'sua{sv}' 'name resolution' 3 0"""
 _ACTION = "org.opdbus.Action"
 _ERRORS = "org.opdbus.Errors"
-_EMITS = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 # The order of reading: what searches, what vectorizes, then what these point to.
 _FIRST = ("org.opdbus.State1", "org.opdbus.Object1", "org.opdbus.Vectorizer1", "org.opdbus.Job1")
 
