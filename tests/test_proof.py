@@ -314,6 +314,36 @@ def test_a_session_does_not_hide_its_errors(built: build.Built) -> None:
     session.finish_profile()
 
 
+_COUNTS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+
+
+class _Mallinfo(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _COUNTS)
+
+
+def allocated() -> int:
+    """Count the bytes that the main thread has taken from the C library and not given back."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        pytest.skip("this C library does not count what is allocated")
+    libc.mallinfo2.restype = _Mallinfo
+    return int(libc.mallinfo2().uordblks)
+
+
+def test_a_proven_session_keeps_nothing_of_its_runs(built: build.Built, probe: Probe) -> None:
+    """Take no more memory however often it runs: onnxruntime's threads would go on recording."""
+    session = OnnxSession(built.graph, ONNXRUNTIME, Placement(threads=2))
+    proven(session, probe)
+    # enough for its products to be shared by the threads
+    ids = np.ones((32, 40), np.int64)
+    for _ in range(20):
+        session.run(ids)
+    before = allocated()
+    for _ in range(250):
+        session.run(ids)
+    assert allocated() - before < 16 << 10
+
+
 _SCRIPT = """
 import json, sys
 from pathlib import Path

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -55,7 +55,7 @@ class Session(Protocol):
         """Embed ids (rows, tokens) into vectors (rows, dimension); safe to call from threads."""
 
     def finish_profile(self) -> Ran:
-        """Stop recording, and tell what really ran since the start."""
+        """Stop recording, and tell what really ran since the start; may open the model anew."""
 
 
 def open_session(graph: Path, provider: Provider, placement: Placement) -> Session:
@@ -71,25 +71,18 @@ class OnnxSession:
     """An ONNX Runtime session that records, until its profile is finished, where nodes run."""
 
     def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
-        onnxruntime = _onnxruntime()
+        self._open = partial(_opened, graph, provider, placement)
         self._scratch = _scratch_folder()
-        options = onnxruntime.SessionOptions()
-        # lanes run side by side, and each is to keep to its share of the processors
-        options.intra_op_num_threads = max(1, placement.threads // placement.lanes)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(self._scratch.name) / "run")
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
-        if not provider.is_cpu:
-            # No silent fallback: a node that the provider cannot run fails the session.
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
             with telling(provider.name) if provider.compiles else nullcontext():
-                self._session = _opened(graph, options, provider, placement)
-        except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
+                self._session = self._open(record=Path(self._scratch.name) / "run")
+        except ProviderError:
             self._scratch.cleanup()
-            raise ProviderError(f"{provider.name} cannot open the model: {brief(error)}") from None
+            raise
         self._input = self._session.get_inputs()[0].name
+        # the processors' pool of threads goes on recording for as long as it lives, some hundred
+        # bytes a run, and nothing stops it
+        self._records_on = provider.is_cpu and _threads(placement) > 1
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Embed ids (rows, tokens) into vectors (rows, dimension); raises ProviderError."""
@@ -102,13 +95,16 @@ class OnnxSession:
     def finish_profile(self) -> Ran:
         """Stop recording, and tell what really ran since the start.
 
-        Raises ProviderError if the record cannot be read.
+        Raises ProviderError if the record cannot be read, or the model not be opened anew.
         """
         try:
             with self._scratch:
                 events = json.loads(Path(self._session.end_profiling()).read_bytes())
         except (OSError, ValueError) as error:
             raise ProviderError(f"cannot read where the model ran: {error}") from None
+        if self._records_on:
+            self._session = None
+            self._session = self._open()
         ran = {
             event["args"]["node_index"]: event["args"]
             for event in events
@@ -141,16 +137,41 @@ def _onnxruntime() -> Any:  # noqa: ANN401 -- it has no types
     return onnxruntime
 
 
-def _opened(graph: Path, options: Any, provider: Provider, placement: Placement) -> Any:  # noqa: ANN401 -- it has no types
+def _opened(
+    graph: Path,
+    provider: Provider,
+    placement: Placement,
+    record: Path | None = None,
+) -> Any:  # noqa: ANN401 -- it has no types
+    """Open a graph, recording every run to a file of such a name where one is given."""
     onnxruntime = _onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = _threads(placement)
+    if record:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(record)
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
+    if not provider.is_cpu:
+        # No silent fallback: a node that the provider cannot run fails the session.
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     settings = provider.options(placement)
-    # `enable_fallback`: else Python retries on the CPU when a provider fails, at any later run too
-    if not provider.plugin:
-        named = [(provider.runtime_name, settings)]
+    try:
+        if provider.plugin:
+            device = gpus(ep_devices(provider.runtime_name))[placement.device]
+            options.add_provider_for_devices([device], settings)
+            named = None
+        else:
+            named = [(provider.runtime_name, settings)]
+        # `enable_fallback`: else Python retries on the CPU when a provider fails, at later runs too
         return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
-    device = gpus(ep_devices(provider.runtime_name))[placement.device]
-    options.add_provider_for_devices([device], settings)
-    return onnxruntime.InferenceSession(graph, options, enable_fallback=0)
+    except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
+        raise ProviderError(f"{provider.name} cannot open the model: {brief(error)}") from None
+
+
+def _threads(placement: Placement) -> int:
+    # lanes run side by side, and each is to keep to its share of the processors
+    return max(1, placement.threads // placement.lanes)
 
 
 @cache

@@ -77,9 +77,12 @@ def test_the_sandbox_costs_no_precision(service: Service) -> None:
         {key: value["data"] for key, value in row.items()} for row in service.get("Accuracy")
     ]
     tried = {grade["precision"]: grade for grade in accuracy if grade["provider"] == provider}
-    assert set(tried) == {*row.precisions(HERE), "fp32"}
+    fast = {*row.precisions(HERE), "fp32"}
+    # where there is no choice, nothing is graded
+    assert set(tried) == (fast if len(fast) > 1 else set())
     accepted = [grade for grade in tried.values() if not grade["refused"]]
-    assert precision == max(accepted, key=lambda grade: grade["texts_per_second"])["precision"]
+    best = max(accepted, key=lambda grade: grade["texts_per_second"], default={"precision": "fp32"})
+    assert precision == best["precision"]
     proof = service.get("Proof")
     assert precision in proof["products"]["data"]
     assert service.get("Fallbacks") == []
