@@ -49,13 +49,13 @@ def test_a_user_has_a_limit_over_all_connections() -> None:
     """Refuse a user's calls past the user's share, but not a new connection's first ones."""
     load = Load()
     for number in range(MAX_CALLS["user"] // MAX_CALLS["connection"]):
-        load.identified(f":1.{number}", 1000)
+        load.scopes.identified(f":1.{number}", 1000)
         fill(load, f":1.{number}", MAX_CALLS["connection"])
-    load.identified(":1.99", 1000)
+    load.scopes.identified(":1.99", 1000)
     first = fill(load, ":1.99", CALLS_ALWAYS_LET_IN)
     with pytest.raises(LimitsExceeded, match="514 calls of this user"):
         load.enter(call(":1.99"))
-    load.identified(":1.100", 1001)
+    load.scopes.identified(":1.100", 1001)
     fill(load, ":1.100", CALLS_ALWAYS_LET_IN + 1)
     for one in first:
         load.leave(one)
@@ -66,7 +66,7 @@ def test_all_users_have_a_limit() -> None:
     """Refuse calls past what all may have, but not a connection's first ones."""
     load = Load()
     for number in range(MAX_CALLS["total"] // MAX_CALLS["connection"]):
-        load.identified(f":1.{number}", number)
+        load.scopes.identified(f":1.{number}", number)
         fill(load, f":1.{number}", MAX_CALLS["connection"])
     fill(load, ":1.99", CALLS_ALWAYS_LET_IN)
     with pytest.raises(LimitsExceeded, match="of all users"):
@@ -123,11 +123,12 @@ def test_nothing_is_kept_of_those_who_left() -> None:
     load = Load()
     calls = fill(load, ":1.1", 2)
     # the user becomes known while calls are running
-    load.identified(":1.1", 1000)
+    load.scopes.identified(":1.1", 1000)
     calls += fill(load, ":1.1", 3)
     with load.texts(1000, 5):
         pass
     for one in calls:
         load.leave(one)
-    load.forget(":1.1")
-    assert not any(vars(load).values())
+    load.scopes.forget(":1.1")
+    assert not load.scopes._uids
+    assert not any(load.scopes._counters)

@@ -13,6 +13,7 @@ from opdbus.bus.connection import Call, Connection, RemoteError
 from opdbus.bus.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
 from opdbus.bus.outbox import Written
 from opdbus.bus.replies import Replies
+from opdbus.bus.scopes import Scopes
 from opdbus.errors import LimitsExceeded
 
 MIB = 1 << 20
@@ -23,7 +24,8 @@ class Service:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.replies = Replies(connection)
+        self.scopes = Scopes()
+        self.replies = Replies(connection, self.scopes)
         self.refused: list[str] = []
         self.users: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,7 +39,7 @@ class Service:
     async def _answer(self, call: Call) -> None:
         (size,) = call.body
         try:
-            self.replies.identified(call.sender, self.users.get(call.sender, 1000))
+            self.scopes.identified(call.sender, self.users.get(call.sender, 1000))
             await self.replies.caught_up(call.sender)
             reply = self.connection.written(call, "ay", [bytes(size)])
             await self.replies.send(call.sender, reply)
@@ -156,6 +158,7 @@ def test_many_who_do_not_read_leave_room_for_others() -> None:
                 await one.leave()
                 await connection.__aexit__(None, None, None)
                 service.replies.forget(connection.name)
+                service.scopes.forget(connection.name)
             assert await ask(client, service, MIB) == MIB
 
     run(work)
@@ -201,12 +204,14 @@ def test_a_user_gets_so_much_a_second() -> None:
 
     async def work(service: Service, _bus: Bus) -> None:
         now = 0.0
-        replies = Replies(service.connection, clock=lambda: now)
+        scopes = Scopes()
+        replies = Replies(service.connection, scopes, clock=lambda: now)
 
         async def send(uid: int, size: int) -> None:
             # as if all of it had been read
             replies.forget(":1.9")
-            replies.identified(":1.9", uid)
+            scopes.forget(":1.9")
+            scopes.identified(":1.9", uid)
             await replies.send(":1.9", Written(bytes(size)))
 
         ask = service.connection.send

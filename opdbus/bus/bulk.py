@@ -18,7 +18,7 @@ from opdbus.bus.limits import (
     MAX_BULK_BYTES_RUNNING,
     MAX_BULK_CALLS,
 )
-from opdbus.bus.load import add, require_room
+from opdbus.bus.scopes import add, require_room
 from opdbus.bus.texts import TextFile
 from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
 

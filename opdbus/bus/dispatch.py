@@ -58,7 +58,7 @@ class Dispatcher:
         self._leaving: set[str] = set()
         self._load = load
         self._turns = Turns()
-        self._replies = Replies(connection)
+        self._replies = Replies(connection, load.scopes)
         self._limited = Denials()
         self._stopping = False
 
@@ -109,14 +109,13 @@ class Dispatcher:
     def _forget_if_gone(self, sender: str) -> None:
         if sender in self._leaving and sender not in self._running:
             self._leaving.discard(sender)
-            for known in (self._authorizer, self._load, self._replies):
+            for known in (self._authorizer, self._replies, self._load.scopes):
                 known.forget(sender)
 
     async def _answer(self, call: Call) -> None:
         try:
             who = await self._authorizer.credentials(call.sender)
-            self._load.identified(call.sender, who.uid)
-            self._replies.identified(call.sender, who.uid)
+            self._load.scopes.identified(call.sender, who.uid)
             async with self._turns.take(who.uid, call.sender) as turn:
                 while self._replies.is_behind(call.sender):
                     turn.give_up()
@@ -162,7 +161,7 @@ class Dispatcher:
             self._replies.sent(call.sender, size)
 
     def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
-        uid = self._load.user_of(call.sender)
+        uid = self._load.scopes.user_of(call.sender)
         untold = self._limited.tell(uid)
         if untold is not None:
             log.warning(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from opdbus.bus.closing import CLOSER
 from opdbus.bus.limits import (
@@ -16,29 +15,24 @@ from opdbus.bus.limits import (
     MAX_TEXTS_OF_A_USER,
     SMALL_BYTES,
 )
+from opdbus.bus.scopes import Scopes, User, add, require_room
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from opdbus.bus.connection import Call
-
-
-class User(NamedTuple):
-    """A scope of counting that is no connection's name."""
-
-    uid: int
 
 
 class Load:
     """Lets calls in and counts them; a connection's first ones go past what others have running."""
 
     def __init__(self) -> None:
-        self._calls: Counter[Hashable] = Counter()
-        self._bytes: Counter[Hashable] = Counter()
-        self._files: Counter[Hashable] = Counter()
-        self._texts: Counter[Hashable] = Counter()
-        self._uids: dict[str, int] = {}
+        self.scopes = Scopes()
+        self._calls = self.scopes.counter()
+        self._bytes = self.scopes.counter()
+        self._files = self.scopes.counter()
+        self._texts = self.scopes.counter()
 
     def enter(self, call: Call) -> None:
         """Count a call; raises LimitsExceeded if there is no room for it."""
@@ -52,7 +46,7 @@ class Load:
                 "the open files that came with the call could not be taken: too many are open here;"
                 " try again later"
             )
-        scopes = self._scopes(call.sender)
+        scopes = self.scopes.of(call.sender)
         if call.descriptors:
             self._require_room_for_files(scopes, len(call.descriptors))
         if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
@@ -65,39 +59,19 @@ class Load:
         """Forget a call that has ended."""
         self._count(call, -1)
 
-    def identified(self, sender: str, uid: int) -> None:
-        """Count the calls of a connection for its user from now on."""
-        if sender not in self._uids:
-            self._uids[sender] = uid
-            for counted in (self._calls, self._bytes, self._files):
-                add(counted, [User(uid)], counted[sender])
-
-    def user_of(self, sender: str) -> int:
-        """Give a connection's user; -1 before it is known."""
-        return self._uids.get(sender, -1)
-
-    def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone, and of which no call is running."""
-        self._uids.pop(sender, None)
-
     @contextmanager
     def texts(self, uid: int, count: int) -> Iterator[None]:
         """Count texts that wait for their vectors; raises LimitsExceeded past a user's share."""
-        scopes: dict[str, Hashable] = {"user": uid}
-        require_room(self._texts, scopes, count, {"user": MAX_TEXTS_OF_A_USER}, "texts")
-        add(self._texts, [uid], count)
+        user = User(uid)
+        require_room(self._texts, {"user": user}, count, {"user": MAX_TEXTS_OF_A_USER}, "texts")
+        add(self._texts, [user], count)
         try:
             yield
         finally:
-            add(self._texts, [uid], -count)
-
-    def _scopes(self, sender: str) -> dict[str, Hashable]:
-        uid = self._uids.get(sender)
-        user = {} if uid is None else {"user": User(uid)}
-        return {"connection": sender, **user, "total": None}
+            add(self._texts, [user], -count)
 
     def _count(self, call: Call, sign: int) -> None:
-        scopes = self._scopes(call.sender).values()
+        scopes = self.scopes.of(call.sender).values()
         add(self._calls, scopes, sign)
         add(self._bytes, scopes, sign * call.size)
         add(self._files, scopes, sign * len(call.descriptors))
@@ -109,28 +83,3 @@ class Load:
                 "files that came with earlier calls cannot be closed, since their file system does"
                 " not answer: no more files are taken until it does"
             )
-
-
-def require_room(
-    counted: Counter[Hashable],
-    scopes: Mapping[str, Hashable],
-    more: int,
-    most: Mapping[str, int],
-    what: str,
-) -> None:
-    """Raise LimitsExceeded if one of the scopes has no room for more."""
-    for name, scope in scopes.items():
-        if counted[scope] + more > most[name]:
-            whose = {"connection": "this connection", "user": "this user", "total": "all users"}
-            raise LimitsExceeded(
-                f"{counted[scope]} {what} of {whose[name]} are being answered, and {most[name]} is"
-                " the limit: wait for answers before you ask again"
-            )
-
-
-def add(counted: Counter[Hashable], scopes: Iterable[Hashable], count: int) -> None:
-    """Count so many more for each of the scopes; one that comes to nothing is forgotten."""
-    for scope in scopes:
-        counted[scope] += count
-        if not counted[scope]:
-            del counted[scope]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -21,16 +21,17 @@ from opdbus.bus.limits import (
     MAX_WAITING,
     SMALL_BYTES,
 )
-from opdbus.bus.load import User, add, require_room
 from opdbus.bus.remembered import Remembered
+from opdbus.bus.scopes import User, add, require_room
 from opdbus.errors import BusError, LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
     from opdbus.bus.connection import Connection
     from opdbus.bus.outbox import Written
+    from opdbus.bus.scopes import Scopes
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 _BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
@@ -48,13 +49,17 @@ class Replies:
     that was sent since.
     """
 
-    def __init__(self, connection: Connection, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        scopes: Scopes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection = connection
+        self._scopes = scopes
         self._clock = clock
-        # by connection and by user; by our own name, that of all of them
-        self._unread: Counter[Hashable] = Counter()
-        self._users: dict[str, int] = {}
-        self._waiting: Counter[Hashable] = Counter()
+        self._unread = scopes.counter()
+        self._waiting = scopes.counter()
         self._looks: Remembered[None] = Remembered(lasts=lambda _: False)
         self._taken: dict[int, tuple[float, float]] = {}
         self._queues: dict[str, deque[tuple[Written | None, asyncio.Future[None]]]] = {}
@@ -68,16 +73,10 @@ class Replies:
         """Wait until a caller has read enough; raises LimitsExceeded for who reads nothing."""
         await self._queued(sender, None)
 
-    def identified(self, sender: str, uid: int) -> None:
-        """Count what a connection has not read for its user, too."""
-        if sender not in self._users:
-            self._users[sender] = uid
-            self._unread[User(uid)] += self._unread[sender]
-
     async def send(self, sender: str, reply: Written) -> None:
         """Send a reply once its caller has read enough; raises LimitsExceeded for who does not."""
         size = len(reply.data)
-        self._require_rate(self._users[sender], size)
+        self._require_rate(self._scopes.user_of(sender), size)
         if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
             self._send(sender, reply)
             return
@@ -86,7 +85,7 @@ class Replies:
 
     def may_tell(self, sender: str) -> bool:
         """Whether a caller may be sent an error: who reads nothing gets none in the end."""
-        mine, all_ = self._unread[sender], self._unread[self._connection.name]
+        mine, all_ = self._unread[sender], self._unread[None]
         if mine > SMALL_BYTES // 2 and not self._looks.is_asked(sender):
             # in good time, so that those who do read always get theirs
             self._in_background(self._look(sender))
@@ -96,16 +95,11 @@ class Replies:
 
     def sent(self, sender: str, size: int) -> None:
         """Count what was sent."""
-        self._count(sender, size)
-        self._unread[self._connection.name] += size
+        add(self._unread, self._scopes.of(sender).values(), size)
 
     def forget(self, sender: str) -> None:
         """Drop what is known of a connection that is gone, and what waits for it."""
         self._count(sender, -self._unread[sender])
-        del self._unread[sender]
-        uid = self._users.pop(sender, None)
-        if uid is not None and uid not in self._users.values():
-            del self._unread[User(uid)]
         queue = self._queues.pop(sender, deque())
         for _, ready in queue:
             ready.cancel()
@@ -113,26 +107,22 @@ class Replies:
         self._looks.forget(sender)
 
     def _count(self, sender: str, more: int) -> None:
-        self._unread[sender] += more
-        if (uid := self._users.get(sender)) is not None:
-            self._unread[User(uid)] += more
+        """Count for a caller and its user: for all, the bus knows better."""
+        scopes = self._scopes.of(sender)
+        del scopes["total"]
+        add(self._unread, scopes.values(), more)
 
     def _fits(self, sender: str, size: int) -> bool:
         # who reads is answered whatever others leave unread: the bus allows few connections
         return self._unread[sender] + size <= SMALL_BYTES or all(
             self._unread[whose] + size <= MAX_UNREAD[scope]
-            for scope, whose in self._scopes(sender).items()
+            for scope, whose in self._scopes.of(sender).items()
         )
-
-    def _scopes(self, sender: str) -> dict[str, Hashable]:
-        uid = self._users.get(sender)
-        user = {} if uid is None else {"user": User(uid)}
-        return {"connection": sender, **user, "total": self._connection.name}
 
     def _unread_error(self, sender: str) -> LimitsExceeded:
         counts = ", ".join(
             f"{self._unread[whose]} of {MAX_UNREAD[scope]} ({scope})"
-            for scope, whose in self._scopes(sender).items()
+            for scope, whose in self._scopes.of(sender).items()
         )
         return LimitsExceeded(
             f"too many bytes of replies wait to be read: {counts}; read yours, or ask again later"
@@ -189,16 +179,16 @@ class Replies:
 
     async def _look(self, sender: str) -> None:
         """See what is really unread: by a caller, and where it counts by its user and by all."""
-        name, uid = self._connection.name, self._users.get(sender)
+        name, uid = self._connection.name, self._scopes.user_of(sender)
         asking = [self._looks.get(sender, "", partial(self._ask, sender))]
-        if uid is not None and self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
+        if self._unread[User(uid)] + MAX_REPLY_BYTES > MAX_UNREAD["user"]:
             asking.append(self._looks.get(f"user {uid}", "", partial(self._ask_of_user, uid)))
-        if self._unread[name] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
+        if self._unread[None] + MAX_REPLY_BYTES > MAX_UNREAD["total"]:
             asking.append(self._looks.get(name, "", partial(self._ask, name)))
         await asyncio.gather(*asking)
 
     async def _ask_of_user(self, uid: int) -> None:
-        theirs = [sender for sender, owner in self._users.items() if owner == uid]
+        theirs = self._scopes.connections_of(uid)
         much = [sender for sender in theirs if self._unread[sender] > SMALL_BYTES]
         await asyncio.gather(*(self._looks.get(s, "", partial(self._ask, s)) for s in much))
 
@@ -207,14 +197,14 @@ class Replies:
         is_ours = name == self._connection.name
         # all of which the bus cannot know yet
         unsent = self._connection.unsent if is_ours else self._connection.unsent_to(name)
-        known = self._unread[name] - unsent
+        known = self._unread[None if is_ours else name] - unsent
         try:
             (stats,) = await self._connection.call(*_BUS, _STATS, "s", name)
             unread = int(stats["IncomingBytes" if is_ours else "OutgoingBytes"])
         except (RemoteError, BusError, KeyError):
             unread = 0
         if is_ours:
-            self._unread[name] += unread - known
+            add(self._unread, [None], unread - known)
         elif name in self._unread:
             self._count(name, unread - known)
         # whoever asks meanwhile waits for this one to end, and has its answer already
@@ -223,7 +213,7 @@ class Replies:
     @contextmanager
     def _held(self, sender: str, size: int) -> Iterator[None]:
         """Count a reply that waits, which is memory of ours; raises LimitsExceeded for too much."""
-        scopes = self._scopes(sender)
+        scopes = self._scopes.of(sender)
         require_room(self._waiting, scopes, size, MAX_WAITING, "bytes of unread replies")
         add(self._waiting, scopes.values(), size)
         try:
