@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opdbus.bus.closing import CLOSER
+from opdbus.bus.closing import ELSEWHERE, IN_MEMORY
 from opdbus.bus.descriptors import Descriptor
 
 DIMENSION = 8
@@ -36,7 +36,7 @@ def open_files(*, settled: bool = False) -> int:
         gc.collect()
         # what others sent is closed by threads, which nothing tells of
         pause, count = select.poll(), -1
-        while CLOSER.waiting or count != open_files():
+        while ELSEWHERE.waiting or IN_MEMORY.waiting or count != open_files():
             count = open_files()
             pause.poll(5)
     return len(list(Path("/proc/self/fd").iterdir()))

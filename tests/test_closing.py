@@ -6,10 +6,11 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from running import PATIENCE_SECONDS
 
-from opdbus.bus.closing import Closer
+from opdbus.bus.closing import ELSEWHERE, IN_MEMORY, Closer, closer_of
 
 LINGER_SECONDS = 2
 
@@ -69,3 +70,18 @@ def test_those_that_cannot_be_closed_are_counted() -> None:
         assert closer.waiting == 1
         assert is_open(number)
     until(lambda: not is_open(number))
+
+
+def test_files_in_memory_wait_for_no_file_system() -> None:
+    """Tell memfds, sealable or not, from all that could take its time."""
+    reader, writer = os.pipe()
+    one, other = socket.socketpair()
+    with Path(__file__).open("rb") as file, one, other:
+        elsewhere = [file.fileno(), reader, writer, one.fileno()]
+        assert [closer_of(number) for number in elsewhere] == [ELSEWHERE] * 4
+    for flags in (0, os.MFD_ALLOW_SEALING):
+        number = os.memfd_create("texts", flags)
+        assert closer_of(number) is IN_MEMORY
+        os.close(number)
+    os.close(reader)
+    os.close(writer)

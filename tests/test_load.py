@@ -1,9 +1,13 @@
 """Calls that run are counted, and more than a share of them are refused."""
 
+import os
 from dataclasses import replace
 
 import pytest
 
+from opdbus.bus import closing
+from opdbus.bus import load as load_module
+from opdbus.bus.closing import Closer
 from opdbus.bus.connection import Call
 from opdbus.bus.descriptors import Descriptor
 from opdbus.bus.limits import (
@@ -104,6 +108,21 @@ def test_open_files_have_limits() -> None:
     load.enter(one)
     with pytest.raises(LimitsExceeded, match="could not be taken"):
         load.enter(replace(call(), lost_files=True))
+
+
+def test_files_in_memory_are_taken_whatever_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse other files while earlier ones cannot be closed, and say which would be taken."""
+    stuck = Closer(threads=0)
+    for number in range(MAX_FILES["total"] + 1):
+        stuck.close((1 << 20) + number)
+    for module in (closing, load_module):
+        monkeypatch.setattr(module, "ELSEWHERE", stuck)
+    load = Load()
+    memory, reader, writer = map(Descriptor, (os.memfd_create("texts"), *os.pipe()))
+    load.enter(replace(call(), descriptors=[memory]))
+    for files in ([reader], [memory, writer]):
+        with pytest.raises(LimitsExceeded, match="send a memfd"):
+            load.enter(replace(call(), descriptors=files))
 
 
 def test_texts_have_a_limit_for_each_user() -> None:

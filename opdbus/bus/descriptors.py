@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from opdbus.bus.closing import CLOSER
+from opdbus.bus.closing import closer_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,4 +63,4 @@ class Received(Descriptor):
     __slots__ = ()
 
     def _shut(self, number: int) -> None:
-        CLOSER.close(number)
+        closer_of(number).close(number)

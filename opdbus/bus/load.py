@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from opdbus.bus.closing import CLOSER
+from opdbus.bus.closing import ELSEWHERE, closer_of
 from opdbus.bus.limits import (
     CALLS_ALWAYS_LET_IN,
     MAX_CALL_BYTES,
@@ -19,9 +19,10 @@ from opdbus.bus.scopes import Scopes, User, add, require_room
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from opdbus.bus.connection import Call
+    from opdbus.bus.descriptors import Descriptor
 
 
 class Load:
@@ -48,7 +49,7 @@ class Load:
             )
         scopes = self.scopes.of(call.sender)
         if call.descriptors:
-            self._require_room_for_files(scopes, len(call.descriptors))
+            self._require_room_for_files(scopes, call.descriptors)
         if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
             require_room(self._calls, scopes, 1, MAX_CALLS, "calls")
         if call.size > SMALL_BYTES:
@@ -76,10 +77,14 @@ class Load:
         add(self._bytes, scopes, sign * call.size)
         add(self._files, scopes, sign * len(call.descriptors))
 
-    def _require_room_for_files(self, scopes: Mapping[str, Hashable], count: int) -> None:
-        require_room(self._files, scopes, count, MAX_FILES, "open files of calls")
-        if CLOSER.waiting > MAX_FILES["total"]:
+    def _require_room_for_files(
+        self, scopes: Mapping[str, Hashable], files: Sequence[Descriptor]
+    ) -> None:
+        require_room(self._files, scopes, len(files), MAX_FILES, "open files of calls")
+        if ELSEWHERE.waiting > MAX_FILES["total"] and any(
+            closer_of(file.fileno()) is ELSEWHERE for file in files
+        ):
             raise LimitsExceeded(
                 "files that came with earlier calls cannot be closed, since their file system does"
-                " not answer: no more files are taken until it does"
+                " not answer: send a memfd; no other file is taken until it does"
             )
