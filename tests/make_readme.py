@@ -213,13 +213,13 @@ what the bus daemon itself took for a call meanwhile, which no service behind it
 
 {rows}"""
 _SOAK = """\
-From `benchmarks/results/{file}` (`make soak`): {minutes:.0f} minutes of all these attacks and three
-friends together. The friends lost {lost} of {count:,} replies, memory grew by {growth:.1%} from
+From `benchmarks/results/{file}` (`make soak`), measured on {machine}:
+{minutes:.0f} minutes of all these attacks and three friends together. The friends lost {lost} of {count:,} replies, memory grew by {growth:.1%} from
 {megabytes:.0f} MiB after a warm-up of {warm:.0f} minutes, and {before} open files were {after} in
 the end."""
 _FUZZ = """\
-From `benchmarks/results/{file}` (`make fuzz`): {calls:,} random calls, of which {reached:.0%}
-reached a handler, {files:,} state files and {broken:,} broken messages found {faults} faults."""
+From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
+{calls:,} random calls, of which {reached:.0%} reached a handler, {files:,} state files and {broken:,} broken messages found {faults} faults."""
 
 
 def endurance(results: Path = RESULTS) -> str:
@@ -250,6 +250,7 @@ def _soak(file: str, found: dict) -> str:
     before, after = found["open files"]
     return _SOAK.format(
         file=file,
+        machine=found["machine"],
         minutes=found["minutes"],
         lost=sum(friend["lost"] for friend in friends),
         count=sum(friend["count"] for friend in friends),
@@ -264,6 +265,7 @@ def _soak(file: str, found: dict) -> str:
 def _fuzz(file: str, found: dict) -> str:
     return _FUZZ.format(
         file=file,
+        machine=found["machine"],
         calls=found["calls"],
         reached=found["reached a handler"],
         files=found["state files"]["files"],
