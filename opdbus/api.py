@@ -86,7 +86,10 @@ class Embedder:
             # standard output belongs to the program that uses us
             structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=_live, args=(self._loop,), name="op-dbus", daemon=True).start()
+        self._thread = threading.Thread(
+            target=_live, args=(self._loop,), name="op-dbus", daemon=True
+        )
+        self._thread.start()
         try:
             self._wait(self._enter())
         except BaseException:
@@ -234,6 +237,8 @@ class Embedder:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
+            # the program may end now, and take the runtime away from under a thread that is left
+            self._thread.join()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()
