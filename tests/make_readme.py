@@ -214,12 +214,13 @@ what the bus daemon itself took for a call meanwhile, which no service behind it
 {rows}"""
 _SOAK = """\
 From `benchmarks/results/{file}` (`make soak`), measured on {machine}:
-{minutes:.0f} minutes of all these attacks and three friends together. The friends lost {lost} of {count:,} replies, memory grew by {growth:.1%} from
-{megabytes:.0f} MiB after a warm-up of {warm:.0f} minutes, and {before} open files were {after} in
-the end."""
+{minutes:.0f} minutes of all these attacks and three friends together. The friends lost {lost} of
+{count:,} replies, memory grew by {growth:.1%} from {megabytes:.0f} MiB after a warm-up of
+{warm:.0f} minutes, and {before} open files were {after} in the end."""
 _FUZZ = """\
 From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
-{calls:,} random calls, of which {reached:.0%} reached a handler, {files:,} state files and {broken:,} broken messages found {faults} faults."""
+{calls:,} random calls, of which {reached:.0%} reached a handler, {files:,} state files and
+{broken:,} broken messages found {faults} faults."""
 
 
 def endurance(results: Path = RESULTS) -> str:

@@ -10,6 +10,7 @@ import pytest
 from bulky import in_memory, open_files
 from running import PATIENCE_SECONDS
 
+from opdbus.bus.frames import METHOD_CALL, SIGNAL, Header
 from opdbus.bus.library import Message, MessageType, encode
 from opdbus.bus.outbox import Written
 from opdbus.bus.transport import Frame, Transport, connect
@@ -27,8 +28,12 @@ class End:
         self.frames: list[Frame] = []
         self.lost = asyncio.Event()
         self._news = asyncio.Event()
-        self.transport = Transport(one, self._take, MOST)
+        self.transport = Transport(one, self._take, self._keeps)
         self.transport.on_lost = self.lost.set
+
+    @staticmethod
+    def _keeps(header: Header, size: int) -> bool:
+        return size <= MOST or header.kind not in {METHOD_CALL, SIGNAL}
 
     def _take(self, frame: Frame) -> None:
         self.frames.append(frame)
@@ -103,14 +108,22 @@ def test_a_large_call_is_not_kept() -> None:
     run(work)
 
 
-def test_a_large_reply_is_kept() -> None:
-    """Take in replies of any size: they were asked for."""
-    reply = message(5 * MOST, MessageType.METHOD_RETURN)
+@pytest.mark.parametrize("size", [5 * MOST, 300_000])
+def test_a_large_reply_is_kept(size: int) -> None:
+    """Take in what is to be kept whatever its size, with its files, and what comes right after."""
+    reply, small = message(size, MessageType.METHOD_RETURN, files=1), message(3)
 
     async def work(end: End) -> None:
-        await end.feed(reply)
-        await end.has(1)
-        assert end.frames[0].data == reply
+        file = in_memory(b"its own")
+        begun = socket.send_fds(end.other, [small + reply], [file.fileno()])
+        await end.feed((small + reply)[begun:] + small + reply[:20])
+        await end.has(3)
+        assert [frame.data for frame in end.frames] == [small, reply, small]
+        (own,) = end.frames[1].descriptors
+        assert os.pread(own.fileno(), 9, 0) == b"its own"
+        await end.feed(reply[20:])
+        await end.has(4)
+        assert end.frames[3].lost_files
 
     run(work)
 

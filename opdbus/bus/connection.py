@@ -67,7 +67,7 @@ class Call:
     is_interactive: bool
     size: int
     is_whole: bool
-    data: bytes
+    data: bytes | bytearray
     # whether open files that belong to it could not be had
     lost_files: bool = False
     # whoever answers the call closes them
@@ -112,8 +112,8 @@ class Connection:
 
     `on_call` gets every method call, `on_signal` the signals that were subscribed to and those that
     others send to us, if `wants_signal` says so of their headers; all are called on the event loop
-    and must not block. Of calls larger than `most` bytes only the header
-    is taken in. A value of the type `h` is an open file: one that is sent is anything with a
+    and must not block. Of calls larger than `most` bytes, and of what nobody waits for, only the
+    header is taken in. A value of the type `h` is an open file: one that is sent is anything with a
     `fileno`, which stays its owner's; one that comes is a Descriptor.
     """
 
@@ -134,7 +134,7 @@ class Connection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 socket = await connect(self._transports)
-                self._transport = Transport(socket, self._receive, self._most)
+                self._transport = Transport(socket, self._receive, self._keeps)
                 self._transport.on_lost = self._lost
                 (self.name,) = await self.ask_bus("Hello")
         except (OSError, RemoteError, ValueError) as error:
@@ -291,19 +291,27 @@ class Connection:
         message.serial = next(self._serials)
         return Written(encode(message), copies, message.destination or "")
 
+    def _keeps(self, header: frames.Header, size: int) -> bool:
+        """Whether to read a message of so many bytes: of others at most the header counts."""
+        if header.kind == frames.METHOD_CALL:
+            return size <= self._most
+        if header.kind == frames.SIGNAL:
+            return size <= self._most and bool(self.on_signal) and self.wants_signal(header)
+        return header.reply_serial in self._replies
+
     def _receive(self, frame: Frame) -> None:
         header = frame.header
         if header.kind == frames.METHOD_CALL and self.on_call:
             self.on_call(_taken(frame))
         elif header.kind == frames.SIGNAL:
             self._hear(frame)
-        elif header.reply_serial in self._replies:
+        elif frame.is_whole and header.reply_serial in self._replies:
             self._resolve(self._replies[header.reply_serial], frame)
         # files that nobody has taken are closed now, with the frame
 
     def _hear(self, frame: Frame) -> None:
         """Take a signal of those that are wanted: anyone may send others, to us alone."""
-        if frame.is_whole and self.on_signal and self.wants_signal(frame.header):
+        if frame.is_whole and self.on_signal:
             try:
                 message = decode(frame.data)
             except Exception:  # noqa: BLE001 -- the library raises all sorts

@@ -15,7 +15,7 @@ SIGNAL: Final = 4
 NO_REPLY_EXPECTED: Final = 1
 MAY_INTERACT: Final = 4
 
-_LITTLE: Final = ord("l")
+_LITTLE, _BIG = b"lB"
 # The fields that we read, their types, and the bytes that each type is aligned to.
 _PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _SENDER, _SIGNATURE, _DESCRIPTORS = 1, 2, 3, 5, 7, 8, 9
 _STRINGS: Final = frozenset("sog")
@@ -34,9 +34,9 @@ class NoMessage(ValueError):
 
 
 class Size(NamedTuple):
-    """What a message is, and its bytes in all."""
+    """The bytes of a message's header, and all of them."""
 
-    kind: int
+    header: int
     total: int
 
 
@@ -57,10 +57,11 @@ class Header(NamedTuple):
 
 def measure(data: bytes | bytearray, start: int = 0) -> Size:
     """Read the fixed part of a header, FIXED bytes from `start`; raises NoMessage."""
-    order, kind, _, version, body, _, fields = _fixed(data, start)
-    if version != 1 or order not in "<>":
+    _, _, _, version, body, _, fields = _fixed(data, start)
+    if version != 1 or data[start] not in {_LITTLE, _BIG}:
         raise NoMessage("this is no D-Bus message")
-    return Size(kind, FIXED + fields + (-fields & 7) + body)
+    header = FIXED + fields + (-fields & 7)
+    return Size(header, header + body)
 
 
 def header(data: bytes | bytearray) -> Header:
@@ -82,12 +83,6 @@ def header(data: bytes | bytearray) -> Header:
         reply_serial=int(fields.get(_REPLY_SERIAL, 0)),
         descriptors=int(fields.get(_DESCRIPTORS, 0)),
     )
-
-
-def header_size(data: bytes | bytearray, start: int = 0) -> int:
-    """Give the bytes of a header, from the fixed part on."""
-    fields = _fixed(data, start)[-1]
-    return FIXED + fields + (-fields & 7)
 
 
 def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int, int, int]:

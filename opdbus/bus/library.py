@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes | bytearray) -> Message:
     """Read one whole message; raises whatever the library does where it cannot."""
     reader = Unmarshaller(io.BytesIO(data))  # type: ignore[arg-type]
     reader.unmarshall()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.descriptors import HasFileno
 
+# What is read at a time, but for messages of more bytes: those have memory of their own.
 _CHUNK: Final = 64 << 10
 # Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
 # wait for many turns.
@@ -33,13 +34,13 @@ _SEND_BUFFER: Final = 48 << 10
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message that came: whole, or only its header where it was too large to be taken in.
+    """A message that came: whole, or only its header where it was not to be kept.
 
     `lost_files` where it should have brought open files that the kernel could not give us.
     """
 
     header: frames.Header
-    data: bytes
+    data: bytes | bytearray
     total: int
     descriptors: Sequence[Received]
     lost_files: bool = False
@@ -50,23 +51,42 @@ class Frame:
         return len(self.data) == self.total
 
 
+class _Large:
+    """A message that is larger than what is read at a time, and how much of it is there."""
+
+    def __init__(self, header: frames.Header, begun: bytearray, total: int) -> None:
+        self.header = header
+        self.data = bytearray(total)
+        self.data[: len(begun)] = begun
+        self.left = total - len(begun)
+
+    def rest(self) -> memoryview:
+        """Give what is to be filled."""
+        return memoryview(self.data)[len(self.data) - self.left :]
+
+
 class Transport:
     """A connected and authenticated socket, on which the event loop reads and writes.
 
     `on_frame` gets each message, `on_lost` is called once, when the bus is gone. What the bus
-    does not take at once waits, without bound: whoever sends looks at `waiting`. Method calls and
-    signals of more than `most` bytes are not kept: only their headers are.
+    does not take at once waits, without bound: whoever sends looks at `waiting`. `keeps` says, from
+    its header and its bytes in all, whether a message is to be read: else it is skipped.
     """
 
     def __init__(
-        self, connected: socket.socket, on_frame: Callable[[Frame], None], most: int
+        self,
+        connected: socket.socket,
+        on_frame: Callable[[Frame], None],
+        keeps: Callable[[frames.Header, int], bool],
     ) -> None:
         self.on_lost: Callable[[], None] = lambda: None
         self._on_frame = on_frame
-        self._most = most
+        self._keeps = keeps
         self._socket = connected
         self._loop = asyncio.get_running_loop()
+        self._chunk = memoryview(bytearray(_CHUNK))
         self._in = bytearray()
+        self._large: _Large | None = None
         self._skip = 0
         # of each message that brings files, in order; None where some of them were lost
         self._files: deque[list[Received] | None] = deque()
@@ -144,7 +164,6 @@ class Transport:
             end = self._loop.time() + _READ_SECONDS
             while self._loop.time() < end:
                 self._receive()
-                self._split()
         except BlockingIOError:
             return
         except (OSError, EOFError, frames.NoMessage):
@@ -155,8 +174,9 @@ class Transport:
         # not socket.recv_fds, which forgets the flags
         if not self.is_open:
             raise BlockingIOError
-        data, ancillary, flags, _ = self._socket.recvmsg(
-            _CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+        target = self._target()
+        count, ancillary, flags, _ = self._socket.recvmsg_into(
+            [target], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
         )
         files = [
             Received(number)
@@ -170,45 +190,67 @@ class Transport:
             self._files.append(None)
         elif files:
             self._files.append(files)
-        if not data:
+        if not count:
             raise EOFError
-        skipped = min(self._skip, len(data))
-        self._skip -= skipped
-        self._in += data[skipped:] if skipped else data
+        if self._skip:
+            self._skip -= count
+        elif self._large:
+            self._fill(self._large, count)
+        else:
+            self._in += target[:count]
+            self._split()
+
+    def _target(self) -> memoryview:
+        """Give where the next bytes go; those that are skipped are written over."""
+        if self._skip:
+            return self._chunk[: self._skip]
+        return self._large.rest() if self._large else self._chunk
+
+    def _fill(self, large: _Large, count: int) -> None:
+        large.left -= count
+        if not large.left:
+            self._large = None
+            self._hand_over(large.header, large.data, len(large.data))
 
     def _split(self) -> None:
-        """Hand over every message that is whole, and the headers of those that are too large."""
+        """Hand over every message that is whole, and the headers of those that are not kept."""
         start = 0
         try:
-            while self.is_open and (size := self._next(start)):
-                start += self._take(start, *size)
+            while self.is_open and (taken := self._take(start)):
+                start += taken
         finally:
             del self._in[:start]
 
-    def _next(self, start: int) -> tuple[int, int] | None:
-        """Give the bytes of the next message, and those of it that are kept; None if not there."""
+    def _take(self, start: int) -> int:
+        """Take the next message, if enough of it is there; give how many bytes are done with."""
         there = len(self._in) - start
         if there < frames.FIXED:
-            return None
-        kind, total = frames.measure(self._in, start)
-        is_refused = total > self._most and kind in {frames.METHOD_CALL, frames.SIGNAL}
-        kept = frames.header_size(self._in, start) if is_refused else total
-        return (total, kept) if there >= kept else None
-
-    def _take(self, start: int, total: int, kept: int) -> int:
-        """Hand over a message, and give how many of the bytes that are there are done with."""
-        data = bytes(self._in[start : start + kept])
-        there = min(total, len(self._in) - start)
-        self._skip = total - there
+            return 0
+        head, total = frames.measure(self._in, start)
+        if there < head:
+            return 0
         try:
-            header = frames.header(data)
+            header = frames.header(self._in[start : start + head])
         except ValueError:
             # nobody whom we could tell; the bus would have to be out of its mind
-            return there
+            self._skip = max(0, total - there)
+            return min(there, total)
+        if not self._keeps(header, total):
+            self._skip = max(0, total - there)
+            self._hand_over(header, bytes(self._in[start : start + head]), total)
+            return min(there, total)
+        if there >= total:
+            self._hand_over(header, bytes(self._in[start : start + total]), total)
+            return total
+        if total <= _CHUNK:
+            return 0
+        self._large = _Large(header, self._in[start:], total)
+        return there
+
+    def _hand_over(self, header: frames.Header, data: bytes | bytearray, total: int) -> None:
         files = self._files.popleft() if header.descriptors and self._files else []
         lost = len(files or ()) != header.descriptors
         self._on_frame(Frame(header, data, total, [] if lost else files or [], lost))
-        return there
 
 
 def _whole_numbers(data: bytes) -> array[int]:
