@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from opdbus.engine.budget import LEAST, TARGET_SECONDS, Budget
+from opdbus.engine.budget import LEAST, LEAST_RELAXED, TARGET_SECONDS, Budget
 
 MOST = 1 << 14
 
@@ -24,8 +24,10 @@ def test_the_target_time(rate: float) -> None:
 
 
 def test_a_slow_machine() -> None:
-    """Go no lower than the least that has a processor's whole throughput."""
-    assert measured(100.0).tokens == LEAST
+    """Go no lower than the least that a slow processor is good at; and that is more at leisure."""
+    budget = measured(100.0)
+    assert (budget.tokens, budget.relaxed) == (LEAST, LEAST_RELAXED)
+    assert Budget(LEAST_RELAXED // 2).relaxed == LEAST_RELAXED // 2
 
 
 def test_a_fast_machine() -> None:

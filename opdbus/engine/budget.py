@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-# A batch that takes this long has all the throughput there is (MiniLM-L6 on a CPU is within 3% of
-# its best from 128 tokens on), and is short enough for whoever comes next to wait for.
+# A batch that takes this long is short enough for whoever comes next to wait for, and loses little:
+# MiniLM-L6 on a fast core is within 3% of its best from 128 tokens on, and one that is so slow that
+# these take 40 ms computes as many tokens a second in batches of 32.
 TARGET_SECONDS: Final = 0.012
-LEAST: Final = 128
+LEAST: Final = 32
 _START: Final = 256
 # A larger step is taken when there is this much to spare.
 _DOUBT: Final = 1.2
-# A batch of four times the target's tokens saves another 10% (MiniLM-L6, int8 on Zen 4).
+# A batch of four times the target's tokens saves another 10% (MiniLM-L6, int8 on Zen 4), and so
+# does one of 512 (fp32 on a slow core).
 _RELAXED: Final = 4
+LEAST_RELAXED: Final = 512
 # The share of a new measurement in the running rate.
 _SHARE: Final = 0.2
 # How much of the room that was lost to a shortage of memory comes back with each full batch.
@@ -46,7 +49,8 @@ class Budget:
     @property
     def relaxed(self) -> int:
         """Most tokens of the next batch while nobody is in a hurry."""
-        wanted = self._wanted if self._is_fixed else min(self._most, self._wanted * _RELAXED)
+        most = max(LEAST_RELAXED, self._wanted * _RELAXED)
+        wanted = self._wanted if self._is_fixed else min(self._most, most)
         return max(1, min(wanted, int(self._room)))
 
     def ran(self, tokens: int, seconds: float) -> None:
