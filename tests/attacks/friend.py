@@ -2,9 +2,11 @@
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 from fuzz.marshal import Variant
 from fuzz.wire import Silence, Wire
@@ -36,31 +38,69 @@ def publish(number: int) -> tuple[Any, ...]:
 KINDS = {"search": search, "vectorize": vectorize, "publish": publish}
 
 
+class Pinger:
+    """Calls the bus daemon itself, all the while: what it takes, no service can give back."""
+
+    def __init__(self, address: str) -> None:
+        self.spans: list[tuple[float, float]] = []
+        self._address = address
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._ping)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End with the call that is on its way."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _ping(self) -> None:
+        with Wire(self._address) as wire:
+            while not self._is_over.wait(_PAUSE_SECONDS):
+                began = time.monotonic()
+                wire.ask_bus("GetId")
+                self.spans.append((began, time.monotonic()))
+
+
+def own(calls: Sequence[tuple[float, float]], pings: Sequence[tuple[float, float]]) -> list[float]:
+    """Give the seconds of calls, each without the longest part of it that one ping took, too."""
+    found = []
+    for began, ended in calls:
+        shared = [min(ended, end) - max(began, begin) for begin, end in pings]
+        found.append(ended - began - max(0.0, *shared, 0.0))
+    return found
+
+
 def ask(address: str, seconds: float, kind: str) -> dict[str, Any]:
     """Ask until the time is over; gives seconds of each answer, errors by name, and what was lost.
 
-    Beside each call the bus daemon itself is asked: what it takes, no service can give back.
+    `own` are the same seconds without what the bus daemon took meanwhile for a call to itself.
     """
-    times: list[float] = []
-    bus: list[float] = []
+    calls: list[tuple[float, float]] = []
     errors: Counter[str] = Counter()
     lost = 0
-    with Wire(address) as wire:
+    with Wire(address) as wire, Pinger(address) as pinger:
         for number in until(seconds):
             began = time.monotonic()
-            wire.ask_bus("GetId")
-            asked = time.monotonic()
             try:
                 answer = wire.call(*KINDS[kind](number))
             except Silence:
                 lost += 1
                 continue
-            times.append(time.monotonic() - asked)
-            bus.append(asked - began)
+            calls.append((began, time.monotonic()))
             if answer.error:
                 errors[answer.error] += 1
             time.sleep(_PAUSE_SECONDS)
-    return {"times": times, "bus": bus, "errors": errors, "lost": lost}
+    return {
+        "times": [ended - began for began, ended in calls],
+        "own": own(calls, pinger.spans),
+        "bus": [ended - began for began, ended in pinger.spans],
+        "errors": errors,
+        "lost": lost,
+    }
 
 
 if __name__ == "__main__":

@@ -33,25 +33,36 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Milliseconds of a friend's calls, and the 99th percentile of the bus daemon's own."""
+    """Milliseconds of a friend's calls.
+
+    `own` is the 99th percentile without what the bus daemon took meanwhile for a call to itself,
+    `bus` that of such calls.
+    """
 
     count: int
     p50: float
     p99: float
     worst: float
+    own: float
     bus: float
     errors: dict[str, int]
     lost: int
 
     @classmethod
     def of(
-        cls, times: Sequence[float], bus: Sequence[float], errors: dict[str, int], lost: int
+        cls,
+        times: Sequence[float],
+        own: Sequence[float],
+        bus: Sequence[float],
+        errors: dict[str, int],
+        lost: int,
     ) -> "Times":
         """Sum up."""
         if not times:
-            return cls(0, float("inf"), float("inf"), float("inf"), 0.0, errors, lost)
+            return cls(0, *[float("inf")] * 4, 0.0, errors, lost)
         shown = _percentile(times, 50), _percentile(times, 99), max(times) * 1000
-        rounded = [round(value, 2) for value in (*shown, _percentile(bus, 99))]
+        others = _percentile(own, 99), _percentile(bus, 99)
+        rounded = [round(value, 2) for value in (*shown, *others)]
         return cls(len(times), *rounded, errors, lost)
 
 
@@ -80,7 +91,7 @@ class Seen:
     @property
     def own_ratio(self) -> float:
         """The same without what the bus daemon took for a call to itself, meanwhile."""
-        return round(max(0.0, self.attacked.p99 - self.attacked.bus) / self.quiet.p99, 2)
+        return round(self.attacked.own / self.quiet.p99, 2)
 
     @property
     def growth(self) -> float:
@@ -106,7 +117,7 @@ def times_of(friend: subprocess.Popen[str], seconds: float) -> Times:
     """Wait for what a friend saw; it may be kept waiting by the attack, but not for ever."""
     output, errors = friend.communicate(timeout=seconds + 120)
     if friend.returncode:
-        return Times.of([], [], {errors.strip().splitlines()[-1]: 1}, 0)
+        return Times.of([], [], [], {errors.strip().splitlines()[-1]: 1}, 0)
     return Times.of(**json.loads(output))
 
 
