@@ -94,6 +94,7 @@ class Daemon:
         # texts without vectors, as far as the indexer knows
         self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._kept = heap.Kept()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -182,6 +183,7 @@ class Daemon:
             self._announcer.provider_changed("", reason)
         else:
             known = await self._memory.attach(embedder)
+            self._kept.set_apart()
             proven = embedder.proven
             logger.info(
                 "model proven",
@@ -222,6 +224,7 @@ class Daemon:
 
     async def _refresh(self) -> None:
         """Tell about properties that have changed."""
+        self._kept.grown_to(len(self._memory.catalogue))
         self._systemd.renew()
         await self._announcer.refresh(paths.ROOT, self._vectorizer)
         await self._announcer.refresh(paths.STATE, self._state)
