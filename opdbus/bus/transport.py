@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CHUNK: Final = 64 << 10
 # Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
 # wait for many turns.
-_READ_SECONDS: Final = 0.01
+_READ_SECONDS: Final = 0.004
 # Room for as many open files as Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 _LINE: Final = 1 << 10
