@@ -103,6 +103,8 @@ class Embedder:
             self._engine = None
             self._wait(self._opening.__aexit__(None, None, None))
             self._end()
+            # the program may end now, and take the runtime away from under a thread that is left
+            self._thread.join()
 
     def __enter__(self) -> Self:
         """Open."""
@@ -237,8 +239,6 @@ class Embedder:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
-            # the program may end now, and take the runtime away from under a thread that is left
-            self._thread.join()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()

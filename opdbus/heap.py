@@ -36,7 +36,8 @@ class Kept:
     """What a long-lived program keeps, set apart from the search for garbage in cycles.
 
     That looks at all there is, again and again: at thousands of objects for 60 ms. What is set
-    apart is still freed when nobody holds it; only a cycle in it would stay.
+    apart is still freed when nobody holds it, but never if it has become part of a cycle: what is
+    large and can be replaced must have none.
     """
 
     def __init__(self) -> None:
@@ -50,5 +51,6 @@ class Kept:
             self.set_apart()
 
     def set_apart(self) -> None:
-        """Set apart all there is."""
+        """Set apart all there is but garbage, which is looked for among what has come since."""
+        gc.collect()
         gc.freeze()

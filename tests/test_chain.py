@@ -85,6 +85,10 @@ class Posing:
         """Embed, and alter."""
         return self._alter(self._session.run(ids))
 
+    def renew(self) -> bool:
+        """Open the model anew, as the real one does."""
+        return self._session.renew()
+
     def finish_profile(self) -> Ran:
         """Count nodes, all as if they had run where and as they should."""
         ran = self._session.finish_profile()

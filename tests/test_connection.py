@@ -273,8 +273,11 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
         async with Connection(bus.address) as sender, Connection(bus.address) as receiver:
             receiver.wants_signal = lambda header: header.member == "Wanted"
             receiver.on_signal = lambda message: heard.append(message.member)
-            for member in ("Other", "Wanted"):
-                message = Message.new_signal("/a", "a.b", member, "s", ["text"])
+            for member, signature, body in (
+                *(("Other", "", []), ("Other", "s", ["text"]), ("Other", "s", ["t" * 300_000])),
+                *(("Wanted", "", []), ("Wanted", "s", ["text"])),
+            ):
+                message = Message.new_signal("/a", "a.b", member, signature, body)
                 message.destination = receiver.name
                 sender._send(message)
             await sender.ask_bus("GetId")
@@ -282,6 +285,6 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
         return heard
 
     try:
-        assert asyncio.run(run()) == ["Wanted"]
+        assert asyncio.run(run()) == ["Wanted"] * 2
     finally:
         bus.kill()

@@ -45,6 +45,10 @@ class Altered:
         """Embed, and alter."""
         return self.session.run(ids) + 1
 
+    def renew(self) -> bool:
+        """Open the model anew, as the real one does."""
+        return self.session.renew()
+
     def finish_profile(self) -> Ran:
         """Count nodes truly."""
         return self.session.finish_profile()

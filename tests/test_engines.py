@@ -1,7 +1,9 @@
 """Engines while serving: levels on demand, switching, and providers that are lost."""
 
 import asyncio
+import gc
 import shutil
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +39,10 @@ class Mortal:
         if self._provider in self._dead:
             raise ProviderError("CUDA failure 719: unspecified launch failure")
         return self._session.run(ids)
+
+    def renew(self) -> bool:
+        """Open the model anew, as the real one does."""
+        return self._session.renew()
 
     def finish_profile(self) -> Ran:
         """Tell the truth."""
@@ -305,3 +311,27 @@ def test_level_none_has_no_vectors(fp32: Config) -> None:
                 await engines.get("medium")
 
     asyncio.run(both())
+
+
+@pytest.mark.parametrize("how", ["switched", "lost"])
+def test_an_engine_that_was_replaced_is_freed(fp32: Config, how: str) -> None:
+    """Free its sessions without a search for garbage: what is kept long is not searched."""
+    gone: list[weakref.ref[Embedder]] = []
+
+    async def work(engines: Engines, hospital: Hospital) -> None:
+        gone.append(weakref.ref(await engines.get()))
+        gone.append(weakref.ref(gone[0]().proven.sessions[0]))
+        if how == "lost":
+            hospital.dead.add(OPENVINO)
+            await engines.embed(TEXTS)
+            await hospital.until(CPU)
+        else:
+            await engines.switch(replace(fp32, batch_tokens=64))
+        while any(ref() for ref in gone):  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0.01)
+
+    gc.disable()
+    try:
+        run(fp32, work)
+    finally:
+        gc.enable()

@@ -712,6 +712,10 @@ class Sick:
             raise MemoryError("no room")
         return self._session.run(ids)
 
+    def renew(self) -> bool:
+        """Open the model anew, as the real one does."""
+        return self._session.renew()
+
     def finish_profile(self) -> Ran:
         """Tell the truth."""
         return self._session.finish_profile()

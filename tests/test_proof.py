@@ -72,6 +72,10 @@ class Liar:
         """Embed, and alter."""
         return self.alter(self.session.run(ids))
 
+    def renew(self) -> bool:
+        """Open the model anew, as the real one does."""
+        return self.session.renew()
+
     def finish_profile(self) -> Ran:
         """Count nodes and matrix products, or lie about them."""
         self.finished += 1

@@ -92,17 +92,20 @@ def test_a_large_call_is_not_kept() -> None:
     """Hand over the header of a call or signal past the limit, skip its body, and go on."""
     small, large = message(10), message(40 << 20)
     signal = message(MOST, MessageType.SIGNAL)
+    # all of it is header
+    no_body = encode(Message(destination="a.b", path="/a" * MOST, member="C", serial=1))
 
     async def work(end: End) -> None:
-        feeding = asyncio.ensure_future(end.feed(small + large + small + signal + small))
+        sent = small + large + small + signal + small + no_body + small
+        feeding = asyncio.ensure_future(end.feed(sent))
         await end.has(2)
         refused = end.frames[1]
         assert not refused.is_whole
         assert refused.total == len(large)
         assert large.startswith(refused.data)
-        await end.has(5)
+        await end.has(7)
         await feeding
-        assert [frame.is_whole for frame in end.frames] == [True, False, True, False, True]
+        assert [frame.is_whole for frame in end.frames] == [True, False] * 3 + [True]
         assert len(end.transport._in) == 0
 
     run(work)

@@ -294,9 +294,10 @@ class Connection:
     def _keeps(self, header: frames.Header, size: int) -> bool:
         """Whether to read a message of so many bytes: of others at most the header counts."""
         if header.kind == frames.METHOD_CALL:
-            return size <= self._most
+            return size <= self._most and self.on_call is not None
         if header.kind == frames.SIGNAL:
-            return size <= self._most and bool(self.on_signal) and self.wants_signal(header)
+            is_heard = self.on_signal is not None and self.wants_signal(header)
+            return is_heard and size <= self._most
         return header.reply_serial in self._replies
 
     def _receive(self, frame: Frame) -> None:
@@ -305,7 +306,7 @@ class Connection:
             self.on_call(_taken(frame))
         elif header.kind == frames.SIGNAL:
             self._hear(frame)
-        elif frame.is_whole and header.reply_serial in self._replies:
+        elif header.reply_serial in self._replies:
             self._resolve(self._replies[header.reply_serial], frame)
         # files that nobody has taken are closed now, with the frame
 

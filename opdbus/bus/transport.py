@@ -42,13 +42,9 @@ class Frame:
     header: frames.Header
     data: bytes | bytearray
     total: int
+    is_whole: bool
     descriptors: Sequence[Received]
     lost_files: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its body is there."""
-        return len(self.data) == self.total
 
 
 class _Large:
@@ -131,6 +127,7 @@ class Transport:
         self._loop.remove_writer(self._socket)
         self._socket.close()
         self._out = Outbox()
+        self._large = None
         self._files.clear()
         self._all_sent()
         self.on_lost()
@@ -210,7 +207,7 @@ class Transport:
         large.left -= count
         if not large.left:
             self._large = None
-            self._hand_over(large.header, large.data, len(large.data))
+            self._hand_over(large.header, large.data)
 
     def _split(self) -> None:
         """Hand over every message that is whole, and the headers of those that are not kept."""
@@ -237,20 +234,26 @@ class Transport:
             return min(there, total)
         if not self._keeps(header, total):
             self._skip = max(0, total - there)
-            self._hand_over(header, bytes(self._in[start : start + head]), total)
+            self._hand_over(header, bytes(self._in[start : start + head]), skipped_of=total)
             return min(there, total)
         if there >= total:
-            self._hand_over(header, bytes(self._in[start : start + total]), total)
+            self._hand_over(header, bytes(self._in[start : start + total]))
             return total
         if total <= _CHUNK:
             return 0
         self._large = _Large(header, self._in[start:], total)
         return there
 
-    def _hand_over(self, header: frames.Header, data: bytes | bytearray, total: int) -> None:
+    def _hand_over(
+        self, header: frames.Header, data: bytes | bytearray, skipped_of: int = 0
+    ) -> None:
+        """Hand over a message, or the header of one of so many bytes that is skipped."""
         files = self._files.popleft() if header.descriptors and self._files else []
         lost = len(files or ()) != header.descriptors
-        self._on_frame(Frame(header, data, total, [] if lost else files or [], lost))
+        taken = [] if lost else files or []
+        self._on_frame(
+            Frame(header, data, skipped_of or len(data), not skipped_of, taken, lost_files=lost)
+        )
 
 
 def _whole_numbers(data: bytes) -> array[int]:

@@ -82,6 +82,10 @@ class OpenVinoSession:
         where = self._runtime_name if is_asked else device
         return Ran({where: len(active)}, dict(Counter(_product_precisions(active))))
 
+    def renew(self) -> bool:
+        """Leave the model as it is: nothing was recorded."""
+        return False
+
 
 def _text(info: Any, key: str) -> str:  # noqa: ANN401 -- it has no types
     return str(info[key].value) if key in info else ""

@@ -94,7 +94,8 @@ class Scheduler:
         self._jobs: dict[Request, _Job] = {}
         self._wake = threading.Condition()
         self._stopping = False
-        self._lost: ProviderLost | None = None
+        # why the model stopped working; no exception, which would hold all who met it
+        self._lost = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
             threading.Thread(target=self._live, args=(run,), name=f"model-{number}", daemon=True)
@@ -135,6 +136,8 @@ class Scheduler:
                     thread.join()
         finally:
             self._settle_all(ShuttingDown())
+            # who hears of it holds us: nothing of ours may wait for a search for cycles
+            self.on_lost = lambda _error: None
 
     @property
     def depth(self) -> int:
@@ -166,7 +169,7 @@ class Scheduler:
         if self._stopping or self._loop is None:
             raise ShuttingDown
         if self._lost:
-            raise self._lost
+            raise ProviderLost(self._lost)
         if not rows:
             return np.empty((0, self._dimension), np.float32)
         self._require_room(len(rows), bulk=bulk)
@@ -181,6 +184,8 @@ class Scheduler:
             return await job.done
         finally:
             self._leave(job)
+            # it holds the exception, which holds this frame
+            del job
 
     def _require_room(self, rows: int, *, bulk: bool) -> None:
         waiting = sum(job.left for job in self._jobs.values() if job.request.rank is not Rank.BULK)
@@ -314,11 +319,10 @@ class Scheduler:
                 self._hermits -= 1
 
     def _give_up(self, error: Exception) -> None:
-        lost = ProviderLost(f"the provider stopped working: {error}")
         with self._wake:
-            self._lost = self._lost or lost
+            self._lost = self._lost or f"the provider stopped working: {error}"
             self._wake.notify_all()
-        self._on_loop(self._lose, lost)
+        self._on_loop(self._lose, ProviderLost(self._lost))
 
     def _is_alive(self, run: Run) -> bool:
         """Whether the model still runs two tokens, so that the fault was the batch's."""

@@ -55,7 +55,10 @@ class Session(Protocol):
         """Embed ids (rows, tokens) into vectors (rows, dimension); safe to call from threads."""
 
     def finish_profile(self) -> Ran:
-        """Stop recording, and tell what really ran since the start; may open the model anew."""
+        """Stop recording, and tell what really ran since the start."""
+
+    def renew(self) -> bool:
+        """Open the model anew where its runtime would go on recording; tells whether it did."""
 
 
 def open_session(graph: Path, provider: Provider, placement: Placement) -> Session:
@@ -95,16 +98,13 @@ class OnnxSession:
     def finish_profile(self) -> Ran:
         """Stop recording, and tell what really ran since the start.
 
-        Raises ProviderError if the record cannot be read, or the model not be opened anew.
+        Raises ProviderError if the record cannot be read.
         """
         try:
             with self._scratch:
                 events = json.loads(Path(self._session.end_profiling()).read_bytes())
         except (OSError, ValueError) as error:
             raise ProviderError(f"cannot read where the model ran: {error}") from None
-        if self._records_on:
-            self._session = None
-            self._session = self._open()
         ran = {
             event["args"]["node_index"]: event["args"]
             for event in events
@@ -114,6 +114,13 @@ class OnnxSession:
             dict(Counter(node["provider"] for node in ran.values())),
             dict(Counter(_product_precisions(ran.values()))),
         )
+
+    def renew(self) -> bool:
+        """Open the model anew where its threads would go on recording; raises ProviderError."""
+        if self._records_on:
+            self._session = None
+            self._session = self._open()
+        return self._records_on
 
 
 def ep_devices(runtime_name: str) -> list[Any]:
