@@ -12,10 +12,6 @@ _M_ARENA_MAX: Final = -8
 _LARGE_BYTES: Final = 128 << 10
 # Python lets one thread at a time allocate most of what there is.
 _ARENAS: Final = 2
-
-
-# Objects that come before the youngest are searched; Python's own 700 are those of one reply.
-_YOUNG: Final = 20_000
 # Growth of what is kept at which it is set apart again.
 _GROWTH: Final = 1.25
 
@@ -42,7 +38,6 @@ class Kept:
 
     def __init__(self) -> None:
         self._size = 0.0
-        gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
 
     def grown_to(self, size: int) -> None:
         """Set apart all there is, if it has grown enough since the last time."""

@@ -24,11 +24,9 @@ def is_searched(thing: Thing) -> bool:
 @pytest.fixture
 def kept() -> Iterator[Kept]:
     """Give a keeper, and undo what it does to this process."""
-    threshold = gc.get_threshold()
     gc.unfreeze()
     yield Kept()
     gc.unfreeze()
-    gc.set_threshold(*threshold)
 
 
 def test_what_is_kept_is_searched_no_more(kept: Kept) -> None:
