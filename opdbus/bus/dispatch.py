@@ -109,6 +109,7 @@ class Dispatcher:
     def _forget_if_gone(self, sender: str) -> None:
         if sender in self._leaving and sender not in self._running:
             self._leaving.discard(sender)
+            # the scopes last: what is counted of a caller is taken from its user, too
             for known in (self._authorizer, self._replies, self._load.scopes):
                 known.forget(sender)
 

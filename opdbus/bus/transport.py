@@ -230,11 +230,11 @@ class Transport:
             header = frames.header(self._in[start : start + head])
         except ValueError:
             # nobody whom we could tell; the bus would have to be out of its mind
+            header = None
+        if header is None or not self._keeps(header, total):
             self._skip = max(0, total - there)
-            return min(there, total)
-        if not self._keeps(header, total):
-            self._skip = max(0, total - there)
-            self._hand_over(header, bytes(self._in[start : start + head]), skipped_of=total)
+            if header:
+                self._hand_over(header, bytes(self._in[start : start + head]), skipped_of=total)
             return min(there, total)
         if there >= total:
             self._hand_over(header, bytes(self._in[start : start + total]))
