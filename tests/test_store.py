@@ -113,6 +113,19 @@ def test_an_object_keeps_its_id_when_it_changes(store: Store) -> None:
     assert not store.match(["old"], 10)
 
 
+def test_the_best_matches_come_first_and_no_more_than_asked_for(store: Store) -> None:
+    """Match any of the terms, or every one; more of them in fewer words are better."""
+    texts = ["mail", "mail for the office", "clock", "disk", "name", "time"]
+    put(store, *(record(text, text) for text in texts))
+    names = {entry.id: entry.identity.name for entry in store.entries()}
+    found = store.match(["mail", "office"], 10)
+    assert [names[number] for number, _ in found] == ["mail for the office", "mail"]
+    assert found[0][1] > found[1][1] > 0
+    assert store.match(["mail", "office"], 1) == found[:1]
+    assert store.match(["mail", "office"], 10, every=True) == found[:1]
+    assert store.match(["nothing"], 10) == []
+
+
 @pytest.mark.parametrize("damage", ["no database", "a hole", "a stranger"])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage: str) -> None:
     """Raise Damaged that names the file, not SQLite's exception."""

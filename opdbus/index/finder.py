@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -76,11 +77,14 @@ class Finder:
         `mode` is one of search.MODES; hybrid and vector wait for the model. With a `level`, the
         best ones are put in order by that level's model. Raises NoModel, ModelError.
         """
-        matches = await self._matches(question) if mode != "vector" else {}
         if mode == "lexical":
-            return await self._hits(page, _Query(question, matches))
-        query = _Query(question, matches, await self._memory.ask(question))
-        return await self._hits(page, query, level)
+            return await self._hits(page, _Query(question, await self._matches(question)))
+        asked = self._memory.ask(question)
+        if mode == "vector":
+            return await self._hits(page, _Query(question, vector=await asked), level)
+        # the model runs while the database reads, on threads of their own
+        vector, matches = await asyncio.gather(asked, self._matches(question))
+        return await self._hits(page, _Query(question, matches, vector), level)
 
     async def similar(self, thing: Thing, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
