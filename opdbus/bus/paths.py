@@ -17,6 +17,9 @@ LOG_CONTROL: Final = "/org/freedesktop/LogControl1"
 # The nodes that are there whatever is in memory.
 FIXED: Final = ("/", "/org", "/org/freedesktop", LOG_CONTROL, ROOT)
 
+# Paths of things, a few MiB of them: a long list of new ones stops the loop for 2 us each.
+_REMEMBERED: Final = 1 << 14
+
 _PLAIN: Final = string.ascii_letters + string.digits
 # each byte, read as Latin-1, that is not itself in a path
 _ESCAPES: Final = {byte: f"_{byte:02x}" for byte in range(256) if chr(byte) not in _PLAIN}
@@ -50,14 +53,10 @@ def unescape(element: str) -> str:
     return name
 
 
+@lru_cache(_REMEMBERED)
 def of(plugin: str, kind: str, name: str) -> str:
     """Give the object path of a thing."""
-    return f"{_folder(plugin, kind)}/{escape(name)}"
-
-
-@lru_cache(1024)
-def _folder(plugin: str, kind: str) -> str:
-    return f"{STATE}/{escape(plugin)}/{escape(kind)}"
+    return f"{STATE}/{escape(plugin)}/{escape(kind)}/{escape(name)}"
 
 
 def parse(path: str) -> tuple[str, str, str]:
