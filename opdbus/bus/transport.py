@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from opdbus.bus.descriptors import HasFileno
 
-# What is read at a time, but for messages of more bytes: those have memory of their own.
+# Read at a time of small messages, dozens of them: hundreds are 30 ms of work at a stretch. Those
+# that are larger have memory of their own.
+_SMALL: Final = 8 << 10
+# Read at a time of what is skipped.
 _CHUNK: Final = 64 << 10
 # Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
 # wait for many turns.
@@ -201,7 +204,7 @@ class Transport:
         """Give where the next bytes go; those that are skipped are written over."""
         if self._skip:
             return self._chunk[: self._skip]
-        return self._large.rest() if self._large else self._chunk
+        return self._large.rest() if self._large else self._chunk[:_SMALL]
 
     def _fill(self, large: _Large, count: int) -> None:
         large.left -= count
@@ -239,7 +242,7 @@ class Transport:
         if there >= total:
             self._hand_over(header, bytes(self._in[start : start + total]))
             return total
-        if total <= _CHUNK:
+        if total <= _SMALL:
             return 0
         self._large = _Large(header, self._in[start:], total)
         return there
