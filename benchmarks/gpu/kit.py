@@ -146,7 +146,8 @@ def model_rate(
 ) -> dict[str, float]:
     """Run batches in turn, each lane on its own thread; texts and tokens a second.
 
-    Lanes end with a whole number of rounds over all batches, so that lengths keep their shares.
+    Lanes end with a whole number of rounds over all batches, one or more, so that lengths keep
+    their shares.
     """
     for run in runs[:1]:
         for ids in work:
@@ -156,10 +157,12 @@ def model_rate(
 
     def live(run: Run, offset: int) -> None:
         turned = [*work[offset:], *work[:offset]]
-        while time.perf_counter() - began < seconds:
+        is_over = False
+        while not is_over:
             for ids in turned:
                 run(ids)
             done.append((sum(len(ids) for ids in work), sum(ids.size for ids in work)))
+            is_over = time.perf_counter() - began >= seconds
 
     threads = [
         threading.Thread(target=live, args=(run, number * len(work) // len(runs)))

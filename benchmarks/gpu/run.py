@@ -35,7 +35,7 @@ STEPS: Final = {
     "engine": (60, 20),
     "pipeline": (60, 18),
     "model": (90, 20),
-    "tokenizing": (15, 6),
+    "tokenizing": (15, 12),
     "latency": (30, 8),
     "peer": (70, 15),
     "parity": (30, 12),
