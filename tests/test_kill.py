@@ -9,7 +9,7 @@ import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,16 @@ def _vectors(database: Path) -> dict[bytes, bytes]:
     return dict(rows)
 
 
+def _count(database: Path) -> int:
+    """Count the vectors."""
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reader,
+    ):
+        return int(reader.execute("SELECT count(*) FROM vectors").fetchone()[0])
+    return 0
+
+
 def _vectors_left(database: Path, copy: Path) -> dict[bytes, bytes]:
     """Read what a killed daemon left from a copy, so that the next one has to recover it."""
     copy.mkdir(exist_ok=True)
@@ -51,7 +61,7 @@ def _wait_for_progress(daemon: Running, database: Path, wanted: int) -> int:
     waiter = os.pidfd_open(daemon.pid)
     try:
         for _ in range(int(PATIENCE_SECONDS * 200)):
-            count = len(_vectors(database))
+            count = _count(database)
             if count >= wanted or finished.search(daemon.log):
                 return count
             ready, _, _ = select.select([waiter], [], [], 0.005)
