@@ -22,6 +22,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
+# Modules are compiled once, not by each of the hundreds of programs that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test bench bench-engine fuzz soak peers install uninstall clean
 
 run: $(READY)

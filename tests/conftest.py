@@ -14,6 +14,7 @@ import pytest
 
 from opdbus import config
 from opdbus.config import Config
+from opdbus.engine import cpus
 from opdbus.errors import ModelError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -30,6 +31,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "state.example.json"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one worker more than there are processors: tests of services mostly wait."""
+    return cpus.usable() + 1
 
 
 @pytest.hookimpl(optionalhook=True)
