@@ -38,7 +38,7 @@ def _vectors(database: Path) -> dict[bytes, bytes]:
 def _count(database: Path) -> int:
     """Count the vectors."""
     with (
-        suppress(sqlite3.Error),
+        suppress(sqlite3.OperationalError),  # no file yet, or no table in it
         closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reader,
     ):
         return int(reader.execute("SELECT count(*) FROM vectors").fetchone()[0])
