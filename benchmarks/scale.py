@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opdbus.bus.connection import Connection
+from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opdbus import errors
 from opdbus.bus import paths
-from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.names import BUS_NAME, OBJECT, STATE, VECTORIZER
+from opdbus.bus.transport.connection import Connection, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

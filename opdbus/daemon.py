@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus import __version__, config, heap, log, status, systemd
+from opdbus import __version__, config, gc_tuning, log, status, systemd
 from opdbus.bus import paths
-from opdbus.bus.authorization import Authorizer
-from opdbus.bus.bulk import Bulk
-from opdbus.bus.connection import Connection
-from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.faces import StateFace
-from opdbus.bus.jobs import Jobs
-from opdbus.bus.limits import MAX_CALL_BYTES
-from opdbus.bus.load import Load
-from opdbus.bus.log_control import LogControlFace
+from opdbus.bus.admission.limits import MAX_CALL_BYTES
+from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import BUS_NAME
-from opdbus.bus.signals import Announcer
-from opdbus.bus.tree import Tree
-from opdbus.bus.vectorizer import VectorizerFace
+from opdbus.bus.service.bulk import Bulk
+from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.jobs import Jobs
+from opdbus.bus.service.log_control import LogControlInterface
+from opdbus.bus.service.signals import Announcer
+from opdbus.bus.service.state import StateInterface
+from opdbus.bus.service.tree import Tree
+from opdbus.bus.service.vectorizer import VectorizerInterface
+from opdbus.bus.transport.connection import Connection
 from opdbus.engine.engines import Engines
 from opdbus.errors import BusError, NoModel, OpDbusError
 from opdbus.index.declared import Declared
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
-    from opdbus.bus.library import Message
+    from opdbus.bus.transport.library import Message
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
     from opdbus.index.events import Event
@@ -62,7 +62,7 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
         settings = load()
     except OpDbusError as error:
         return _failed(error)
-    heap.give_back()
+    gc_tuning.give_back()
     with closing(log.configure(settings, environ)) as lines:
         try:
             daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
@@ -94,7 +94,7 @@ class Daemon:
         # texts without vectors, as far as the indexer knows
         self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._kept = heap.Kept()
+        self._kept = gc_tuning.Kept()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -126,12 +126,12 @@ class Daemon:
         self._reloader = Reloader(self._load, self._engines, self._declared, self._systemd)
         jobs = Jobs(self._announcer.tell)
         jobs.on_change = self._refresh_soon
-        load = Load()
-        self._vectorizer = VectorizerFace(
+        load = RunningCalls()
+        self._vectorizer = VectorizerInterface(
             self._engines, memory, self._declared, Bulk(jobs), load, self._reloader.reload
         )
-        self._state = StateFace(memory, finder, self._declared)
-        log_control = LogControlFace(self._log)
+        self._state = StateInterface(memory, finder, self._declared)
+        log_control = LogControlInterface(self._log)
         self._tree = Tree(self._vectorizer, self._state, log_control, memory, finder, jobs)
         self._authorizer = Authorizer(connection)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)

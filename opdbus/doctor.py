@@ -7,8 +7,8 @@ import importlib.util
 import tempfile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from opdbus.bus.connection import Connection, RemoteError
 from opdbus.bus.names import BUS_NAME
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.engine.providers import candidates
 from opdbus.errors import BusError, ModelError, OpDbusError
 from opdbus.models import folder

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from opdbus.bus.closing import ELSEWHERE, IN_MEMORY
-from opdbus.bus.descriptors import Descriptor
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.bus.transport.fd_closer import ELSEWHERE, IN_MEMORY
 
 DIMENSION = 8
 

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import pytest
 
-from opdbus.bus.connection import Connection
-from opdbus.bus.wire import from_wire
+from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.values import from_wire
 
 # Generous: these only end a test that would otherwise never end.
 PATIENCE_SECONDS = 30.0

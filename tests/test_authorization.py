@@ -21,16 +21,16 @@ from running import (
 )
 from users import ANOTHER, GROUP, MEMBER, NOBODY, User, answers, as_user, asking
 
-from opdbus.bus import contract
-from opdbus.bus.authorization import MOST_ASKED, Authorizer
-from opdbus.bus.connection import Connection, RemoteError
-from opdbus.bus.denials import MOST_A_USER, MOST_USERS, Denials
-from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.face import Node
-from opdbus.bus.load import Load
+from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.authorization.authorizer import MOST_ASKED, Authorizer
+from opdbus.bus.authorization.denials import MOST_A_USER, MOST_USERS, Denials
+from opdbus.bus.authorization.polkit import Verdict
 from opdbus.bus.names import ACTIONS, JOB, LOG_CONTROL
-from opdbus.bus.polkit import Verdict
-from opdbus.bus.wire import split
+from opdbus.bus.service import contract
+from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.node import Node
+from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.values import split
 from opdbus.errors import AccessDenied, LimitsExceeded
 
 OBJECT_PATH = "/org/opdbus/state/systemd/unit/sshd_2eservice"
@@ -358,7 +358,7 @@ def test_the_bus_tells_who_is_in_the_group(bus_address: str) -> None:
         async with Connection(bus_address) as connection:
             authorizer = Authorizer(connection, group=_group)
             node = Node((_State(),), list)
-            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, Load())
+            dispatcher = Dispatcher(connection, authorizer, {"/it": node}.get, RunningCalls())
             connection.on_call = dispatcher.take
             call = [connection.name, "/it", f"{STATE}.List", "a{sv}uu", {}, 0, 1]
             users = (MEMBER, MEMBER._replace(groups=()), NOBODY)

@@ -10,8 +10,8 @@ from typing import Any
 
 from running import STATE, STATE_PATH, Caller, Running, calling, replace
 
-from opdbus.bus.connection import Connection
-from opdbus.bus.library import Message
+from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.library import Message
 
 CANARY = "yellowfeather"
 UNIT = {"description": f"sings {CANARY}", "environment": {"SONG": f"{CANARY}2"}}

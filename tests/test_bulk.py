@@ -14,13 +14,13 @@ import pytest
 from bulky import DIMENSION, Engine, in_memory, lines, open_files, vector_of
 from running import PATIENCE_SECONDS
 
-from opdbus.bus.bulk import JOB_TEXTS, Bulk, Order, Vectors
-from opdbus.bus.descriptors import Descriptor
-from opdbus.bus.face import Caller, caller
-from opdbus.bus.formats import Format
-from opdbus.bus.jobs import Jobs
-from opdbus.bus.limits import MAX_BULK_CALLS
-from opdbus.bus.texts import WINDOW_TEXTS
+from opdbus.bus.admission.limits import MAX_BULK_CALLS
+from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, Order, Vectors
+from opdbus.bus.service.formats import Format
+from opdbus.bus.service.jobs import Jobs
+from opdbus.bus.service.node import Caller, caller
+from opdbus.bus.service.text_file import WINDOW_TEXTS
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
 
 FLOATS = Order(Format("float32", DIMENSION), truncate=True, is_job=False)
@@ -334,7 +334,7 @@ def test_a_job_can_be_cancelled() -> None:
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])
         assert node
-        await node.faces[0].cancel()  # type: ignore[attr-defined] -- it is a JobFace
+        await node.faces[0].cancel()  # type: ignore[attr-defined] -- it is a JobInterface
         with pytest.raises(Cancelled):
             await call
         assert (engine.held, engine.computed) == (0, 0)

@@ -8,20 +8,21 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from opdbus import errors
-from opdbus.bus import contract, names
-from opdbus.bus.contract import snake
-from opdbus.bus.faces import ObjectFace, StateFace
-from opdbus.bus.jobs import JobFace
-from opdbus.bus.log_control import LogControlFace
-from opdbus.bus.vectorizer import VectorizerFace
-from opdbus.bus.wire import split
+from opdbus.bus import names
+from opdbus.bus.service import contract
+from opdbus.bus.service.contract import snake
+from opdbus.bus.service.jobs import JobInterface
+from opdbus.bus.service.log_control import LogControlInterface
+from opdbus.bus.service.state import ObjectInterface, StateInterface
+from opdbus.bus.service.vectorizer import VectorizerInterface
+from opdbus.bus.transport.values import split
 
 FACES = {
-    names.VECTORIZER: VectorizerFace,
-    names.STATE: StateFace,
-    names.OBJECT: ObjectFace,
-    names.JOB: JobFace,
-    names.LOG_CONTROL: LogControlFace,
+    names.VECTORIZER: VectorizerInterface,
+    names.STATE: StateInterface,
+    names.OBJECT: ObjectInterface,
+    names.JOB: JobInterface,
+    names.LOG_CONTROL: LogControlInterface,
 }
 FILES = sorted(
     Path(str(file))

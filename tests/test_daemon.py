@@ -26,7 +26,7 @@ from running import (
     state_file,
 )
 
-from opdbus.bus.connection import RemoteError
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.engine.providers import cpu_engines
 
 BAD = "{ not json"
@@ -544,7 +544,7 @@ def test_the_files_are_the_daemons_alone(daemons: Make) -> None:
 
 _PUBLISHER = """
 import asyncio, sys
-from opdbus.bus.connection import Connection
+from opdbus.bus.transport.connection import Connection
 
 async def main():
     async with Connection(sys.argv[1]) as connection:

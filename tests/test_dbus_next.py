@@ -32,7 +32,9 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @needs_dbus_next
 def test_dbus_next_takes_the_place_of_dbus_fast() -> None:
     """Take the names of the library from dbus-next where only that is installed."""
-    ran = python("-c", "from opdbus.bus.library import Message; print(Message.__module__)")
+    ran = python(
+        "-c", "from opdbus.bus.transport.library import Message; print(Message.__module__)"
+    )
     assert ran.stdout == "dbus_next.message\n", ran.stderr
 
 
@@ -47,7 +49,7 @@ def test_the_bus_tests_pass_on_dbus_next() -> None:
 
 def test_without_either_library_it_is_said() -> None:
     """Name the library that is missing where there is neither."""
-    blocked = "import sys; sys.modules['dbus_next'] = None; import opdbus.bus.library"
+    blocked = "import sys; sys.modules['dbus_next'] = None; import opdbus.bus.transport.library"
     ran = python("-c", blocked)
     assert ran.returncode
     assert "dbus_next" in ran.stderr

@@ -10,17 +10,18 @@ import pytest
 from bulky import DIMENSION, Engine, in_memory, lines, open_files
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus import contract, names
-from opdbus.bus.authorization import Authorizer, Credentials
-from opdbus.bus.bulk import Bulk, Order
-from opdbus.bus.connection import Call, Connection, RemoteError
-from opdbus.bus.descriptors import Descriptor
-from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.face import Node
-from opdbus.bus.formats import Format
-from opdbus.bus.jobs import Jobs
-from opdbus.bus.library import Message, MessageFlag, MessageType
-from opdbus.bus.load import Load
+from opdbus.bus import names
+from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.authorization.authorizer import Authorizer, Credentials
+from opdbus.bus.service import contract
+from opdbus.bus.service.bulk import Bulk, Order
+from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.formats import Format
+from opdbus.bus.service.jobs import Jobs
+from opdbus.bus.service.node import Node
+from opdbus.bus.transport.connection import Call, Connection, RemoteError
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.bus.transport.library import Message, MessageFlag, MessageType
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
@@ -32,7 +33,7 @@ def copies(files: Sequence[int]) -> list[Descriptor]:
     return list(map(Descriptor.copy_of, files))
 
 
-class Face:
+class BusInterface:
     """Vectorizer1 that gives a file which says what was in the caller's."""
 
     interface = contract.interface(names.VECTORIZER)
@@ -67,7 +68,7 @@ class Service:
         self.client = client
         self.guard = Guard(connection)
         node = Node((face,), list)
-        self.dispatcher = Dispatcher(connection, self.guard, {"/it": node}.get, Load())
+        self.dispatcher = Dispatcher(connection, self.guard, {"/it": node}.get, RunningCalls())
         connection.on_call = self.dispatcher.take
 
     async def call(self, member: str, signature: str, *body: Any, path: str = "/it") -> list[Any]:
@@ -94,7 +95,7 @@ def run(bus: str, ask: Callable[[Service], Awaitable[Any]], face: Any = None) ->
     async def both() -> Any:
         async with Connection(bus) as connection, Connection(bus) as client:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                return await ask(Service(connection, client, face or Face()))
+                return await ask(Service(connection, client, face or BusInterface()))
 
     return asyncio.run(both())
 
@@ -230,7 +231,7 @@ KINDS: dict[str, Ask] = {
 
 
 def _variant() -> Any:
-    from opdbus.bus.library import Variant
+    from opdbus.bus.transport.library import Variant
 
     return Variant("h", 0)
 
@@ -301,7 +302,7 @@ def test_a_paused_bus_loses_no_bulk_answer() -> None:
     clients, count = 2, 300
     engine = Engine(asyncio.Event())
 
-    class Bulky(Face):
+    class Bulky(BusInterface):
         bulk = Bulk(Jobs(lambda *_: None))
 
         async def vectorize_bulk(self, texts: Descriptor, _: Any) -> tuple[Any, int, int, str]:

@@ -11,20 +11,21 @@ import pytest
 import structlog
 from running import PATIENCE_SECONDS
 
-from opdbus.bus import contract, names
-from opdbus.bus.authorization import Authorizer
-from opdbus.bus.connection import Connection, RemoteError
-from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.face import Node, caller
-from opdbus.bus.limits import MAX_REPLY_BYTES
-from opdbus.bus.load import Load
-from opdbus.bus.standard import MAX_CHILDREN
+from opdbus.bus import names
+from opdbus.bus.admission.limits import MAX_REPLY_BYTES
+from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.authorization.authorizer import Authorizer
+from opdbus.bus.service import contract
+from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.node import Node, caller
+from opdbus.bus.service.standard import MAX_CHILDREN
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import NoModel
 
 _FREEDESKTOP = "org.freedesktop.DBus.Error."
 
 
-class Face:
+class BusInterface:
     """State1 without a house behind it: each method does what the test gives for it."""
 
     interface = contract.interface(names.STATE)
@@ -62,18 +63,20 @@ class Service:
 
 @asynccontextmanager
 async def serving(
-    bus: str, face: Face, children: list[str] | None = None
+    bus: str, face: BusInterface, children: list[str] | None = None
 ) -> AsyncIterator[Service]:
     """Serve a face at /it, and nothing elsewhere."""
     async with Connection(bus) as connection, Connection(bus) as client:
         node = Node((face,), lambda: children or [])
-        dispatcher = Dispatcher(connection, Authorizer(connection), {"/it": node}.get, Load())
+        dispatcher = Dispatcher(
+            connection, Authorizer(connection), {"/it": node}.get, RunningCalls()
+        )
         connection.on_call = dispatcher.take
         yield Service(connection, dispatcher, client)
         await dispatcher.stop()
 
 
-def run(bus: str, face: Face, ask: Callable[[Service], Awaitable[Any]], **more: Any) -> Any:
+def run(bus: str, face: BusInterface, ask: Callable[[Service], Awaitable[Any]], **more: Any) -> Any:
     """Serve a face and ask it."""
 
     async def both() -> Any:
@@ -92,7 +95,7 @@ SEARCH = ("Search", "sua{sv}", "x", 1, {})
 
 def test_a_call_is_converted_both_ways(bus_address: str) -> None:
     """Hand plain values in, and give a reply of the contract's signature back."""
-    answer = run(bus_address, Face(search=_echo), lambda s: s.call(*SEARCH))
+    answer = run(bus_address, BusInterface(search=_echo), lambda s: s.call(*SEARCH))
     assert answer == [[["/it", 0.5, {"query": "x"}]]]
 
 
@@ -126,7 +129,7 @@ def test_a_wrong_call_is_named_rightly(
     async def ask(service: Service) -> None:
         assert await service.refused(member, signature, *body, path=path) == error
 
-    run(bus_address, Face(search=_echo), ask)
+    run(bus_address, BusInterface(search=_echo), ask)
 
 
 def test_calls_without_an_interface_work(bus_address: str) -> None:
@@ -148,7 +151,7 @@ def test_calls_without_an_interface_work(bus_address: str) -> None:
             await bare(service, "Nothing")
         assert caught.value.name.endswith("UnknownMethod")
 
-    run(bus_address, Face(search=_echo, get=get), ask)
+    run(bus_address, BusInterface(search=_echo, get=get), ask)
 
 
 def test_peer_answers_anywhere(bus_address: str) -> None:
@@ -159,7 +162,7 @@ def test_peer_answers_anywhere(bus_address: str) -> None:
         assert await service.call(f"{peer}.Ping", path="/anywhere") == []
         assert len((await service.call(f"{peer}.GetMachineId"))[0]) == 32
 
-    run(bus_address, Face(), ask)
+    run(bus_address, BusInterface(), ask)
 
 
 def test_properties_have_the_contracts_types(bus_address: str) -> None:
@@ -167,11 +170,11 @@ def test_properties_have_the_contracts_types(bus_address: str) -> None:
 
     async def ask(service: Service) -> None:
         (values,) = await service.call("org.freedesktop.DBus.Properties.GetAll", "s", "")
-        assert values.keys() == Face.interface.properties.keys()
+        assert values.keys() == BusInterface.interface.properties.keys()
         member = "org.freedesktop.DBus.Properties.Get"
         assert await service.call(member, "ss", names.STATE, "StateFile") == ["/state.json"]
 
-    run(bus_address, Face(), ask)
+    run(bus_address, BusInterface(), ask)
 
 
 def test_introspection_is_the_contract_with_at_most_500_children(bus_address: str) -> None:
@@ -183,7 +186,7 @@ def test_introspection_is_the_contract_with_at_most_500_children(bus_address: st
         return text
 
     names = [f"child{number}" for number in range(10_000)]
-    text = run(bus_address, Face(), ask, children=names)
+    text = run(bus_address, BusInterface(), ask, children=names)
     assert text.count("<node name=") == MAX_CHILDREN
     assert '<method name="Search">' in text
     assert "EmitsChangedSignal" in text
@@ -199,7 +202,7 @@ def test_an_error_of_ours_keeps_its_name(bus_address: str) -> None:
     async def ask(service: Service) -> None:
         assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
 
-    run(bus_address, Face(search=search), ask)
+    run(bus_address, BusInterface(search=search), ask)
 
 
 def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
@@ -215,7 +218,7 @@ def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
         return str(caught.value)
 
     with structlog.testing.capture_logs() as logged:
-        sentence = run(bus_address, Face(search=search), ask)
+        sentence = run(bus_address, BusInterface(search=search), ask)
     (line,) = [line for line in logged if line["event"] == "internal error"]
     assert line["id"] in sentence
     assert line["exc_info"]
@@ -235,7 +238,7 @@ def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> 
         assert await service.call("Search", "sua{sv}", "right", 1, {})
 
     with structlog.testing.capture_logs():
-        run(bus_address, Face(search=search), ask)
+        run(bus_address, BusInterface(search=search), ask)
 
 
 def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: str) -> None:
@@ -250,7 +253,7 @@ def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: st
             await service.call("Get", "oa{sv}", "/large", {})
         assert len((await service.call("Get", "oa{sv}", "/fits", {}))[0]) == MAX_REPLY_BYTES - 100
 
-    run(bus_address, Face(get=get), ask)
+    run(bus_address, BusInterface(get=get), ask)
 
 
 def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> None:
@@ -264,7 +267,7 @@ def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> 
         assert await service.refused("Search", "sua{sv}", huge, 1, {}) == "org.opdbus.Error.NoModel"
         assert await service.refused(*SEARCH) == "org.opdbus.Error.NoModel"
 
-    run(bus_address, Face(search=search), ask)
+    run(bus_address, BusInterface(search=search), ask)
 
 
 def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
@@ -277,7 +280,7 @@ def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
         calls = [service.call("Get", "oa{sv}", "/a", {}) for _ in range(30)]
         return [len(answer[0]) for answer in await asyncio.gather(*calls)]
 
-    assert run(bus_address, Face(get=get), ask) == [1_000_000] * 30
+    assert run(bus_address, BusInterface(get=get), ask) == [1_000_000] * 30
 
 
 def test_no_reply_where_none_is_expected(bus_address: str) -> None:
@@ -319,7 +322,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         for call in waiting:
             call.cancel()
 
-    run(bus_address, Face(publish=publish, search=search), ask)
+    run(bus_address, BusInterface(publish=publish, search=search), ask)
     assert begun == ["quiet", "loud"]
     assert sent == ["reply"]
 
@@ -351,7 +354,7 @@ def test_each_of_200_calls_at_once_knows_its_caller(bus_address: str) -> None:
             for client in clients:
                 await client.__aexit__(None, None, None)
 
-    assert run(bus_address, Face(search=search), ask) == [True] * 200
+    assert run(bus_address, BusInterface(search=search), ask) == [True] * 200
 
 
 def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:
@@ -380,7 +383,7 @@ def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await cancelled.wait()
 
-    run(bus_address, Face(search=search), ask)
+    run(bus_address, BusInterface(search=search), ask)
 
 
 def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
@@ -404,7 +407,7 @@ def test_every_call_is_answered_at_shutdown(bus_address: str) -> None:
         await all_there.wait()
         return [*names, await service.refused(*SEARCH)]
 
-    answers = run(bus_address, Face(search=search), ask)
+    answers = run(bus_address, BusInterface(search=search), ask)
     assert answers == ["org.opdbus.Error.ShuttingDown"] * 11
 
 
@@ -415,5 +418,5 @@ def test_the_errors_of_the_contract_can_be_sent(bus_address: str) -> None:
     async def get(*_: Any) -> str:
         return text
 
-    answer = run(bus_address, Face(get=get), lambda s: s.call("Get", "oa{sv}", "/a", {}))
+    answer = run(bus_address, BusInterface(get=get), lambda s: s.call("Get", "oa{sv}", "/a", {}))
     assert answer == [text]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.bus.faces import StateFace
-from opdbus.bus.options import MAX_LIMIT
+from opdbus.bus.service.options import MAX_LIMIT
+from opdbus.bus.service.state import StateInterface
 from opdbus.errors import InvalidArgs
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
@@ -114,7 +114,7 @@ def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
     async def work() -> Any:
         async with Memory(tmp_path / "memory.db") as memory:
             declared = Declared(tmp_path / "state.json", memory)
-            return await StateFace(memory, Finder(memory), declared).drift(wanted)
+            return await StateInterface(memory, Finder(memory), declared).drift(wanted)
 
     return asyncio.run(work())
 

@@ -21,7 +21,7 @@ from users import NOBODY, as_user
 
 from opdbus import config
 from opdbus.errors import ModelError
-from opdbus.models import fetch, folder, record, shelf
+from opdbus.models import fetch, folder, model_store, record
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.fetch import Request
 from opdbus.models.record import Record
@@ -81,7 +81,7 @@ def pull(
 
 def adopt(source: Path, models: Path, *, level: Level = OWN, force: bool = False) -> Record:
     """Import a folder."""
-    return shelf.adopt(source, level, models, tell=lambda _: None, force=force)
+    return model_store.adopt(source, level, models, tell=lambda _: None, force=force)
 
 
 def load(models: Path) -> folder.Model:
@@ -636,7 +636,7 @@ def test_full_disk(low_hub: Hub, models: Path) -> None:
 def test_directory_of_root(low_hub: Hub, models: Path) -> None:
     """Tell a user who may not write the model directory to be root or to choose another."""
     models.mkdir(parents=True)
-    program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import fetch, shelf")
+    program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import fetch, model_store")
     code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)
     assert code == 3
     assert f"cannot write {models}: Permission denied; run as root, or set OP_DBUS_MODEL" in errors
@@ -692,7 +692,7 @@ def test_daemon_has_no_downloader() -> None:
     """Import nothing that downloads with the daemon, all its rooms, and its model folder."""
     found = imported("import opdbus.daemon, opdbus.models.build, opdbus.models.folder")
     assert {"opdbus.daemon", "opdbus.models.record"} <= found
-    assert not {"huggingface_hub", "opdbus.models.fetch", "opdbus.models.shelf"} & found
+    assert not {"huggingface_hub", "opdbus.models.fetch", "opdbus.models.model_store"} & found
 
 
 def test_commands_start_fast() -> None:

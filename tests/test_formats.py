@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.bus.formats import BITS, Format, chosen
-from opdbus.bus.options import Options
+from opdbus.bus.service.formats import BITS, Format, chosen
+from opdbus.bus.service.options import Options
 from opdbus.errors import InvalidArgs
 
 

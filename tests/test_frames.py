@@ -9,8 +9,8 @@ from fuzz.marshal import Variant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdbus.bus import frames
-from opdbus.bus.library import Message, MessageFlag, decode, encode
+from opdbus.bus.transport import frames
+from opdbus.bus.transport.library import Message, MessageFlag, decode, encode
 
 _NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
 _PATHS = st.from_regex(r"\A(/[a-z0-9_]{1,40}){1,5}\Z")

@@ -12,8 +12,9 @@ from conftest import ROOT
 from setting_up import files_in, setup
 
 from opdbus import config, errors
-from opdbus.bus import contract, names
-from opdbus.bus.authorization import GROUP
+from opdbus.bus import names
+from opdbus.bus.authorization.authorizer import GROUP
+from opdbus.bus.service import contract
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"

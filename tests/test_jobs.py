@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from running import PATIENCE_SECONDS
 
-from opdbus.bus import dispatch, names
-from opdbus.bus.face import Caller, caller
-from opdbus.bus.jobs import KEPT, Job, JobFace, Jobs
+from opdbus.bus import names
+from opdbus.bus.service import dispatch
+from opdbus.bus.service.jobs import KEPT, Job, JobInterface, Jobs
+from opdbus.bus.service.node import Caller, caller
 from opdbus.errors import AccessDenied, Cancelled, LimitsExceeded
 
 
@@ -51,7 +52,7 @@ def test_a_job_shows_how_far_it_is() -> None:
 
     async def work(jobs: Jobs, _told: Told) -> None:
         with jobs.begin("bulk", 4, is_seen=True) as job:
-            face = JobFace(job)
+            face = JobInterface(job)
             assert (await face.properties()).keys() == face.interface.properties.keys()
             job.advance(1)
             assert await face.properties() == {
@@ -183,11 +184,11 @@ def test_owner_and_root_may_cancel(uid: int) -> None:
         job = jobs.begin("bulk", 9, is_seen=True)
         task = await _running(job)
         caller.set(Caller(":1.6", uid))
-        await JobFace(job).cancel()
+        await JobInterface(job).cancel()
         with pytest.raises(Cancelled, match="when 0 of 9 were done"):
             await task
         assert told[-1][1]["State"] == "cancelled"
-        await JobFace(job).cancel()
+        await JobInterface(job).cancel()
         assert job.state == "cancelled"
 
     run(work)
@@ -201,7 +202,7 @@ def test_nobody_else_may_cancel() -> None:
         task = await _running(job)
         dispatch.caller.set(Caller(":1.6", 1001))
         with pytest.raises(AccessDenied, match="uid 1001 may not cancel"):
-            await JobFace(job).cancel()
+            await JobInterface(job).cancel()
         assert (job.state, task.done()) == ("running", False)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

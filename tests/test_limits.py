@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
 
-from opdbus.bus import limits
-from opdbus.bus.connection import RemoteError
+from opdbus.bus.admission import limits
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.client import Client
 from opdbus.errors import LimitsExceeded
 from opdbus.state.object import MAX_NAME

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from running import Running, calling
 
-from opdbus.bus.log_control import LogControlFace
 from opdbus.bus.names import LOG_CONTROL
 from opdbus.bus.paths import LOG_CONTROL as PATH
+from opdbus.bus.service.log_control import LogControlInterface
 from opdbus.errors import InvalidArgs
 
 Make = Callable[..., Running]
@@ -37,7 +37,7 @@ class Told:
 def test_the_face_is_the_log() -> None:
     """Show the log's level and target, and change them."""
     told = Told()
-    face = LogControlFace(told)  # type: ignore[arg-type]
+    face = LogControlInterface(told)  # type: ignore[arg-type]
 
     async def work() -> Any:
         await face.set_log_level("debug")

@@ -11,7 +11,7 @@ from authority import authority
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 from users import ANOTHER, NOBODY, User, answers
 
-from opdbus.bus.connection import RemoteError
+from opdbus.bus.transport.connection import RemoteError
 
 PATH = f"{STATE_PATH}/systemd/unit/a"
 DENIED = "AccessDenied"

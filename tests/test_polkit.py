@@ -9,8 +9,8 @@ from authority import ALL, NAME, PATH, authority
 from running import PATIENCE_SECONDS, Bus
 from users import NOBODY, as_user
 
-from opdbus.bus.connection import Connection
-from opdbus.bus.polkit import Polkit, Verdict
+from opdbus.bus.authorization.polkit import Polkit, Verdict
+from opdbus.bus.transport.connection import Connection
 from opdbus.errors import AccessDenied
 
 
@@ -234,7 +234,7 @@ def test_a_polkit_that_vanishes_while_asked_is_asked_anew(bus: str) -> None:
 
 _SQUATTER = """
 import asyncio, sys
-from opdbus.bus.connection import Connection
+from opdbus.bus.transport.connection import Connection
 
 async def squat():
     async with Connection(sys.argv[1]) as connection:

@@ -28,7 +28,7 @@ from running import (
     state_file,
 )
 
-from opdbus.bus import contract
+from opdbus.bus.service import contract
 
 NAME = "org.opdbus"
 SSHD = f"{STATE_PATH}/systemd/unit/sshd_2eservice"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from users import GROUP, MEMBER, NOBODY, User, answers
 
-from opdbus.bus import contract
-from opdbus.bus.authorization import Authorizer
-from opdbus.bus.connection import Connection
-from opdbus.bus.dispatch import Dispatcher
-from opdbus.bus.face import Node
-from opdbus.bus.load import Load
-from opdbus.bus.wire import Typed, from_wire
+from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.authorization.authorizer import Authorizer
+from opdbus.bus.service import contract
+from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.node import Node
+from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.values import Typed, from_wire
 from opdbus.errors import InvalidArgs
 
 NAME = "org.example.Oven"
@@ -65,7 +65,9 @@ def ask(bus: str, calls: Sequence[Sequence[Any]], user: User | None = None) -> t
         async with Connection(bus) as connection, Connection(bus) as client:
             authorizer = Authorizer(connection, group=lambda _: GROUP)
             node = Node((oven,), list)
-            connection.on_call = Dispatcher(connection, authorizer, {"/it": node}.get, Load()).take
+            connection.on_call = Dispatcher(
+                connection, authorizer, {"/it": node}.get, RunningCalls()
+            ).take
             client.on_signal = lambda m: signals.append((m.path, m.member, from_wire(m.body)))
             await client.subscribe(f"type='signal',sender='{connection.name}'")
             sent = [[connection.name, "/it", *call] for call in calls]

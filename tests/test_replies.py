@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus.connection import Call, Connection, RemoteError
-from opdbus.bus.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
-from opdbus.bus.outbox import Written
-from opdbus.bus.replies import Replies
-from opdbus.bus.scopes import Scopes
+from opdbus.bus.admission.accounting import Accounts
+from opdbus.bus.admission.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
+from opdbus.bus.admission.replies import Replies
+from opdbus.bus.transport.connection import Call, Connection, RemoteError
+from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import LimitsExceeded
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ class Service:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.scopes = Scopes()
+        self.scopes = Accounts()
         self.replies = Replies(connection, self.scopes)
         self.refused: list[str] = []
         self.users: dict[str, int] = {}
@@ -204,7 +204,7 @@ def test_a_user_gets_so_much_a_second() -> None:
 
     async def work(service: Service, _bus: Bus) -> None:
         now = 0.0
-        scopes = Scopes()
+        scopes = Accounts()
         replies = Replies(service.connection, scopes, clock=lambda: now)
 
         async def send(uid: int, size: int) -> None:

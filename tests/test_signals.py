@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus import names, paths
-from opdbus.bus.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
-from opdbus.bus.wire import Typed
+from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
+from opdbus.bus.transport.values import Typed
 from opdbus.index.catalogue import Change
 from opdbus.index.events import Changed, Drift, Event, Vectorized
 from opdbus.state.object import Thing

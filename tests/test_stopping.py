@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from running import STATE, STATE_PATH, Running, calling, replace, state_file
 
-from opdbus.bus.connection import RemoteError
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.index import rescue
 from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from opdbus.bus import contract, names, paths
-from opdbus.bus.jobs import Jobs
-from opdbus.bus.tree import Tree
+from opdbus.bus import names, paths
+from opdbus.bus.service import contract
+from opdbus.bus.service.jobs import Jobs
+from opdbus.bus.service.tree import Tree
 from opdbus.index.finder import Finder
 from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject
@@ -17,7 +18,7 @@ from opdbus.state.object import Identity, StateObject
 OBJECT = StateObject(Identity("publish:test", "systemd", "unit", "ssh"), {"a": 1})
 
 
-class Face:
+class BusInterface:
     """An interface that nobody calls."""
 
     def __init__(self, name: str) -> None:
@@ -35,7 +36,7 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
     async def find(path: str) -> list[str] | None:
         async with Memory(tmp_path / "memory.db") as memory:
             await memory.publish([OBJECT], 1000)
-            faces = map(Face, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
+            faces = map(BusInterface, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
             tree = Tree(*faces, memory, Finder(memory), Jobs(lambda *_: None))
             node = tree.find(path)
             return None if node is None else list(node.children())

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from opdbus.bus.vectorizer import VectorizerFace
+from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.config import Config
 from opdbus.engine.chain import Fallback
 from opdbus.errors import ProviderError
@@ -33,7 +33,7 @@ def state(
     declared = SimpleNamespace(tried=tried, last_error=file_error)
     unused = cast("Any", None)
     given = (cast("Any", part) for part in (engines, memory, declared))
-    return VectorizerFace(*given, unused, unused, unused).state()
+    return VectorizerInterface(*given, unused, unused, unused).state()
 
 
 @pytest.mark.parametrize(

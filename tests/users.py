@@ -27,7 +27,7 @@ MEMBER = User(2, (GROUP,))
 # each line is a call, each answer "allowed" or the name of its error; -i lets polkit ask
 _CALLS = """
 import asyncio, json, sys
-from opdbus.bus.connection import Connection, RemoteError
+from opdbus.bus.transport.connection import Connection, RemoteError
 
 async def ask(bus, *flags):
     async with Connection(bus) as connection:

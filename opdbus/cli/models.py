@@ -134,10 +134,10 @@ def import_(context: click.Context, source: Path, level: str, force: bool) -> No
 
     Without LEVEL it is the one whose model has DIR's name, or else medium.
     """
-    from opdbus.models import shelf
+    from opdbus.models import model_store
 
     row, given = _level(level or _named_like(source)), settings(context.obj)
-    made = shelf.adopt(source.absolute(), row, given.model_dir, tell=_tell, force=force)
+    made = model_store.adopt(source.absolute(), row, given.model_dir, tell=_tell, force=force)
     _tell_taken(row, given, made)
 
 

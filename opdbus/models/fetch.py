@@ -19,7 +19,7 @@ from huggingface_hub.hf_api import HfApi
 from huggingface_hub.utils import logging
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, record, shelf
+from opdbus.models import folder, model_store, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
     from opdbus.models.catalogue import Level
+    from opdbus.models.model_store import Tell
     from opdbus.models.record import Record
-    from opdbus.models.shelf import Tell
 
 # what the hub's own HTTP library raises, whichever that is in this version
 _TransportError: Final[type[Exception]] = HfHubHTTPError.__bases__[0]
@@ -81,7 +81,7 @@ def pull(level: Level, directory: Path, request: Request, tell: Tell) -> Record:
     """
     # a retry is no news
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
-    with shelf.holding(level, directory, tell) as place:
+    with model_store.holding(level, directory, tell) as place:
         held = None if request.force else place.recorded()
         if held and place.is_whole(held) and request.revision in {"", held.revision}:
             folder.verify(folder.read(place.folder, level), level)

@@ -8,7 +8,7 @@ from typing import Any
 from fuzz import marshal
 from fuzz.shots import OWN, Shot
 from opdbus import errors
-from opdbus.bus import contract, standard
+from opdbus.bus.service import contract, standard
 
 # What dispatch itself may answer, whatever the method.
 GENERAL = {

@@ -12,7 +12,8 @@ from hypothesis.strategies import SearchStrategy
 from fuzz import files, values
 from fuzz.drawn import choice
 from fuzz.marshal import INTERACTIVE, NO_REPLY, NO_START, Variant, split
-from opdbus.bus import contract, names, standard
+from opdbus.bus import names
+from opdbus.bus.service import contract, standard
 
 ROOT, STATE, JOB = "/org/opdbus", "/org/opdbus/state", "/org/opdbus/job"
 _FILES = resources.files("opdbus.bus") / "interfaces"

@@ -1,0 +1,1 @@
+"""Which callers may call which methods: root, the group, polkit."""

@@ -1,0 +1,246 @@
+"""What polkit says: whether a connection's user may do something, and asking that user."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pwd
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from opdbus.bus.authorization.async_cache import AsyncCache
+from opdbus.bus.names import BUS_NAME
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.errors import AccessDenied, BusError
+
+if TYPE_CHECKING:
+    from opdbus.bus.transport.connection import Connection
+    from opdbus.bus.transport.library import Message
+
+log = structlog.get_logger()
+
+_NAME: Final = "org.freedesktop.PolicyKit1"
+_PATH: Final = "/org/freedesktop/PolicyKit1/Authority"
+_AUTHORITY: Final = "org.freedesktop.PolicyKit1.Authority"
+_USER: Final = "polkitd"
+_BUS: Final = "org.freedesktop.DBus"
+_ERROR: Final = "org.freedesktop.DBus.Error."
+_INTERACTIVE: Final = 1
+# Rules are scripts that take milliseconds; this is for a polkit that hangs, or has to start.
+PATIENCE_SECONDS: Final = 5.0
+# A kept authorization ends by the clock; polkit marks the answers that rest on one.
+_TEMPORARY: Final = "polkit.temporary_authorization_id"
+_NOT_INSTALLED: Final = (
+    f"{_ERROR}ServiceUnknown",
+    f"{_ERROR}Spawn.ServiceNotFound",
+    "org.freedesktop.systemd1.NoSuchUnit",
+    "org.freedesktop.systemd1.UnitMasked",
+)
+_WENT_AWAY: Final = (f"{_ERROR}ServiceUnknown", f"{_ERROR}NameHasNoOwner", f"{_ERROR}NoReply")
+_RULES: Final = (
+    f"type='signal',sender='{_BUS}',member='NameOwnerChanged',arg0='{_NAME}'",
+    f"type='signal',sender='{_NAME}',interface='{_AUTHORITY}',member='Changed',path='{_PATH}'",
+)
+
+
+class Verdict(Enum):
+    """What polkit decided; `UNDECIDED`: there is no polkit, or it does not know the action."""
+
+    YES = "yes"
+    NO = "no"
+    CHALLENGE = "challenge"
+    UNDECIDED = "undecided"
+
+
+class _Answer(NamedTuple):
+    """A verdict, and whether it holds until polkit tells of a change."""
+
+    verdict: Verdict
+    lasts: bool
+
+
+class _Authority(NamedTuple):
+    """The connection that is polkit, empty if there is none to believe, and what it knows."""
+
+    owner: str
+    actions: frozenset[str]
+
+
+class Polkit:
+    """Asks polkit, and remembers its answers until it tells of a change or a connection ends."""
+
+    def __init__(self, connection: Connection, patience: float = PATIENCE_SECONDS) -> None:
+        self._connection = connection
+        self._patience = patience
+        self._is_subscribed = False
+        self._found: AsyncCache[_Authority] = AsyncCache()
+        self._answers: AsyncCache[_Answer] = AsyncCache(lambda answer: answer.lasts)
+        self._owner = ""
+        self._tickets = itertools.count(1)
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    async def check(self, sender: str, action: str) -> Verdict:
+        """Tell whether a connection may do `action`; raises AccessDenied if polkit cannot say."""
+        answer = await self._answers.get(sender, action, lambda: self._patiently(sender, action))
+        return answer.verdict
+
+    async def ask_user(self, sender: str, action: str) -> Verdict:
+        """Have polkit ask the connection's user for a password, however long that takes.
+
+        Cancelled, it takes the question back from the user's screen.
+        """
+        ticket = f"{BUS_NAME}-{next(self._tickets)}"
+        try:
+            answer = await self._translated(sender, action, _INTERACTIVE, ticket)
+        except asyncio.CancelledError:
+            self._cancel(ticket)
+            raise
+        except TimeoutError:
+            raise self._silent(action) from None
+        if answer.verdict is Verdict.YES:
+            # polkit may keep it for all that this user runs
+            self._answers.clear()
+        return answer.verdict
+
+    def forget(self, sender: str) -> None:
+        """Drop what is known of a connection that is gone."""
+        self._answers.forget(sender)
+
+    def hears(self, sender: str) -> bool:
+        """Whether a signal of this sender may be heeded."""
+        return sender in {_BUS, self._owner}
+
+    def heed(self, message: Message) -> None:
+        """Drop all answers if a signal tells that polkit came, went, or has new rules."""
+        came = (message.sender, message.member) == (_BUS, "NameOwnerChanged")
+        is_change = (self._owner, "Changed") == (message.sender, message.member)
+        if is_change or (came and message.body[0] == _NAME):
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._found.clear()
+        self._answers.clear()
+
+    async def _patiently(self, sender: str, action: str) -> _Answer:
+        try:
+            async with asyncio.timeout(self._patience):
+                return await self._translated(sender, action)
+        except TimeoutError:
+            raise self._silent(action) from None
+
+    def _silent(self, action: str) -> AccessDenied:
+        return AccessDenied(
+            f"polkit did not say within {self._patience:g} s who may {action} here: look into its"
+            " log (`journalctl -u polkit`), and try again"
+        )
+
+    async def _translated(
+        self, sender: str, action: str, flags: int = 0, ticket: str = ""
+    ) -> _Answer:
+        try:
+            return await self._ask(sender, action, flags, ticket)
+        except (RemoteError, BusError, ValueError) as error:
+            raise AccessDenied(
+                f"polkit cannot say who may {action} here: {error}; look into polkit's log"
+                " (`journalctl -u polkit`)"
+            ) from None
+
+    async def _ask(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
+        """Ask polkit, and once more if it went away meanwhile: it may have been restarted."""
+        try:
+            return await self._ask_once(sender, action, flags, ticket)
+        except RemoteError as error:
+            if error.name not in _WENT_AWAY:
+                raise
+        self._forget_all()
+        return await self._ask_once(sender, action, flags, ticket)
+
+    async def _ask_once(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
+        authority = await self._found.get("", "", self._find)
+        name = f"{BUS_NAME}.{action}"
+        if name not in authority.actions:
+            return _Answer(Verdict.UNDECIDED, lasts=True)
+        # asked as a connection and not as a process: another may have its number by then
+        subject = ("system-bus-name", {"name": sender})
+        ((is_authorized, is_challenge, details),) = await self._connection.call(
+            authority.owner,
+            _PATH,
+            f"{_AUTHORITY}.CheckAuthorization",
+            "(sa{sv})sa{ss}us",
+            *(subject, name, {}, flags, ticket),
+        )
+        if is_authorized:
+            return _Answer(Verdict.YES, lasts=_TEMPORARY not in details)
+        return _Answer(Verdict.CHALLENGE if is_challenge else Verdict.NO, lasts=True)
+
+    async def _find(self) -> _Authority:
+        """Find polkit and what it knows, starting it where it is only installed."""
+        async with asyncio.timeout(self._patience):
+            return await self._find_patiently()
+
+    async def _find_patiently(self) -> _Authority:
+        if not self._is_subscribed:
+            for rule in _RULES:
+                await self._connection.subscribe(rule)
+            self._is_subscribed = True
+        owner = await self._started()
+        if not owner or not await self._is_believed(owner):
+            return _Authority("", frozenset())
+        # before it is asked: it may tell of a change at once
+        self._owner = owner
+        member = f"{_AUTHORITY}.EnumerateActions"
+        (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
+        return _Authority(owner, frozenset(action[0] for action in actions))
+
+    async def _started(self) -> str:
+        """Give the connection that is polkit, started if need be; empty if none is installed."""
+        try:
+            return await self._name_owner()
+        except RemoteError as error:
+            if error.name != f"{_ERROR}NameHasNoOwner":
+                raise
+        try:
+            await self._connection.ask_bus("StartServiceByName", "su", _NAME, 0)
+        except RemoteError as error:
+            if error.name in _NOT_INSTALLED:
+                return ""
+            raise
+        return await self._name_owner()
+
+    async def _name_owner(self) -> str:
+        (owner,) = await self._connection.ask_bus("GetNameOwner", "s", _NAME)
+        return str(owner)
+
+    async def _is_believed(self, owner: str) -> bool:
+        """Tell whether polkit is run by root, its own user or ours, and by nobody else."""
+        (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", owner)
+        uid = answer.get("UnixUserID")
+        if uid in {0, os.geteuid()} or uid == await asyncio.to_thread(_polkits_uid):
+            return True
+        log.warning("polkit not believed", uid=uid, reason=f"{_NAME} must be root's or {_USER}'s")
+        return False
+
+    def _cancel(self, ticket: str) -> None:
+        if not self._owner:
+            return
+        task = asyncio.create_task(self._take_back(ticket))
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+    async def _take_back(self, ticket: str) -> None:
+        member = f"{_AUTHORITY}.CancelCheckAuthorization"
+        # polkit is gone, or the user answered just now: nothing is left to be taken back
+        with suppress(RemoteError, BusError):
+            await self._connection.call(self._owner, _PATH, member, "s", ticket)
+
+
+def _polkits_uid() -> int | None:
+    """Give the uid of polkit's user, if there is one; blocks."""
+    try:
+        return pwd.getpwnam(_USER).pw_uid
+    except KeyError:
+        return None

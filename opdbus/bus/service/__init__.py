@@ -1,0 +1,1 @@
+"""What op-dbus offers on the bus: objects, methods, properties, signals and jobs."""

@@ -1,0 +1,208 @@
+"""Calls to methods: looked up in the XML, authorized, run as tasks, answered whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from opdbus.bus.admission.fair_scheduler import FairScheduler
+from opdbus.bus.admission.limits import require_reply_bytes, require_small
+from opdbus.bus.admission.replies import Replies
+from opdbus.bus.authorization.denials import Denials
+from opdbus.bus.names import VECTORIZE
+from opdbus.bus.service import standard
+from opdbus.bus.service.contract import snake
+from opdbus.bus.service.node import Caller, caller
+from opdbus.bus.transport.values import received, split
+from opdbus.engine.crowd import in_a_crowd
+from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opdbus.bus.admission.fair_scheduler import Turn
+    from opdbus.bus.admission.running_calls import RunningCalls
+    from opdbus.bus.authorization.authorizer import Authorizer
+    from opdbus.bus.service.node import Node
+    from opdbus.bus.transport.connection import Call, Connection
+    from opdbus.bus.transport.values import Plain
+
+log = structlog.get_logger()
+
+
+class _Result(NamedTuple):
+    """What a call brought: the reply's signature and values, and whether they may be large."""
+
+    signature: str
+    values: Sequence[Plain]
+    is_large: bool = False
+
+
+class Dispatcher:
+    """Answers every call that a connection gets; `find` gives the node at a path, or None."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        authorizer: Authorizer,
+        find: Callable[[str], Node | None],
+        load: RunningCalls,
+    ) -> None:
+        self._connection = connection
+        self._authorizer = authorizer
+        self._find = find
+        self._running: dict[str, set[asyncio.Task[None]]] = {}
+        self._leaving: set[str] = set()
+        self._load = load
+        self._turns = FairScheduler()
+        self._replies = Replies(connection, load.scopes)
+        self._limited = Denials()
+        self._stopping = False
+
+    def take(self, call: Call) -> None:
+        """Start to answer a call, or refuse it."""
+        try:
+            if self._stopping:
+                raise ShuttingDown
+            if standard.is_for_nothing(call):
+                call.close()
+                return
+            self._load.enter(call)
+        except OpDbusError as error:
+            self._refuse(call, error)
+            call.close()
+            return
+        task = asyncio.create_task(self._answer(call))
+        self._running.setdefault(call.sender, set()).add(task)
+        task.add_done_callback(lambda done: self._finished(call, done))
+
+    def caller_left(self, sender: str) -> None:
+        """Stop working for a connection that is gone."""
+        self._leaving.add(sender)
+        for task in self._running.get(sender, ()):
+            task.cancel()
+        self._forget_if_gone(sender)
+
+    async def stop(self) -> None:
+        """Cancel what runs and wait until every caller has an answer."""
+        self._stopping = True
+        tasks = [task for running in self._running.values() for task in running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
+        self._load.leave(call)
+        running = self._running[call.sender]
+        running.discard(task)
+        if not running:
+            del self._running[call.sender]
+        # here and not in the task: one that is cancelled before its first step never runs
+        if task.cancelled() and call.sender not in self._leaving:
+            self._refuse(call, ShuttingDown())
+        call.close()
+        self._forget_if_gone(call.sender)
+
+    def _forget_if_gone(self, sender: str) -> None:
+        if sender in self._leaving and sender not in self._running:
+            self._leaving.discard(sender)
+            # the scopes last: what is counted of a caller is taken from its user, too
+            for known in (self._authorizer, self._replies, self._load.scopes):
+                known.forget(sender)
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            who = await self._authorizer.credentials(call.sender)
+            self._load.scopes.identified(call.sender, who.uid)
+            async with self._turns.take(who.uid, call.sender) as turn:
+                while self._replies.is_behind(call.sender):
+                    turn.give_up()
+                    await self._replies.caught_up(call.sender)
+                    await turn.come_up()
+                log.debug(
+                    "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
+                )
+                caller.set(Caller(call.sender, who.uid))
+                in_a_crowd.set(turn.is_crowded)
+                await self._reply(call, await self._perform(call, turn), turn)
+        except OpDbusError as error:
+            self._refuse(call, error)
+        except Exception:  # whatever it was, the caller gets an answer, and no traceback
+            fault = secrets.token_hex(4)
+            where = f"{call.interface}.{call.member}"
+            log.exception("internal error", id=fault, method=where)
+            self._refuse(
+                call, Internal(f"an internal error: the log of op-dbus says more under id {fault}")
+            )
+
+    async def _reply(self, call: Call, result: _Result, turn: Turn) -> None:
+        signature, values, is_large = result
+        if is_large:
+            # both took and take milliseconds, which others need not wait for at a stretch
+            await asyncio.sleep(0)
+        else:
+            require_small(values, "State1.Get gives one object, with its option large")
+        if call.wants_reply:
+            # bytes: the values would take many times their room while they wait
+            written = self._connection.written(call, signature, values)
+            require_reply_bytes(len(written.data), values)
+            del values, result
+            # nobody else waits until this caller reads
+            turn.give_up()
+            await self._replies.send(call.sender, written)
+
+    def _refuse(self, call: Call, error: OpDbusError) -> None:
+        if isinstance(error, LimitsExceeded):
+            self._note_limited(call, error)
+        if call.wants_reply and self._replies.may_tell(call.sender):
+            size = self._connection.reply_error(call, error.dbus_name, str(error))
+            self._replies.sent(call.sender, size)
+
+    def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
+        uid = self._load.scopes.user_of(call.sender)
+        untold = self._limited.tell(uid)
+        if untold is not None:
+            log.warning(
+                "caller limited",
+                uid=uid,
+                sender=call.sender,
+                method=call.member,
+                reason=str(error),
+                untold=untold,
+            )
+
+    async def _perform(self, call: Call, turn: Turn) -> _Result:
+        """Do what is asked, once that is allowed."""
+        if standard.is_peer(call.interface, call.member):
+            return _Result(*standard.peer(call))
+        # before anything is looked up: who is refused may not find out what there is
+        for action in sorted(standard.actions(call)):
+            await self._authorize(call, action)
+        node = self._find(call.path)
+        if node is None:
+            raise UnknownObject(
+                f"there is no object {call.path}: `op-dbus list` shows those that there are"
+            )
+        if standard.has(call.interface, call.member) and not node.is_own(call):
+            for action in standard.actions_there(call, node):
+                await self._authorize(call, action)
+            return _Result(*await standard.perform(call, node, self._connection.emit))
+        face, method = node.method(call)
+        # again, by what is there: it may have an interface that no file of the package tells of
+        await self._authorize(call, method.action)
+        standard.require_signature(call, method.inputs)
+        arguments = received(method.inputs, call.body, call.descriptors)
+        if method.action == VECTORIZE:
+            # the engine has its own order, and works better with several
+            turn.give_up()
+        result = await getattr(face, snake(method.name))(*arguments)
+        outputs = len(split(method.outputs))
+        values = list(result) if outputs > 1 else [result] * outputs
+        return _Result(method.outputs, values, method.is_large)
+
+    async def _authorize(self, call: Call, action: str) -> None:
+        method = f"{call.interface}.{call.member}"
+        await self._authorizer.require(call.sender, action, method, interactive=call.is_interactive)

@@ -1,0 +1,73 @@
+"""Vectors as bytes: how many numbers of each, and in which type they go over the bus. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opdbus.bus.service.options import Options
+
+FLOAT32: Final = "float32"
+UBINARY: Final = "ubinary"
+# Bits that a number of a vector takes.
+BITS: Final = {FLOAT32: 32, "float16": 16, "int8": 8, UBINARY: 1}
+# Of a vector of length 1 no number is outside -1..1.
+_INT8_SCALE: Final = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a caller wants vectors to be: `dimensions` numbers each, of the type `dtype`."""
+
+    dtype: str
+    dimensions: int
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a vector; the last bits of a byte that is not full are 0."""
+        return (self.dimensions * BITS[self.dtype] + 7) // 8
+
+    def shorten(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Cut vectors (n, d) of length 1 to (n, dimensions), of length 1 again."""
+        if vectors.shape[1] == self.dimensions:
+            return vectors
+        cut = vectors[:, : self.dimensions]
+        lengths = np.linalg.norm(cut, axis=1, keepdims=True).astype(np.float32)
+        # a vector that has nothing in these dimensions stays as it is
+        lengths[lengths == 0] = 1
+        shortened: NDArray[np.float32] = cut / lengths
+        return shortened
+
+    def encode(self, vectors: NDArray[np.float32]) -> bytes:
+        """Give vectors (n, d) of length 1 as row-major bytes, little-endian."""
+        cut = self.shorten(vectors)
+        if self.dtype == UBINARY:
+            return np.packbits(cut > 0, axis=1).tobytes()
+        if self.dtype == "int8":
+            scaled = np.rint(cut * _INT8_SCALE)
+            return np.clip(scaled, -_INT8_SCALE, _INT8_SCALE).astype(np.int8).tobytes()
+        return cut.astype("<f2" if self.dtype == "float16" else "<f4").tobytes()
+
+
+def chosen(options: Options, dimension: int) -> Format:
+    """Give the format that the options `dtype` and `dimensions` ask for of a model's vectors.
+
+    Raises InvalidArgs.
+    """
+    dtype = options.get("dtype", FLOAT32)
+    if dtype not in BITS:
+        raise InvalidArgs(f"there is no dtype {dtype!r}; there are {', '.join(BITS)}")
+    dimensions = options.get("dimensions", dimension)
+    if not 1 <= dimensions <= dimension:
+        raise InvalidArgs(
+            f"dimensions must be from 1 to {dimension}, which this model's vectors have, not"
+            f" {dimensions}"
+        )
+    return Format(dtype, dimensions)

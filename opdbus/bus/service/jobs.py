@@ -1,0 +1,204 @@
+"""Long work that others may watch and cancel: org.opdbus.Job1 below /org/opdbus/job."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus import names, paths
+from opdbus.bus.service import contract
+from opdbus.bus.service.node import Node, caller
+from opdbus.errors import AccessDenied, Cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from types import TracebackType
+    from typing import Any, Self
+
+    from opdbus.bus.service.node import Caller
+    from opdbus.bus.transport.values import Plain
+
+    Tell = Callable[[str, str, Mapping[str, Plain]], None]
+
+# How long a job that has ended can still be seen, and how many of these.
+KEEP_SECONDS: Final = 60.0
+KEPT: Final = 100
+# Progress is told no more often than this.
+_TELL_SECONDS: Final = 0.5
+_ROOT_UID: Final = 0
+
+RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
+
+
+class Job:
+    """Work on `total` things; a context that is left when the work has ended.
+
+    `on_change` is called whenever something about it is other than before.
+    """
+
+    def __init__(self, kind: str, total: int, owner: Caller, on_change: Callable[[], None]) -> None:
+        self.kind = kind
+        self.total = total
+        self.owner = owner
+        self.done = 0
+        self.state = RUNNING
+        self._on_change = on_change
+        self._work: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Remember how it ended."""
+        if kind is None:
+            self.state = DONE
+            # there may have been less to do than there seemed to be
+            self.total = self.done
+        else:
+            was_cancelled = issubclass(kind, asyncio.CancelledError | Cancelled)
+            self.state = CANCELLED if was_cancelled else FAILED
+        self._on_change()
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; raises Cancelled if `cancel` ended it."""
+        self._work = asyncio.create_task(work)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._is_cancelled:
+                raise Cancelled(
+                    f"the job was cancelled when {self.done} of {self.total} were done"
+                ) from None
+            raise
+
+    def advance(self, count: int) -> None:
+        """Count what is done."""
+        self.done += count
+        self._on_change()
+
+    def cancel(self) -> None:
+        """End the work at once, if it has not ended."""
+        if self._work and not self._work.done():
+            self._is_cancelled = True
+            self._work.cancel()
+
+    def properties(self) -> dict[str, Plain]:
+        """Give every property's value."""
+        return {
+            "Kind": self.kind,
+            "Progress": self.done / self.total if self.total else float(self.state == DONE),
+            "Done": self.done,
+            "Total": self.total,
+            "State": self.state,
+            "Caller": self.owner.sender,
+            "User": self.owner.uid,
+        }
+
+
+class JobInterface:
+    """org.opdbus.Job1: one job, made for each call."""
+
+    interface = contract.interface(names.JOB)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    async def cancel(self) -> None:
+        """Cancel the job, if the caller may."""
+        uid = caller.get().uid
+        if uid not in {_ROOT_UID, self._job.owner.uid}:
+            raise AccessDenied(
+                f"uid {uid} may not cancel this job: it is uid {self._job.owner.uid}'s, who may, as"
+                " may root"
+            )
+        self._job.cancel()
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Give every property's value."""
+        return self._job.properties()
+
+
+class Jobs:
+    """The jobs that can be seen: those that run, and for a while those that have ended.
+
+    `tell` gets path, interface and properties of a job that changed, no properties of one that is
+    gone; `on_change` is called when there are other jobs than before.
+    """
+
+    def __init__(self, tell: Tell, keep_seconds: float = KEEP_SECONDS) -> None:
+        self._tell = tell
+        self._keep_seconds = keep_seconds
+        self._seen: dict[int, Job] = {}
+        self._count = 0
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self.on_change: Callable[[], None] | None = None
+
+    def begin(self, kind: str, total: int, *, is_seen: bool) -> Job:
+        """Give a job of the running call's caller, which others see if `is_seen`."""
+        if not is_seen:
+            return Job(kind, total, caller.get(), lambda: None)
+        self._count += 1
+        number = self._count
+        job = Job(kind, total, caller.get(), lambda: self._changed(number))
+        self._seen[number] = job
+        self._tell_of(number)
+        self._announce()
+        return job
+
+    def paths(self) -> list[str]:
+        """Give the paths of all jobs, the oldest first."""
+        return [_path(number) for number in self._seen]
+
+    def names(self) -> list[str]:
+        """Give the last elements of these paths."""
+        return list(map(str, self._seen))
+
+    def find(self, path: str) -> Node | None:
+        """Give the node of a job, or of the folder of jobs, or None."""
+        if path == paths.JOBS:
+            return Node((), self.names)
+        for number, job in self._seen.items():
+            if path == _path(number):
+                return Node((JobInterface(job),), list)
+        return None
+
+    def _changed(self, number: int) -> None:
+        if self._seen[number].state != RUNNING:
+            self._end(number)
+        elif number not in self._waiting:
+            loop = asyncio.get_running_loop()
+            self._waiting[number] = loop.call_later(_TELL_SECONDS, self._tell_of, number)
+
+    def _end(self, number: int) -> None:
+        """Tell that a job has ended, and forget it, or older ones, in time."""
+        if number in self._waiting:
+            self._waiting[number].cancel()
+        self._tell_of(number)
+        ended = [n for n, job in self._seen.items() if job.state != RUNNING]
+        for oldest in ended[:-KEPT]:
+            self._forget(oldest)
+        asyncio.get_running_loop().call_later(self._keep_seconds, self._forget, number)
+
+    def _tell_of(self, number: int) -> None:
+        self._waiting.pop(number, None)
+        self._tell(_path(number), names.JOB, self._seen[number].properties())
+
+    def _forget(self, number: int) -> None:
+        if self._seen.pop(number, None):
+            self._tell(_path(number), names.JOB, {})
+            self._announce()
+
+    def _announce(self) -> None:
+        if self.on_change:
+            self.on_change()
+
+
+def _path(number: int) -> str:
+    return f"{paths.JOBS}/{number}"

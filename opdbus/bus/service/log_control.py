@@ -1,0 +1,40 @@
+"""The log of the daemon on the bus, as systemctl knows it: how much is said, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opdbus.bus import names
+from opdbus.bus.service import contract
+from opdbus.journal import IDENTIFIER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opdbus.bus.transport.values import Plain
+    from opdbus.log import Log
+
+
+class LogControlInterface:
+    """org.freedesktop.LogControl1, see org.freedesktop.LogControl1(5)."""
+
+    interface = contract.interface(names.LOG_CONTROL)
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    async def set_log_level(self, level: str) -> None:
+        """Write log lines from this level on."""
+        self._log.set_level(level)
+
+    async def set_log_target(self, target: str) -> None:
+        """Write log lines there."""
+        self._log.set_target(target)
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Give every property's value."""
+        return {
+            "LogLevel": self._log.level,
+            "LogTarget": self._log.target,
+            "SyslogIdentifier": IDENTIFIER,
+        }

@@ -1,0 +1,53 @@
+"""Options and filters of calls: known keys of the right types, or InvalidArgs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from opdbus.errors import InvalidArgs
+from opdbus.index.finder import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeVar
+
+    from opdbus.bus.transport.values import Plain
+
+    T = TypeVar("T")
+
+MAX_LIMIT: Final = 10_000
+
+
+class Options:
+    """A call's `a{sv}`: every key is taken out once, and what is left is refused."""
+
+    def __init__(self, given: Mapping[str, Plain], accepted: Mapping[str, type]) -> None:
+        for key, value in given.items():
+            if key not in accepted:
+                known = ", ".join(accepted) or "none"
+                raise InvalidArgs(f"there is no option {key!r}; this method takes {known}")
+            if type(value) is not accepted[key]:
+                raise InvalidArgs(
+                    f"the option {key!r} must be of type {_WORDS[accepted[key]]}, not {value!r}"
+                )
+        self._given = given
+
+    def get(self, key: str, default: T) -> T:
+        """Give an option's value."""
+        value: T = self._given.get(key, default)
+        return value
+
+    def wanted(self, *keys: str) -> dict[str, str]:
+        """Give those of the keys that were given, as a filter."""
+        return {key: self._given[key] for key in keys if key in self._given}
+
+
+_WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double"}
+
+
+def page(limit: int, options: Options) -> Page:
+    """Give the page of hits that limit and options ask for; raises InvalidArgs."""
+    offset = options.get("offset", 0)
+    if not 1 <= limit <= MAX_LIMIT or not 0 <= offset <= MAX_LIMIT:
+        raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}, and offset at most {MAX_LIMIT}")
+    return Page(limit, offset, options.wanted("plugin", "kind"))

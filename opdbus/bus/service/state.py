@@ -1,0 +1,242 @@
+"""State objects on the bus: all of them, and each; they convert, delegate, and convert back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, TypeAlias
+
+from opdbus.bus import names, paths
+from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
+from opdbus.bus.service import contract
+from opdbus.bus.service.formats import chosen
+from opdbus.bus.service.node import caller
+from opdbus.bus.service.options import MAX_LIMIT, Options, page
+from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.index.catalogue import FILTER_KEYS, thing_of
+from opdbus.index.search import MODES
+from opdbus.state import publish
+from opdbus.state.object import FILE, Thing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opdbus.bus.transport.values import Plain
+    from opdbus.index.declared import Declared
+    from opdbus.index.finder import Finder, Hit
+    from opdbus.index.memory import Memory
+    from opdbus.state.object import StateObject
+
+    WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
+
+
+class StateInterface:
+    """org.opdbus.State1: all state objects."""
+
+    interface = contract.interface(names.STATE)
+
+    def __init__(self, memory: Memory, finder: Finder, declared: Declared) -> None:
+        self._memory = memory
+        self._finder = finder
+        self._declared = declared
+
+    async def search(self, query: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+        """Find the objects that answer a question."""
+        kinds = {"plugin": str, "kind": str, "mode": str, "offset": int, "rerank": str}
+        checked = Options(options, kinds)
+        require_text([query])
+        mode = checked.get("mode", "hybrid")
+        if mode not in MODES:
+            raise InvalidArgs(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+        level = checked.get("rerank", "")
+        if level and mode == "lexical":
+            raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
+        found = await self._finder.search(query, page(limit, checked), mode, level)
+        return [_hit(hit) for hit in found]
+
+    async def similar(self, path: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+        """Find the objects like one."""
+        return await similar(self._finder, thing_at(path), limit, options)
+
+    async def list_(
+        self, wanted: dict[str, Plain], offset: int, limit: int
+    ) -> tuple[int, list[tuple[str, str, str, str]]]:
+        """Give a page of all objects."""
+        checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
+        if not 0 <= limit <= MAX_LIMIT:
+            raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
+        things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
+        return len(things), [(paths.of(*t), *t) for t in things[offset : offset + limit]]
+
+    async def get(self, path: str, options: dict[str, Plain]) -> str:
+        """Give an object as JSON."""
+        is_large = Options(options, {"large": bool}).get("large", default=False)
+        thing = thing_at(path)
+        values = await describe(self._memory, thing)
+        found = json.dumps(
+            {
+                **thing._asdict(),
+                "source": values["Source"],
+                "declared": json.loads(values["Declared"] or "null"),
+                "observed": json.loads(values["Observed"] or "null"),
+            },
+            ensure_ascii=False,
+        )
+        if not is_large:
+            require_small(found, "with the option large it is given")
+        return found
+
+    async def vector(self, path: str, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+        """Give an object's vector."""
+        return await vector(self._memory, thing_at(path), options)
+
+    async def publish(
+        self,
+        source: str,
+        objects: Sequence[tuple[str, str, str, dict[str, Plain]]],
+        options: dict[str, Plain],
+    ) -> list[str]:
+        """Take in observed objects."""
+        lifetime = Options(options, {"lifetime": str}).get("lifetime", "kept")
+        if lifetime not in {"kept", "connection"}:
+            raise InvalidArgs(f"lifetime must be kept or connection, not {lifetime!r}")
+        publisher = publish.source(source)
+        require_objects(len(objects))
+        items, reply = await asyncio.to_thread(_taken_in, publisher, objects)
+        # what is committed must not be told as a failure
+        require_reply([reply])
+        who = caller.get()
+        holder = who.sender if lifetime == "connection" else ""
+        await self._memory.publish(items, who.uid, holder=holder)
+        return reply
+
+    async def withdraw(self, objects: Sequence[str], options: dict[str, Plain]) -> int:
+        """Take back what the caller published."""
+        Options(options, {})
+        return await self._memory.withdraw(map(thing_at, objects), caller.get().uid)
+
+    async def drift(self, wanted: dict[str, Plain]) -> list[tuple[str, float, Sequence[str]]]:
+        """List what is observed to be other than declared, the farthest first."""
+        keys = ("plugin", "kind", "name")
+        checked = Options(wanted, {**dict.fromkeys(keys, str), "offset": int, "limit": int})
+        limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
+        if offset < 0:
+            raise InvalidArgs(f"offset must be 0 or more, not {offset}")
+        observed = [
+            entry
+            for entry in self._memory.catalogue.matching(checked.wanted(*keys))
+            if entry.identity.source != FILE
+        ]
+        drifts = [await self._memory.drift(t) for t in dict.fromkeys(map(thing_of, observed))]
+        rows = [(paths.of(*d.thing), d.distance, d.fields) for d in drifts if d]
+        found = sorted(rows, key=lambda row: -row[1])[offset : offset + limit]
+        if "limit" not in wanted:
+            require_small(found, "ask for a part of them with offset and limit")
+        return found
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Give every property's value."""
+        count = len(self._memory.catalogue)
+        waiting = self._memory.waiting()
+        return {
+            "Generation": self._memory.generation,
+            "Count": count,
+            "Vectorized": count - waiting if self._memory.ready else 0,
+            "Pending": waiting,
+            "StateFile": str(self._declared.path),
+            "LastError": self._declared.last_error
+            or self._memory.last_fault
+            or self._memory.archive.notice,
+        }
+
+
+class ObjectInterface:
+    """org.opdbus.Object1: one state object, made for each call."""
+
+    interface = contract.interface(names.OBJECT)
+
+    def __init__(self, thing: Thing, memory: Memory, finder: Finder) -> None:
+        self._thing = thing
+        self._memory = memory
+        self._finder = finder
+
+    async def get_vector(self, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+        """Give the object's vector."""
+        return await vector(self._memory, self._thing, options)
+
+    async def similar(self, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+        """Find the objects like this one."""
+        return await similar(self._finder, self._thing, limit, options)
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Give every property's value."""
+        return await describe(self._memory, self._thing)
+
+
+def thing_at(path: str) -> Thing:
+    """Give the thing that an object path names; raises UnknownObject."""
+    return Thing(*paths.parse(path))
+
+
+async def similar(
+    finder: Finder, thing: Thing, limit: int, options: dict[str, Plain]
+) -> list[WireHit]:
+    """Find what is like a thing."""
+    checked = Options(options, {"plugin": str, "kind": str, "offset": int})
+    return [_hit(hit) for hit in await finder.similar(thing, page(limit, checked))]
+
+
+async def vector(memory: Memory, thing: Thing, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+    """Give a thing's vector as it goes over the bus."""
+    checked = Options(options, {"dtype": str, "dimensions": int})
+    found = await memory.vector(thing)
+    wanted = chosen(checked, len(found))
+    return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
+
+
+async def describe(memory: Memory, thing: Thing) -> dict[str, Plain]:
+    """Give the properties of Object1 for a thing; raises UnknownObject."""
+    entries = memory.catalogue.about(thing)
+    contents = await memory.content(entries)
+    entry = entries[0]
+    if any(e.id not in contents for e in entries):
+        raise UnknownObject(f"{'/'.join(thing)} was removed just now")
+    declared = [e for e in entries if e.identity.source == FILE]
+    observed = [e for e in entries if e.identity.source != FILE]
+    engine = memory.ready
+    has_vector = engine is not None and engine.vector(entry) is not None
+    pair = bool(declared and observed)
+    return {
+        "Plugin": thing.plugin,
+        "Kind": thing.kind,
+        "Name": thing.name,
+        "Source": entry.identity.source,
+        "Declared": contents[declared[0].id].properties if declared else "",
+        "Observed": contents[observed[0].id].properties if observed else "",
+        "Text": contents[entry.id].text,
+        "Fingerprint": entry.fingerprint,
+        "VectorKey": engine.key(entry.text_digest).hex() if engine and has_vector else "",
+        "Distance": memory.distance(declared[0], observed[0]) if pair else float("nan"),
+        "UpdatedAt": entry.updated_at,
+    }
+
+
+def _taken_in(
+    publisher: str, objects: Sequence[tuple[str, str, str, dict[str, Plain]]]
+) -> tuple[list[StateObject], list[str]]:
+    """Give what is published as state objects, and their paths; blocks for 0.1 ms an object."""
+    items = [publish.observed(publisher, *given) for given in objects]
+    return items, [paths.of(*item.identity[1:]) for item in items]
+
+
+def _hit(hit: Hit) -> WireHit:
+    details = {
+        **hit.thing._asdict(),
+        "source": hit.source,
+        "vector": hit.score.vector,
+        "lexical": hit.score.lexical,
+        "snippet": hit.snippet,
+    }
+    return paths.of(*hit.thing), hit.score.total, details

@@ -1,0 +1,175 @@
+"""Texts in a file that its owner may change while it is read: JSON strings, one a line.
+
+Nothing here is mapped, and no size is believed: the file is read into a buffer of our own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.bus.admission.limits import MAX_BULK_FILE, MAX_BULK_TEXTS, MAX_TEXT_BYTES
+from opdbus.errors import InvalidArgs, LimitsExceeded
+
+if TYPE_CHECKING:
+    from opdbus.bus.transport.descriptors import Descriptor
+
+# Texts that are read, tokenized and computed together, and the bytes of them, whichever is less.
+WINDOW_TEXTS: Final = 2048
+WINDOW_BYTES: Final = 1 << 20
+_BLOCK: Final = 1 << 18
+
+_KINDS: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+class Measure(NamedTuple):
+    """What a file held when it was looked through: bytes, and the lines in them."""
+
+    size: int
+    lines: int
+
+
+class TextFile:
+    """The lines of a regular file or memfd, from its beginning; each method blocks.
+
+    Raises InvalidArgs for any other kind of file.
+    """
+
+    def __init__(self, file: Descriptor) -> None:
+        _require_readable(file.fileno())
+        self._file = file
+        self._buffer = bytearray()
+        self._offset = self._start = self._number = 0
+        self._size = MAX_BULK_FILE
+
+    def measure(self) -> Measure:
+        """Count bytes and lines; what the file has beyond them later is not read.
+
+        Raises LimitsExceeded.
+        """
+        size = lines = 0
+        last = b"\n"
+        while block := self._read(_BLOCK, size):
+            size += len(block)
+            lines += block.count(b"\n")
+            last = block[-1:]
+            _require_bounded(size, lines)
+        self._size = size
+        return Measure(size, lines + (last != b"\n"))
+
+    def window(self) -> list[str]:
+        """Give the next texts, none at the end; raises InvalidArgs and LimitsExceeded."""
+        texts: list[str] = []
+        size = 0
+        while len(texts) < WINDOW_TEXTS and size < WINDOW_BYTES:
+            line = self._line()
+            if line is None:
+                break
+            self._number += 1
+            texts.append(parse(line, self._number))
+            size += len(line)
+        return texts
+
+    def _line(self) -> bytes | None:
+        """Give the next line without its end."""
+        while (end := self._buffer.find(b"\n", self._start)) < 0:
+            if len(self._buffer) - self._start > MAX_TEXT_BYTES or not self._fill():
+                end = len(self._buffer)
+                break
+        if end - self._start > MAX_TEXT_BYTES:
+            raise LimitsExceeded(
+                f"line {self._number + 1} of the texts is longer than {MAX_TEXT_BYTES} bytes:"
+                " shorten it"
+            )
+        line = bytes(self._buffer[self._start : end])
+        is_over = end == len(self._buffer)
+        self._start = min(end + 1, len(self._buffer))
+        return None if is_over and not line else line
+
+    def _fill(self) -> bool:
+        """Read on, and drop what has been used; gives False at the end."""
+        block = self._read(min(_BLOCK, self._size - self._offset), self._offset)
+        self._offset += len(block)
+        del self._buffer[: self._start]
+        self._start = 0
+        self._buffer += block
+        return bool(block)
+
+    def _read(self, count: int, offset: int) -> bytes:
+        try:
+            return os.pread(self._file.fileno(), count, offset)
+        except OSError as error:
+            raise InvalidArgs(f"the file of texts cannot be read: {error}") from None
+
+
+def parse(line: bytes, number: int) -> str:
+    """Read one line, a JSON string; raises InvalidArgs, which never tells what is in it."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode()) + 1
+        raise _wrong(number, column, "this is not UTF-8") from None
+    content = text.lstrip(" \t\r")
+    if not content.startswith('"'):
+        column = len(text) - len(content) + 1
+        raise _wrong(number, column, "a JSON string must begin here")
+    try:
+        value: str = json.loads(text)
+    except ValueError as error:
+        column, reason = getattr(error, "colno", 1), getattr(error, "msg", "it is not JSON")
+        raise _wrong(number, column, reason) from None
+    if not value.isascii():
+        _require_whole(value, number)
+    return value
+
+
+def _wrong(number: int, column: int, reason: str) -> InvalidArgs:
+    return InvalidArgs(
+        f"line {number}, column {column} of the texts: {reason}; each line is one JSON string"
+    )
+
+
+def _require_whole(value: str, number: int) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _wrong(number, 1, "an escape is half of a surrogate pair") from None
+
+
+def _require_bounded(size: int, lines: int) -> None:
+    if size > MAX_BULK_FILE or lines > MAX_BULK_TEXTS:
+        raise LimitsExceeded(
+            f"the file is past the limit of {MAX_BULK_TEXTS} texts or {MAX_BULK_FILE >> 20} MiB:"
+            " split it"
+        )
+
+
+def _require_readable(number: int) -> None:
+    """Raise InvalidArgs, which says what it is, for a file that cannot be read by offset."""
+    try:
+        mode = os.fstat(number).st_mode
+        flags = fcntl.fcntl(number, fcntl.F_GETFL)
+    except OSError as error:
+        raise InvalidArgs(f"the file of texts cannot be looked at: {error}") from None
+    what = ""
+    if not stat.S_ISREG(mode):
+        what = _KINDS.get(stat.S_IFMT(mode), "no file at all")
+        if stat.S_ISCHR(mode):
+            what = "a terminal" if os.isatty(number) else "a character device"
+    elif flags & os.O_PATH:
+        what = "a file that is not open (O_PATH)"
+    elif flags & os.O_ACCMODE == os.O_WRONLY:
+        what = "a file that is open for writing only"
+    if what:
+        raise InvalidArgs(
+            f"the texts must come in a regular file or a memfd that can be read; this is {what}"
+        )

@@ -1,0 +1,80 @@
+"""Paths to nodes: nothing is exported, every object is found when it is called."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from opdbus.bus import paths
+from opdbus.bus.service.node import Node
+from opdbus.bus.service.standard import MAX_CHILDREN
+from opdbus.bus.service.state import ObjectInterface, thing_at
+from opdbus.errors import UnknownObject
+from opdbus.state.object import Thing
+
+if TYPE_CHECKING:
+    from opdbus.bus.service.jobs import Jobs
+    from opdbus.bus.service.node import BusInterface
+    from opdbus.index.finder import Finder
+    from opdbus.index.memory import Memory
+
+
+class Tree:
+    """Three fixed objects, one for each thing in memory, and one for each job."""
+
+    def __init__(
+        self,
+        vectorizer: BusInterface,
+        state: BusInterface,
+        log_control: BusInterface,
+        memory: Memory,
+        finder: Finder,
+        jobs: Jobs,
+    ) -> None:
+        self._fixed = {
+            "/": Node((), lambda: ["org"]),
+            "/org": Node((), lambda: ["freedesktop", "opdbus"]),
+            "/org/freedesktop": Node((), lambda: ["LogControl1"]),
+            paths.LOG_CONTROL: Node((log_control,), list),
+            paths.ROOT: Node((vectorizer,), lambda: ["job", "state"]),
+            paths.STATE: Node((state,), lambda: self._below(paths.STATE)),
+        }
+        self._memory = memory
+        self._jobs = jobs
+        self._finder = finder
+
+    def find(self, path: str) -> Node | None:
+        """Give the node at a path, or None."""
+        if path in self._fixed:
+            return self._fixed[path]
+        if (path + "/").startswith(f"{paths.JOBS}/"):
+            return self._jobs.find(path)
+        try:
+            thing = thing_at(path)
+        except UnknownObject:
+            # the folder of a plugin or a kind
+            below = self._below(path)
+            return Node((), lambda: below) if below else None
+        if not self._memory.catalogue.has(thing):
+            return None
+        return Node((ObjectInterface(thing, self._memory, self._finder),), list)
+
+    def _below(self, path: str) -> list[str]:
+        """Give the names of the nodes right below a path, as many as Introspect lists."""
+        if not f"{path}/".startswith(f"{paths.STATE}/"):
+            return []
+        elements = path.removeprefix(paths.STATE).split("/")[1:]
+        try:
+            wanted = tuple(map(paths.unescape, elements))
+        except ValueError:
+            return []
+        depth = len(wanted)
+        if depth >= len(Thing._fields):
+            return []
+        entries = self._memory.catalogue.entries()
+        found = dict.fromkeys(
+            entry.identity[depth + 1]
+            for entry in entries
+            if entry.identity[1 : depth + 1] == wanted
+        )
+        return [paths.escape(name) for name in itertools.islice(found, MAX_CHILDREN)]

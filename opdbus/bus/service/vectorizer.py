@@ -1,0 +1,245 @@
+"""The vectorizer on the bus: texts to vectors, and what runs the model and the proof of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from opdbus import __version__
+from opdbus.bus import names
+from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
+from opdbus.bus.service import contract
+from opdbus.bus.service.bulk import Order
+from opdbus.bus.service.formats import chosen
+from opdbus.bus.service.node import caller
+from opdbus.bus.service.options import Options
+from opdbus.bus.transport.values import Typed
+from opdbus.errors import LimitsExceeded, ModelError, TimedOut
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.bus.admission.running_calls import RunningCalls
+    from opdbus.bus.service.bulk import Bulk
+    from opdbus.bus.service.formats import Format
+    from opdbus.bus.transport.descriptors import Descriptor
+    from opdbus.bus.transport.values import Plain
+    from opdbus.engine.embedder import Embedder
+    from opdbus.engine.engines import Engines
+    from opdbus.index.declared import Declared
+    from opdbus.index.memory import Memory
+
+# What every method takes that gives vectors.
+_OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
+# What those take as well that somebody waits for.
+_TIMED: Final = {**_OPTIONS, "timeout": float}
+
+
+class VectorizerInterface:
+    """org.opdbus.Vectorizer1: the model, and what runs it."""
+
+    interface = contract.interface(names.VECTORIZER)
+
+    def __init__(
+        self,
+        engines: Engines,
+        memory: Memory,
+        declared: Declared,
+        bulk: Bulk,
+        load: RunningCalls,
+        reload: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._engines = engines
+        self._memory = memory
+        self._declared = declared
+        self._bulk = bulk
+        self._load = load
+        self._reload = reload
+        self._truncated = 0
+
+    async def vectorize(self, text: str, options: dict[str, Plain]) -> list[float]:
+        """Embed one text."""
+        wanted, vectors = await self._embed([text], Options(options, _TIMED))
+        return [float(x) for x in wanted.shorten(vectors)[0]]
+
+    async def vectorize_many(
+        self, texts: Sequence[str], options: dict[str, Plain]
+    ) -> tuple[int, int, str, bytes]:
+        """Embed texts into row-major vectors."""
+        checked = Options(options, {**_TIMED, "dtype": str})
+        wanted, vectors = await self._embed(texts, checked)
+        return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
+
+    async def vectorize_bulk(
+        self, texts: Descriptor, options: dict[str, Plain]
+    ) -> tuple[Descriptor, int, int, str]:
+        """Embed the texts of a file into a file."""
+        checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
+        embedder = await self._embedder(checked)
+        wanted = chosen(checked, embedder.dimension)
+        order = Order(
+            wanted,
+            truncate=checked.get("truncate", default=True),
+            is_job=checked.get("job", default=False),
+        )
+        with self._engines.lease(embedder) as engine:
+            found = await self._bulk.run(engine, texts, order)
+        self._truncated += found.truncated
+        return found.file, found.rows, wanted.dimensions, wanted.dtype
+
+    async def count_tokens(
+        self, texts: Sequence[str], options: dict[str, Plain]
+    ) -> tuple[int, list[int]]:
+        """Count the tokens of texts as if nothing were cut."""
+        require_text(texts)
+        embedder = await self._embedder(Options(options, {"level": str}))
+        return embedder.model.shape.max_tokens, await embedder.count_tokens(texts)
+
+    async def levels(self, options: dict[str, Plain]) -> list[tuple[str, str, int, str, str]]:
+        """List the levels."""
+        Options(options, {})
+        rows = [("none", "", 0, "available", "lexical search only")]
+        for level in LEVELS.values():
+            status, detail = await asyncio.to_thread(self._level_status, level.name)
+            rows.append((level.name, level.repository, level.dimension, status, detail))
+        return rows
+
+    async def reload(self, options: dict[str, Plain]) -> None:
+        """Read settings and state file again."""
+        Options(options, {})
+        await self._reload()
+
+    async def set_provider(self, provider: str, device: str, options: dict[str, Plain]) -> None:
+        """Serve with another engine, once that is proven."""
+        Options(options, {})
+        await self._engines.switch(self._engines.config.on(provider, device))
+
+    async def properties(self) -> Mapping[str, Plain]:
+        """Give every property's value."""
+        engine, config = self._memory.ready, self._engines.config
+        return {
+            "Level": config.vector_level,
+            "State": self.state(),
+            "RequestedProvider": str(config.execution_provider),
+            "Accuracy": _accuracy(self._engines.loaded),
+            "Truncated": self._truncated,
+            "Jobs": self._bulk.jobs.paths(),
+            "Version": __version__,
+            **(_engine_properties(engine.embedder) if engine else _NO_ENGINE),
+        }
+
+    def state(self) -> str:
+        """Give the state of the daemon."""
+        engine = self._memory.ready
+        if self._engines.fault:
+            return "failed"
+        has_level = self._engines.config.vector_level != "none"
+        if not self._declared.tried or (engine is None and has_level):
+            return "loading"
+        fell = engine is not None and bool(engine.embedder.proven.fallbacks)
+        faulty = fell or self._declared.last_error or self._memory.last_fault
+        return "degraded" if faulty else "ready"
+
+    def _level_status(self, name: str) -> tuple[str, str]:
+        config, loaded = self._engines.config, self._engines.loaded.get(name)
+        if loaded:
+            proven = loaded.proven
+            return (
+                "loaded",
+                f"{proven.provider.name} on {proven.hardware}, {proven.proof.precision}",
+            )
+        if name == config.vector_level:
+            return "loading", str(self._engines.fault or "")
+        try:
+            where = folder.find(LEVELS[name], config)
+        except ModelError as error:
+            return "missing", str(error)
+        return "available", f"{where}; loaded at the first call that asks for it"
+
+    async def _embedder(self, options: Options) -> Embedder:
+        return await self._engines.get(options.get("level", ""))
+
+    async def _embed(self, texts: Sequence[str], options: Options) -> tuple[Format, NDArray[Plain]]:
+        """Give the format that is asked for, and vectors that are not in it yet."""
+        require_text(texts)
+        embedder = await self._embedder(options)
+        wanted = chosen(options, embedder.dimension)
+        if len(texts) * wanted.row_bytes > MAX_REPLY_BYTES:
+            most = MAX_REPLY_BYTES // wanted.row_bytes
+            raise LimitsExceeded(
+                f"{len(texts)} vectors do not fit into a reply: {most} texts do; VectorizeBulk"
+                " takes any number"
+            )
+        seconds = options.get("timeout", default=float("inf"))
+        limit = asyncio.timeout(seconds if seconds < float("inf") else None)
+        level, truncate = options.get("level", ""), options.get("truncate", default=True)
+        try:
+            with self._load.texts(caller.get().uid, len(texts)):
+                async with limit:
+                    found = await self._engines.embed(texts, level, truncate=truncate)
+        except TimeoutError:
+            raise TimedOut(
+                f"the vectors were not there after {seconds:g} s: ask again, or give it more time"
+            ) from None
+        self._truncated += found.truncated
+        return wanted, found.vectors
+
+
+def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
+    """Give what the accuracy gate saw of each precision, for each level that is loaded."""
+    reports = {level: engine.proven.report for level, engine in loaded.items()}
+    return [
+        {
+            "level": level,
+            "provider": report.provider,
+            "chosen": grade.precision == report.chosen,
+            "checked_at": Typed("t", int(report.checked_at)),
+            **asdict(grade),
+        }
+        for level, report in reports.items()
+        if report
+        for grade in report.grades
+    ]
+
+
+def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
+    proven, model = embedder.proven, embedder.model
+    return {
+        "Model": model.name,
+        "ModelRevision": model.weights_sha256,
+        "Dimension": embedder.dimension,
+        "MaxTokens": model.shape.max_tokens,
+        "Provider": proven.provider.name,
+        "Device": proven.hardware,
+        "Precision": proven.proof.precision,
+        "Fallbacks": [(fallback.provider, fallback.reason) for fallback in proven.fallbacks],
+        "Proof": {
+            "nodes": Typed("a{su}", dict(proven.proof.nodes)),
+            "products": Typed("a{su}", dict(proven.proof.products)),
+            "precision": proven.proof.precision,
+            "min_cosine": proven.proof.min_cosine,
+            "checked_at": Typed("t", int(proven.proof.checked_at)),
+            "max_deviation": proven.proof.max_deviation,
+            "tolerance": proven.proof.tolerance,
+        },
+        "QueueDepth": embedder.scheduler.depth,
+    }
+
+
+_NO_ENGINE: Final[Mapping[str, Plain]] = {
+    "Model": "",
+    "ModelRevision": "",
+    "Dimension": 0,
+    "MaxTokens": 0,
+    "Provider": "",
+    "Device": "",
+    "Precision": "",
+    "Fallbacks": [],
+    "Proof": {},
+    "QueueDepth": 0,
+}

@@ -1,0 +1,1 @@
+"""The connection to a message bus: bytes, messages, values and open files."""

@@ -1,0 +1,406 @@
+"""A connection to a message bus: calls, replies and signals as values, whoever sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.bus.transport import frames
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.bus.transport.library import (
+    BusType,
+    InvalidAddressError,
+    Message,
+    MessageType,
+    decode,
+    encode,
+    get_bus_address,
+    parse_address,
+)
+from opdbus.bus.transport.message_socket import MessageSocket, connect
+from opdbus.bus.transport.send_queue import Written
+from opdbus.bus.transport.values import UNFIT, from_wire, received, require_sendable, split, to_wire
+from opdbus.errors import BusError, InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from opdbus.bus.transport.message_socket import Frame
+    from opdbus.bus.transport.values import Plain
+
+_BUS: Final = "org.freedesktop.DBus"
+_BUS_PATH: Final = "/org/freedesktop/DBus"
+_CONNECT_SECONDS: Final = 10.0
+# How long a connection that is closed waits for the bus to take what is still to be sent.
+_FLUSH_SECONDS: Final = 1.0
+# An error's text may quote what the caller sent, and that may be large.
+MAX_ERROR_CHARACTERS: Final = 2000
+# Of RequestName (D-Bus specification).
+_DO_NOT_QUEUE: Final = 4
+_PRIMARY_OWNER: Final = 1
+# The most that any bus lets through.
+_UNLIMITED: Final = 1 << 27
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method call as it came in; `interface` is empty where the caller gave none.
+
+    Its body is decoded when it is asked for, and not there at all (`is_whole`) where the call was
+    larger than the connection takes; `size` counts all its bytes.
+    """
+
+    sender: str
+    path: str
+    interface: str
+    member: str
+    signature: str
+    serial: int
+    wants_reply: bool
+    # whether the caller has time for an administrator to be asked
+    is_interactive: bool
+    size: int
+    is_whole: bool
+    data: bytes | bytearray
+    # whether open files that belong to it could not be had
+    lost_files: bool = False
+    # whoever answers the call closes them
+    descriptors: Sequence[Descriptor] = ()
+
+    @cached_property
+    def values(self) -> list[Plain]:
+        """Decode the arguments, variants left in; raises InvalidArgs."""
+        try:
+            return list(decode(self.data).body)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
+
+    @cached_property
+    def body(self) -> list[Plain]:
+        """Decode the arguments, variants taken out; raises InvalidArgs."""
+        return [from_wire(value) for value in self.values]
+
+    def close(self) -> None:
+        """Close what came with the call and was not taken."""
+        for descriptor in self.descriptors:
+            descriptor.close()
+
+
+class _Answer(NamedTuple):
+    """A reply, and the descriptors that came with it."""
+
+    message: Message
+    descriptors: Sequence[Descriptor]
+
+
+class RemoteError(Exception):
+    """An error reply: its D-Bus name and text."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class Connection:
+    """A connection to a message bus, a context that disconnects at its end.
+
+    `on_call` gets every method call, `on_signal` the signals that were subscribed to and those that
+    others send to us, if `wants_signal` says so of their headers; all are called on the event loop
+    and must not block. Of calls larger than `most` bytes, and of what nobody waits for, only the
+    header is taken in. A value of the type `h` is an open file: one that is sent is anything with a
+    `fileno`, which stays its owner's; one that comes is a Descriptor.
+    """
+
+    def __init__(self, address: str, *, most: int = _UNLIMITED) -> None:
+        self._address = address
+        self._most = most
+        self._transports = _transports(address)
+        self.on_call: Callable[[Call], None] | None = None
+        self.on_signal: Callable[[Message], None] | None = None
+        self.wants_signal: Callable[[frames.Header], bool] = lambda _header: True
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._replies: dict[int, asyncio.Future[_Answer]] = {}
+        self._serials = itertools.count(1)
+        self.name = ""
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises BusError."""
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                socket = await connect(self._transports)
+                self._transport = MessageSocket(socket, self._receive, self._keeps)
+                self._transport.on_lost = self._lost
+                (self.name,) = await self.ask_bus("Hello")
+        except (OSError, RemoteError, ValueError) as error:
+            raise BusError(
+                f"cannot reach the message bus {self._address}: {error}; is it running, and may"
+                " this user connect to it?"
+            ) from None
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Send what waits to be sent, and disconnect."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self.flushed()
+        self._transport.close()
+
+    @property
+    def unsent(self) -> int:
+        """Count the bytes that the bus has not taken yet."""
+        return self._transport.waiting
+
+    def unsent_to(self, name: str) -> int:
+        """Count those of them that are for one connection."""
+        return self._transport.waiting_for(name)
+
+    async def flushed(self) -> None:
+        """Wait until the bus has taken everything, or is gone."""
+        await self._transport.flushed()
+
+    async def closed(self) -> None:
+        """Wait until the connection is gone."""
+        await asyncio.shield(self._closed)
+
+    async def own(self, name: str) -> None:
+        """Become the owner of a name at once; raises BusError if that cannot be."""
+        try:
+            (answer,) = await self.ask_bus("RequestName", "su", name, _DO_NOT_QUEUE)
+        except RemoteError as error:
+            raise BusError(f"the bus does not let this user own {name}: {error}") from None
+        if answer != _PRIMARY_OWNER:
+            raise BusError(
+                f"{name} is owned already: another op-dbus serves this bus; stop it, or use another"
+                " bus (OP_DBUS_BUS)"
+            )
+
+    async def call(
+        self,
+        destination: str,
+        path: str,
+        member: str,
+        signature: str = "",
+        *body: Plain,
+        is_interactive: bool = False,
+    ) -> list[Plain]:
+        """Call `interface.method` and give the reply's values, variants taken out.
+
+        `is_interactive` says that there is time for an administrator to be asked. Raises
+        RemoteError with the error reply, InvalidArgs if the values do not fit the signature,
+        BusError if the connection is lost.
+        """
+        message, copies = _call(destination, path, member, signature, body)
+        if is_interactive:
+            message.flags |= frames.MAY_INTERACT
+        answer, descriptors = await self._answer(message, copies)
+        if answer.message_type is MessageType.ERROR:
+            text = str(answer.body[0]) if answer.body else ""
+            raise RemoteError(answer.error_name or "", text)
+        try:
+            return received(answer.signature, [from_wire(v) for v in answer.body], descriptors)
+        except InvalidArgs as error:
+            raise BusError(f"the reply of {destination} is damaged: {error}") from None
+
+    async def _answer(self, message: Message, copies: Sequence[Descriptor]) -> _Answer:
+        if self._closed.done():
+            raise BusError("the connection to the message bus is lost")
+        try:
+            written = self._written(message, copies)
+        except UNFIT as error:
+            raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+        reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        waited: set[asyncio.Future[Plain]] = {reply, self._closed}
+        self._replies[message.serial] = reply
+        try:
+            self.send(written)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return reply.result()
+        finally:
+            del self._replies[message.serial]
+        raise BusError("the connection to the message bus was lost while waiting for a reply")
+
+    async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
+        """Call a method of the bus daemon itself."""
+        return await self.call(_BUS, _BUS_PATH, f"{_BUS}.{member}", signature, *body)
+
+    async def subscribe(self, rule: str) -> None:
+        """Receive the signals that match a rule."""
+        await self.ask_bus("AddMatch", "s", rule)
+
+    def reply(self, call: Call, signature: str, body: Sequence[Plain]) -> None:
+        """Answer a call with values; raises ValueError or TypeError if they do not fit."""
+        self.send(self.written(call, signature, body))
+
+    def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
+        """Give the answer to a call as it will be sent; raises ValueError or TypeError."""
+        values, copies = _to_send(signature, body)
+        message = Message(
+            message_type=MessageType.METHOD_RETURN,
+            destination=call.sender,
+            reply_serial=call.serial,
+            signature=signature,
+            body=values,
+            unix_fds=_numbers(copies),
+        )
+        return self._written(message, copies)
+
+    def send(self, written: Written) -> None:
+        """Send what was written."""
+        self._transport.send(written)
+
+    def reply_error(self, call: Call, name: str, text: str) -> int:
+        """Answer a call with an error, and give the answer's bytes."""
+        sendable = text.replace("\0", " ").encode(errors="replace").decode()
+        if len(sendable) > MAX_ERROR_CHARACTERS:
+            sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
+        message = Message(
+            message_type=MessageType.ERROR,
+            destination=call.sender,
+            reply_serial=call.serial,
+            error_name=name,
+            signature="s",
+            body=[sendable],
+        )
+        return self._send(message)
+
+    def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
+        """Send the signal `interface.name`."""
+        interface, _, name = member.rpartition(".")
+        values, copies = _to_send(signature, body)
+        message = Message.new_signal(path, interface, name, signature, values, _numbers(copies))
+        self._send(message, copies)
+
+    def _send(self, message: Message, copies: Sequence[Descriptor] = ()) -> int:
+        written = self._written(message, copies)
+        self.send(written)
+        return len(written.data)
+
+    def _written(self, message: Message, copies: Sequence[Descriptor]) -> Written:
+        message.serial = next(self._serials)
+        return Written(encode(message), copies, message.destination or "")
+
+    def _keeps(self, header: frames.Header, size: int) -> bool:
+        """Whether to read a message of so many bytes: of others at most the header counts."""
+        if header.kind == frames.METHOD_CALL:
+            return size <= self._most and self.on_call is not None
+        if header.kind == frames.SIGNAL:
+            is_heard = self.on_signal is not None and self.wants_signal(header)
+            return is_heard and size <= self._most
+        return header.reply_serial in self._replies
+
+    def _receive(self, frame: Frame) -> None:
+        header = frame.header
+        if header.kind == frames.METHOD_CALL and self.on_call:
+            self.on_call(_taken(frame))
+        elif header.kind == frames.SIGNAL:
+            self._hear(frame)
+        elif header.reply_serial in self._replies:
+            self._resolve(self._replies[header.reply_serial], frame)
+        # files that nobody has taken are closed now, with the frame
+
+    def _hear(self, frame: Frame) -> None:
+        """Take a signal of those that are wanted: anyone may send others, to us alone."""
+        if frame.is_whole and self.on_signal:
+            try:
+                message = decode(frame.data)
+            except Exception:  # noqa: BLE001 -- the library raises all sorts
+                return
+            message.unix_fds = _numbers(frame.descriptors)
+            self.on_signal(message)
+
+    def _resolve(self, reply: asyncio.Future[_Answer], frame: Frame) -> None:
+        """Take a reply that is waited for; one that cannot be read fails who waits."""
+        if reply.done():
+            return
+        try:
+            message = decode(frame.data)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            reply.set_exception(BusError(f"a reply cannot be read: {error}"))
+            return
+        message.unix_fds = _numbers(frame.descriptors)
+        reply.set_result(_Answer(message, frame.descriptors))
+
+    def _lost(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+
+def _taken(frame: Frame) -> Call:
+    header = frame.header
+    return Call(
+        sender=header.sender,
+        path=header.path,
+        interface=header.interface,
+        member=header.member,
+        signature=header.signature,
+        serial=header.serial,
+        wants_reply=not header.flags & frames.NO_REPLY_EXPECTED,
+        is_interactive=bool(header.flags & frames.MAY_INTERACT),
+        size=frame.total,
+        is_whole=frame.is_whole,
+        data=frame.data,
+        lost_files=frame.lost_files,
+        # what the signature does not speak of is closed at once
+        descriptors=frame.descriptors if "h" in header.signature else (),
+    )
+
+
+def _call(
+    destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
+) -> tuple[Message, Sequence[Descriptor]]:
+    interface, _, method = member.rpartition(".")
+    try:
+        require_sendable(list(zip(split(signature), body, strict=True)))
+        values, copies = _to_send(signature, body)
+        message = Message(
+            destination=destination,
+            path=path,
+            interface=interface or None,
+            member=method,
+            signature=signature,
+            body=values,
+            unix_fds=_numbers(copies),
+        )
+    except UNFIT as error:
+        raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+    return message, copies
+
+
+def _to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
+    """Give values as the library takes them, and copies of the open files among them."""
+    values: list[Plain] = []
+    copies: list[Descriptor] = []
+    for kind, value in zip(split(signature), body, strict=True):
+        if kind == "h":
+            values.append(len(copies))
+            copies.append(Descriptor.copy_of(value))
+        else:
+            values.append(to_wire(kind, value))
+    return values, copies
+
+
+def _numbers(descriptors: Sequence[Descriptor]) -> list[int]:
+    return [descriptor.fileno() for descriptor in descriptors]
+
+
+def _transports(address: str) -> list[tuple[str, dict[str, str]]]:
+    """Read an address, or look up that of the system's or the session's bus; raises BusError."""
+    try:
+        if address in {"system", "session"}:
+            kind = BusType.SYSTEM if address == "system" else BusType.SESSION
+            address = get_bus_address(kind)
+        return parse_address(address)
+    except (InvalidAddressError, ValueError, KeyError, TypeError) as error:
+        raise BusError(f"{address} is not the address of a message bus: {error}") from None

@@ -1,0 +1,148 @@
+"""Messages as bytes: where each ends, and whose it is, before anything of it is decoded."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from opdbus.bus.transport.values import split
+
+# Of every message: byte order, type, flags, version, length of the body, serial, length of the
+# header's fields (D-Bus specification, "Message Format").
+FIXED: Final = 16
+METHOD_CALL: Final = 1
+SIGNAL: Final = 4
+NO_REPLY_EXPECTED: Final = 1
+MAY_INTERACT: Final = 4
+
+_LITTLE, _BIG = b"lB"
+# The fields that we read, their types, and the bytes that each type is aligned to.
+_PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _SENDER, _SIGNATURE, _DESCRIPTORS = 1, 2, 3, 5, 7, 8, 9
+_STRINGS: Final = frozenset("sog")
+_FIXED_SIZES: Final = {
+    "y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "h": 4, "x": 8, "t": 8, "d": 8,
+}  # fmt: skip
+_ALIGNMENTS: Final = {
+    **_FIXED_SIZES, "s": 4, "o": 4, "a": 4, "g": 1, "v": 1, "(": 8, "{": 8,
+}  # fmt: skip
+# What a bus lets through (D-Bus specification, "Valid Signatures").
+_MAX_DEPTH: Final = 64
+
+
+class NoMessage(ValueError):
+    """Bytes that are no message: where the next one begins cannot be known."""
+
+
+class Size(NamedTuple):
+    """The bytes of a message's header, and all of them."""
+
+    header: int
+    total: int
+
+
+class Header(NamedTuple):
+    """All that is said of a message before its body."""
+
+    kind: int
+    flags: int
+    serial: int
+    path: str
+    interface: str
+    member: str
+    sender: str
+    signature: str
+    reply_serial: int
+    descriptors: int
+
+
+def measure(data: bytes | bytearray, start: int = 0) -> Size:
+    """Read the fixed part of a header, FIXED bytes from `start`; raises NoMessage."""
+    _, _, _, version, body, _, fields = _fixed(data, start)
+    if version != 1 or data[start] not in {_LITTLE, _BIG}:
+        raise NoMessage("this is no D-Bus message")
+    header = FIXED + fields + (-fields & 7)
+    return Size(header, header + body)
+
+
+def header(data: bytes | bytearray) -> Header:
+    """Read the header of a message that is there at least as far as its body; raises ValueError."""
+    order, kind, flags, _, _, serial, size = _fixed(data, 0)
+    try:
+        fields = _fields(data, order, FIXED + size)
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"the header of a message is damaged: {error}") from None
+    return Header(
+        kind=kind,
+        flags=flags,
+        serial=serial,
+        path=str(fields.get(_PATH, "")),
+        interface=str(fields.get(_INTERFACE, "")),
+        member=str(fields.get(_MEMBER, "")),
+        sender=str(fields.get(_SENDER, "")),
+        signature=str(fields.get(_SIGNATURE, "")),
+        reply_serial=int(fields.get(_REPLY_SERIAL, 0)),
+        descriptors=int(fields.get(_DESCRIPTORS, 0)),
+    )
+
+
+def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int, int, int]:
+    order = "<" if data[start] == _LITTLE else ">"
+    _, kind, flags, version, body, serial, fields = struct.unpack_from(
+        f"{order}BBBBIII", data, start
+    )
+    return order, kind, flags, version, body, serial, fields
+
+
+def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | int]:
+    """Read the strings and numbers among the fields, an `a(yv)`; others are unknown, and skipped.
+
+    Anyone may add fields of other types, and not every bus takes them out.
+    """
+    found: dict[int, str | int] = {}
+    at = FIXED
+    while at < end:
+        at += -at & 7
+        code, (kind, start) = data[at], _signature(data, at + 1)
+        at = _skipped(data, order, kind, start)
+        if kind in _STRINGS:
+            size = 1 if kind == "g" else 4
+            found[code] = data[_aligned(start, kind) + size : at - 1].decode()
+        elif kind == "u":
+            found[code] = struct.unpack_from(f"{order}I", data, at - 4)[0]
+    return found
+
+
+def _signature(data: bytes | bytearray, at: int) -> tuple[str, int]:
+    """Give the signature at a place, and the place after it."""
+    end = at + 1 + data[at]
+    return data[at + 1 : end].decode("ascii"), end + 1
+
+
+def _aligned(at: int, kind: str) -> int:
+    return at + (-at & (_ALIGNMENTS[kind[0]] - 1))
+
+
+def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth: int = 0) -> int:
+    """Give the place after one value of a complete type."""
+    if depth > _MAX_DEPTH:
+        raise IndexError("it is nested too deep")
+    kind, at = signature[0], _aligned(at, signature)
+    if kind in _FIXED_SIZES:
+        return at + _FIXED_SIZES[kind]
+    if kind in _STRINGS:
+        size = data[at] if kind == "g" else _length(data, order, at)
+        return at + (1 if kind == "g" else 4) + size + 1
+    if kind == "a":
+        # the padding before the first element does not count
+        return _aligned(at + 4, signature[1:]) + _length(data, order, at)
+    if kind == "v":
+        inner, at = _signature(data, at)
+        return _skipped(data, order, inner, at, depth + 1)
+    for member in split(signature[1:-1]):
+        at = _skipped(data, order, member, at, depth + 1)
+    return at
+
+
+def _length(data: bytes | bytearray, order: str, at: int) -> int:
+    found: int = struct.unpack_from(f"{order}I", data, at)[0]
+    return found

@@ -1,0 +1,314 @@
+"""The socket to the bus: whole messages in and out, open files with them, and no patience lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus.transport import frames
+from opdbus.bus.transport.descriptors import Received
+from opdbus.bus.transport.send_queue import SendQueue, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opdbus.bus.transport.descriptors import HasFileno
+
+# Read at a time of small messages, dozens of them: hundreds are 30 ms of work at a stretch. Those
+# that are larger have memory of their own.
+_SMALL: Final = 8 << 10
+# Read at a time of what is skipped.
+_CHUNK: Final = 64 << 10
+# Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
+# wait for many turns.
+_READ_SECONDS: Final = 0.004
+# Room for as many open files as Linux passes at a time.
+_ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
+_LINE: Final = 1 << 10
+# What the kernel keeps for a bus that is busy goes in order, whoever it is for: not much of it.
+_SEND_BUFFER: Final = 48 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message that came: whole, or only its header where it was not to be kept.
+
+    `lost_files` where it should have brought open files that the kernel could not give us.
+    """
+
+    header: frames.Header
+    data: bytes | bytearray
+    total: int
+    is_whole: bool
+    descriptors: Sequence[Received]
+    lost_files: bool = False
+
+
+class _Large:
+    """A message that is larger than what is read at a time, and how much of it is there."""
+
+    def __init__(self, header: frames.Header, begun: bytearray, total: int) -> None:
+        self.header = header
+        self.data = bytearray(total)
+        self.data[: len(begun)] = begun
+        self.left = total - len(begun)
+
+    def rest(self) -> memoryview:
+        """Give what is to be filled."""
+        return memoryview(self.data)[len(self.data) - self.left :]
+
+
+class MessageSocket:
+    """A connected and authenticated socket, on which the event loop reads and writes.
+
+    `on_frame` gets each message, `on_lost` is called once, when the bus is gone. What the bus
+    does not take at once waits, without bound: whoever sends looks at `waiting`. `keeps` says, from
+    its header and its bytes in all, whether a message is to be read: else it is skipped.
+    """
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        on_frame: Callable[[Frame], None],
+        keeps: Callable[[frames.Header, int], bool],
+    ) -> None:
+        self.on_lost: Callable[[], None] = lambda: None
+        self._on_frame = on_frame
+        self._keeps = keeps
+        self._socket = connected
+        self._loop = asyncio.get_running_loop()
+        self._chunk = memoryview(bytearray(_CHUNK))
+        self._in = bytearray()
+        self._large: _Large | None = None
+        self._skip = 0
+        # of each message that brings files, in order; None where some of them were lost
+        self._files: deque[list[Received] | None] = deque()
+        self._out = SendQueue()
+        self._sent: asyncio.Future[None] | None = None
+        self.is_open = True
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        self._loop.add_reader(self._socket, self._read)
+
+    @property
+    def waiting(self) -> int:
+        """Count the bytes that the bus has not taken yet."""
+        return self._out.size
+
+    def waiting_for(self, destination: str) -> int:
+        """Count those of them that are for one receiver."""
+        return self._out.size_of(destination)
+
+    def send(self, written: Written) -> None:
+        """Send a message, or keep it until the bus takes it; nothing once the bus is gone."""
+        if not self.is_open:
+            return
+        is_first = not self._out.size
+        self._out.put(written)
+        if is_first:
+            self._write()
+            if self._out.size and self.is_open:
+                self._loop.add_writer(self._socket, self._write)
+
+    async def flushed(self) -> None:
+        """Wait until all is sent, or the bus is gone."""
+        if self._out.size:
+            self._sent = self._sent or self._loop.create_future()
+            await asyncio.shield(self._sent)
+
+    def close(self) -> None:
+        """Leave the bus; what waits is dropped."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+        self._out = SendQueue()
+        self._large = None
+        self._files.clear()
+        self._all_sent()
+        self.on_lost()
+
+    def _write(self) -> None:
+        try:
+            while self._out.size:
+                data, descriptors = self._out.next()
+                self._out.sent(self._send_some(data, descriptors))
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._socket)
+        self._all_sent()
+
+    def _send_some(self, data: memoryview, descriptors: Sequence[HasFileno]) -> int:
+        if not descriptors:
+            return self._socket.send(data)
+        return socket.send_fds(self._socket, [data], [file.fileno() for file in descriptors])
+
+    def _all_sent(self) -> None:
+        if self._sent and not self._sent.done():
+            self._sent.set_result(None)
+        self._sent = None
+
+    def _read(self) -> None:
+        """Take in some of what has come."""
+        try:
+            end = self._loop.time() + _READ_SECONDS
+            while self._loop.time() < end:
+                self._receive()
+        except BlockingIOError:
+            return
+        except (OSError, EOFError, frames.NoMessage):
+            # NoMessage: nothing after what is none can be trusted
+            self.close()
+
+    def _receive(self) -> None:
+        # not socket.recv_fds, which forgets the flags
+        if not self.is_open:
+            raise BlockingIOError
+        target = self._target()
+        count, ancillary, flags, _ = self._socket.recvmsg_into(
+            [target], _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+        )
+        files = [
+            Received(number)
+            for level, kind, numbers in ancillary
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for number in _whole_numbers(numbers)
+        ]
+        # the kernel gives the files of one message at a time; where it could not give them all,
+        # none of them may be taken for another message's
+        if flags & socket.MSG_CTRUNC:
+            self._files.append(None)
+        elif files:
+            self._files.append(files)
+        if not count:
+            raise EOFError
+        if self._skip:
+            self._skip -= count
+        elif self._large:
+            self._fill(self._large, count)
+        else:
+            self._in += target[:count]
+            self._split()
+
+    def _target(self) -> memoryview:
+        """Give where the next bytes go; those that are skipped are written over."""
+        if self._skip:
+            return self._chunk[: self._skip]
+        return self._large.rest() if self._large else self._chunk[:_SMALL]
+
+    def _fill(self, large: _Large, count: int) -> None:
+        large.left -= count
+        if not large.left:
+            self._large = None
+            self._hand_over(large.header, large.data)
+
+    def _split(self) -> None:
+        """Hand over every message that is whole, and the headers of those that are not kept."""
+        start = 0
+        try:
+            while self.is_open and (taken := self._take(start)):
+                start += taken
+        finally:
+            del self._in[:start]
+
+    def _take(self, start: int) -> int:
+        """Take the next message, if enough of it is there; give how many bytes are done with."""
+        there = len(self._in) - start
+        if there < frames.FIXED:
+            return 0
+        head, total = frames.measure(self._in, start)
+        if there < head:
+            return 0
+        try:
+            header = frames.header(self._in[start : start + head])
+        except ValueError:
+            # nobody whom we could tell; the bus would have to be out of its mind
+            header = None
+        if header is None or not self._keeps(header, total):
+            self._skip = max(0, total - there)
+            if header:
+                self._hand_over(header, bytes(self._in[start : start + head]), skipped_of=total)
+            return min(there, total)
+        if there >= total:
+            self._hand_over(header, bytes(self._in[start : start + total]))
+            return total
+        if total <= _SMALL:
+            return 0
+        self._large = _Large(header, self._in[start:], total)
+        return there
+
+    def _hand_over(
+        self, header: frames.Header, data: bytes | bytearray, skipped_of: int = 0
+    ) -> None:
+        """Hand over a message, or the header of one of so many bytes that is skipped."""
+        files = self._files.popleft() if header.descriptors and self._files else []
+        lost = len(files or ()) != header.descriptors
+        taken = [] if lost else files or []
+        self._on_frame(
+            Frame(header, data, skipped_of or len(data), not skipped_of, taken, lost_files=lost)
+        )
+
+
+def _whole_numbers(data: bytes) -> array[int]:
+    numbers = array("i")
+    numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return numbers
+
+
+async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
+    """Connect to the first address that answers, as this process's user; raises OSError."""
+    fault: OSError = ConnectionError("the address names no Unix socket")
+    for kind, options in transports:
+        address = options.get("path") or "\0" + options.get("abstract", "")
+        if kind != "unix" or address == "\0":
+            continue
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(0)
+        try:
+            await asyncio.get_running_loop().sock_connect(plain, address)
+            await _authenticate(plain)
+        except OSError as error:
+            plain.close()
+            fault = error
+        except BaseException:
+            plain.close()
+            raise
+        else:
+            return plain
+    raise fault
+
+
+async def _authenticate(plain: socket.socket) -> None:
+    """Say who we are by the kernel's word (SASL EXTERNAL), and that files may be passed."""
+    loop = asyncio.get_running_loop()
+    uid = str(os.getuid()).encode().hex()
+    for line, accepted in (
+        (f"\0AUTH EXTERNAL {uid}", b"OK"),
+        ("NEGOTIATE_UNIX_FD", b"AGREE_UNIX_FD"),
+    ):
+        await loop.sock_sendall(plain, f"{line}\r\n".encode())
+        answer = await _line(plain)
+        if not answer.startswith(accepted):
+            raise PermissionError(errno.EACCES, f"the bus answered {answer.decode('latin-1')!r}")
+    await loop.sock_sendall(plain, b"BEGIN\r\n")
+
+
+async def _line(plain: socket.socket) -> bytes:
+    """Read one line; the bus sends nothing after it before we do."""
+    line = b""
+    while not line.endswith(b"\r\n"):
+        data = await asyncio.get_running_loop().sock_recv(plain, _LINE)
+        if not data or len(line) > _LINE:
+            raise ConnectionError("the bus closed the connection while we said who we are")
+        line += data
+    return line[:-2]

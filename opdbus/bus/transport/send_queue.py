@@ -1,0 +1,73 @@
+"""Messages that wait to be sent: who waits for one does not wait for those of others.
+
+A bus takes a few messages at a time. In order of coming, one answer would stand behind hundreds for
+callers who ask without end. So the next is one for whoever has been sent the least.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from opdbus.bus.transport.fair_queue import FairQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.bus.transport.descriptors import Descriptor
+
+
+class Written(NamedTuple):
+    """A message as bytes, the files that go with it, and who gets it, empty for all."""
+
+    data: bytes
+    descriptors: Sequence[Descriptor] = ()
+    destination: str = ""
+
+
+class SendQueue:
+    """Messages by receiver, each receiver's in order; one may be sent in part."""
+
+    def __init__(self) -> None:
+        # bytes of all of them
+        self.size = 0
+        self._queues: dict[str, deque[Written]] = {}
+        self._shares = FairQueue()
+        self._begun: Written | None = None
+        self._rest = memoryview(b"")
+
+    def size_of(self, destination: str) -> int:
+        """Give the bytes of those for one receiver."""
+        begun = len(self._rest) if self._begun and self._begun.destination == destination else 0
+        return begun + sum(len(each.data) for each in self._queues.get(destination, ()))
+
+    def put(self, written: Written) -> None:
+        """Add a message."""
+        self.size += len(written.data)
+        if written.destination in self._queues:
+            self._queues[written.destination].append(written)
+        else:
+            self._queues[written.destination] = deque([written])
+            self._shares.come(written.destination)
+
+    def next(self) -> tuple[memoryview, Sequence[Descriptor]]:
+        """Give what to send now: a message and its files, or the rest of one that was begun."""
+        if self._begun:
+            # the files went with the first byte
+            is_whole = len(self._rest) == len(self._begun.data)
+            return self._rest, self._begun.descriptors if is_whole else ()
+        receiver = self._shares.least(self._queues)
+        self._begun = self._queues[receiver].popleft()
+        self._rest = memoryview(self._begun.data)
+        self._shares.charge(receiver, len(self._rest))
+        if not self._queues[receiver]:
+            del self._queues[receiver]
+            self._shares.leave(receiver)
+        return self._rest, self._begun.descriptors
+
+    def sent(self, count: int) -> None:
+        """Take off so many bytes of what `next` gave."""
+        self.size -= count
+        self._rest = self._rest[count:]
+        if not self._rest:
+            self._begun = None

@@ -1,0 +1,137 @@
+"""Values to and from the wire: what D-Bus carries, as plain Python."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from opdbus.bus.transport.library import Variant, is_object_path_valid
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.bus.transport.descriptors import Descriptor
+
+# Anything that D-Bus can carry, variants taken out.
+Plain: TypeAlias = Any
+
+# What the library raises for values that do not fit their signature.
+UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
+
+
+class Typed(NamedTuple):
+    """A value that goes into a variant of exactly this type."""
+
+    signature: str
+    value: Plain
+
+
+def split(signature: str) -> list[str]:
+    """Split a signature into single complete types: `sa{sv}` into `s` and `a{sv}`."""
+    types, start, depth = [], 0, 0
+    for index, code in enumerate(signature):
+        depth += (code in "({") - (code in ")}")
+        if depth == 0 and code != "a":
+            types.append(signature[start : index + 1])
+            start = index + 1
+    return types
+
+
+def received(
+    signature: str, body: Sequence[Plain], descriptors: Sequence[Descriptor]
+) -> list[Plain]:
+    """Put descriptors where a message's values name them by index; raises InvalidArgs."""
+    values = list(body)
+    for place, kind in enumerate(split(signature)):
+        if kind != "h":
+            continue
+        if not values[place] < len(descriptors):
+            raise InvalidArgs(
+                f"argument {place + 1} names the descriptor {values[place]}, counted from 0, of the"
+                f" {len(descriptors)} that came with the message"
+            )
+        values[place] = descriptors[values[place]]
+    return values
+
+
+def from_wire(value: Plain) -> Plain:
+    """Take the variants out of a received value."""
+    if isinstance(value, Variant):
+        return from_wire(value.value)
+    if isinstance(value, list | tuple):
+        return [from_wire(item) for item in value]
+    if isinstance(value, dict):
+        return {from_wire(key): from_wire(item) for key, item in value.items()}
+    return value
+
+
+def to_wire(signature: str, value: Plain) -> Plain:
+    """Put variants into a value where its signature has them, and make its structs lists."""
+    if "v" not in signature:
+        return _lists(signature, value) if "(" in signature else value
+    if signature == "v":
+        return variant(value)
+    if signature.startswith("a{"):
+        key, item = split(signature[2:-1])
+        return {to_wire(key, k): to_wire(item, v) for k, v in value.items()}
+    if signature.startswith("a"):
+        return [to_wire(signature[1:], item) for item in value]
+    types = split(signature[1:-1])
+    return [to_wire(s, item) for s, item in zip(types, value, strict=True)]
+
+
+def _lists(signature: str, value: Plain) -> Plain:
+    """Make lists of tuples, where no variants are: dbus-next takes no others for structs."""
+    if "(" not in signature:
+        return value
+    if signature.startswith("a{"):
+        _, item = split(signature[2:-1])
+        return {key: _lists(item, held) for key, held in value.items()}
+    if signature.startswith("a"):
+        if "(" not in signature[2:]:  # the common case, of which there may be thousands
+            return list(map(list, value))
+        return [_lists(signature[1:], item) for item in value]
+    types = split(signature[1:-1])
+    return [_lists(s, item) for s, item in zip(types, value, strict=True)]
+
+
+def variant(value: Plain) -> Variant:
+    """Make a variant of the type that a Python value has; raises InvalidArgs if it has none."""
+    signature, value = value if isinstance(value, Typed) else (_signature_of(value), value)
+    return Variant(signature, to_wire(signature, value))
+
+
+def _signature_of(value: Plain) -> str:
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 64:
+            raise InvalidArgs(f"the number {value} does not fit into 64 bits: give it as a string")
+        return "x" if value < 1 << 63 else "t"
+    if isinstance(value, float) and math.isfinite(value):
+        return "d"
+    if isinstance(value, str):
+        return "s"
+    if isinstance(value, bytes):
+        return "ay"
+    if isinstance(value, dict):
+        return "a{sv}"
+    if isinstance(value, list | tuple):
+        return "as" if value and all(isinstance(item, str) for item in value) else "av"
+    raise InvalidArgs(f"{value!r} cannot be sent over D-Bus: it has no such type")
+
+
+def require_sendable(values: Sequence[tuple[str, Plain]]) -> None:
+    """Raise ValueError for what the library would send and the bus end the connection for."""
+    for signature, value in values:
+        if signature == "o" and not is_object_path_valid(value):
+            raise ValueError(f"{value!r} is not an object path")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a string holds a NUL character")
+        inner = signature[1:] if signature == "ao" else ""
+        if isinstance(value, dict):
+            require_sendable([("", item) for item in (*value, *value.values())])
+        elif isinstance(value, list | tuple):
+            require_sendable([(inner, item) for item in value])
