@@ -18,11 +18,12 @@ from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, Order, Vectors
 from opdbus.bus.service.formats import Format
 from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import Caller, caller
+from opdbus.bus.service.node import Caller
 from opdbus.bus.service.text_file import WINDOW_TEXTS
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
 
+CALLER = Caller(":1.5", 1000)
 FLOATS = Order(Format("float32", DIMENSION), truncate=True, is_job=False)
 
 
@@ -30,7 +31,6 @@ def run(work: Callable[[Bulk], Awaitable[Any]]) -> Any:
     """Do work as a caller, with bulk calls that run nowhere else."""
 
     async def both() -> Any:
-        caller.set(Caller(":1.5", 1000))
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await work(Bulk(Jobs(lambda *_: None)))
 
@@ -41,7 +41,7 @@ def embedded(texts: list[str], order: Order = FLOATS) -> tuple[bytes, Vectors]:
     """Embed texts, and give what is in the file."""
 
     async def work(bulk: Bulk) -> tuple[bytes, Vectors]:
-        found = await bulk.run(Engine(), in_memory(lines(texts)), order)
+        found = await bulk.run(CALLER, Engine(), in_memory(lines(texts)), order)
         return os.pread(found.file.fileno(), 1 << 30, 0), found
 
     answer: tuple[bytes, Vectors] = run(work)
@@ -91,7 +91,7 @@ def test_few_texts_are_held_at_a_time() -> None:
     engine = Engine(pace=0.05)
 
     async def work(bulk: Bulk) -> None:
-        await bulk.run(engine, in_memory(lines(["x"] * WINDOW_TEXTS * 12)), FLOATS)
+        await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 12)), FLOATS)
 
     run(work)
     assert engine.calls == 12
@@ -111,7 +111,7 @@ def test_a_fault_in_any_line_ends_the_call() -> None:
 
     async def work(bulk: Bulk) -> None:
         content = lines(["x"] * 9000) + b"oops\n"
-        await bulk.run(Engine(), in_memory(content), FLOATS)
+        await bulk.run(CALLER, Engine(), in_memory(content), FLOATS)
 
     with pytest.raises(InvalidArgs, match="line 9001, column 1 "):
         run(work)
@@ -130,7 +130,7 @@ def test_a_fault_of_the_engine_ends_the_call() -> None:
 
     async def work(bulk: Bulk) -> None:
         with pytest.raises(LimitsExceeded, match="out of order"):
-            await bulk.run(engine, in_memory(lines(["x"] * WINDOW_TEXTS * 20)), FLOATS)
+            await bulk.run(CALLER, engine, in_memory(lines(["x"] * WINDOW_TEXTS * 20)), FLOATS)
         assert len(asyncio.all_tasks()) == 1
 
     run(work)
@@ -146,7 +146,7 @@ def test_a_file_that_gets_more_lines_is_refused() -> None:
         jobs = Jobs(lambda *_: os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0))
         order = Order(FLOATS.format, truncate=True, is_job=True)
         with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
-            await Bulk(jobs).run(Engine(), file, order)
+            await Bulk(jobs).run(CALLER, Engine(), file, order)
 
     run(work)
 
@@ -159,7 +159,7 @@ def test_what_would_not_fit_is_refused_before_it_is_computed() -> None:
     async def work(bulk: Bulk) -> None:
         wide = Order(Format("float32", 384), truncate=True, is_job=False)
         with pytest.raises(LimitsExceeded, match="878 MiB, past the limit of 512 MiB"):
-            await bulk.run(engine, texts, wide)
+            await bulk.run(CALLER, engine, texts, wide)
 
     run(work)
     assert engine.calls == 0
@@ -173,18 +173,17 @@ def test_memory_is_reserved_for_all_calls_together() -> None:
     async def work(bulk: Bulk) -> None:
         calls = []
         for number in range(2):
-            caller.set(Caller(f":1.{number}", 1000))
+            caller = Caller(f":1.{number}", 1000)
             engine = Engine(asyncio.Event())
-            calls.append(asyncio.create_task(bulk.run(engine, texts, order)))
+            calls.append(asyncio.create_task(bulk.run(caller, engine, texts, order)))
             await engine.begun.wait()
-        caller.set(Caller(":1.9", 1000))
         with pytest.raises(LimitsExceeded, match="reserved 966 of 1024 MiB"):
-            await bulk.run(engine, texts, order)
+            await bulk.run(CALLER, engine, texts, order)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         small = in_memory(lines(["x"]))
-        assert (await bulk.run(Engine(), small, FLOATS)).rows == 1
+        assert (await bulk.run(CALLER, Engine(), small, FLOATS)).rows == 1
 
     run(work)
 
@@ -198,13 +197,12 @@ def test_bulk_calls_are_counted_for_connection_user_and_all() -> None:
         calls = []
 
         async def refused(sender: str, uid: int, words: str) -> None:
-            caller.set(Caller(sender, uid))
             with pytest.raises(LimitsExceeded, match=words):
-                await bulk.run(engine, file, FLOATS)
+                await bulk.run(Caller(sender, uid), engine, file, FLOATS)
 
         for number in range(MAX_BULK_CALLS["total"]):
-            caller.set(Caller(f":1.{number // 2}", 1000 + number // 4))
-            calls.append(asyncio.create_task(bulk.run(engine, file, FLOATS)))
+            caller = Caller(f":1.{number // 2}", 1000 + number // 4)
+            calls.append(asyncio.create_task(bulk.run(caller, engine, file, FLOATS)))
             await asyncio.sleep(0)
             if number == 1:
                 await refused(":1.0", 1000, "2 bulk calls of this connection")
@@ -214,23 +212,23 @@ def test_bulk_calls_are_counted_for_connection_user_and_all() -> None:
         assert engine.hold
         engine.hold.set()
         assert [found.rows for found in await asyncio.gather(*calls)] == [1] * 8
-        assert (await bulk.run(engine, file, FLOATS)).rows == 1
+        assert (await bulk.run(CALLER, engine, file, FLOATS)).rows == 1
 
     run(work)
 
 
 class Hanging(ThreadPoolExecutor):
-    """Threads that hang in whatever they do for a user, until that is let go on."""
+    """Threads that hang, while `hangs`, in whatever they do, until that is let go on."""
 
-    def __init__(self, uid: int) -> None:
+    def __init__(self) -> None:
         super().__init__(MAX_BULK_CALLS["total"])
-        self.uid = uid
+        self.hangs = True
         self.begun = asyncio.Event()
         self.go_on = threading.Event()
 
     def submit(self, work: Any, *args: Any, **_: Any) -> Future[Any]:
         """Have the work done, or hang."""
-        if caller.get().uid != self.uid:
+        if not self.hangs:
             return super().submit(work, *args)
         loop = asyncio.get_running_loop()
 
@@ -247,24 +245,23 @@ def test_a_thread_that_hangs_counts_for_its_user() -> None:
     file = in_memory(lines(["x"]))
 
     async def leave(bulk: Bulk, threads: Hanging, sender: str) -> None:
-        caller.set(Caller(sender, threads.uid))
         threads.begun.clear()
-        call = asyncio.create_task(bulk.run(Engine(), file, FLOATS))
+        call = asyncio.create_task(bulk.run(Caller(sender, 1000), Engine(), file, FLOATS))
         await threads.begun.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
     async def ask(bulk: Bulk, sender: str, uid: int) -> int:
-        caller.set(Caller(sender, uid))
-        return (await bulk.run(Engine(), file, FLOATS)).rows
+        return (await bulk.run(Caller(sender, uid), Engine(), file, FLOATS)).rows
 
     async def work(_bulk: Bulk) -> None:
-        threads = Hanging(1000)
+        threads = Hanging()
         bulk = Bulk(Jobs(lambda *_: None), threads)
         try:
             for number in range(MAX_BULK_CALLS["user"]):
                 await leave(bulk, threads, f":1.{number}")
+            threads.hangs = False
             with pytest.raises(LimitsExceeded, match="4 bulk calls of this user"):
                 await ask(bulk, ":1.8", 1000)
             assert await ask(bulk, ":1.9", 1001) == 1
@@ -295,7 +292,7 @@ def test_a_caller_who_leaves_stops_the_work() -> None:
         file = in_memory(lines(["x"] * WINDOW_TEXTS * 20))
         for _ in range(MAX_BULK_CALLS["connection"] + 1):
             engine.begun.clear()
-            call = asyncio.create_task(bulk.run(engine, file, FLOATS))
+            call = asyncio.create_task(bulk.run(CALLER, engine, file, FLOATS))
             await engine.begun.wait()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -316,7 +313,7 @@ def test_many_texts_are_a_job() -> None:
     async def work(bulk: Bulk) -> list[tuple[int, str]]:
         for count, is_job in ((JOB_TEXTS, False), (JOB_TEXTS + 1, False), (5, True)):
             order = Order(FLOATS.format, truncate=True, is_job=is_job)
-            await bulk.run(Engine(), in_memory(lines(["x"] * count)), order)
+            await bulk.run(CALLER, Engine(), in_memory(lines(["x"] * count)), order)
         nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
         values = [await node.faces[0].properties() for node in nodes if node]
         return [(v["Done"], v["State"]) for v in values]
@@ -330,11 +327,11 @@ def test_a_job_can_be_cancelled() -> None:
     async def work(bulk: Bulk) -> None:
         engine = Engine(asyncio.Event())
         order = Order(FLOATS.format, truncate=True, is_job=True)
-        call = asyncio.create_task(bulk.run(engine, in_memory(lines(["x"] * 5000)), order))
+        call = asyncio.create_task(bulk.run(CALLER, engine, in_memory(lines(["x"] * 5000)), order))
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])
         assert node
-        await node.faces[0].cancel()  # type: ignore[attr-defined] -- it is a JobInterface
+        await node.faces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a JobInterface
         with pytest.raises(Cancelled):
             await call
         assert (engine.held, engine.computed) == (0, 0)
@@ -348,7 +345,7 @@ def test_the_callers_file_may_be_closed_while_a_thread_reads() -> None:
 
     async def work(bulk: Bulk) -> int:
         file = in_memory(lines(["x"] * 10_000))
-        call = asyncio.create_task(bulk.run(Engine(), file, FLOATS))
+        call = asyncio.create_task(bulk.run(CALLER, Engine(), file, FLOATS))
         await asyncio.sleep(0)
         file.close()
         return (await call).rows

@@ -68,9 +68,9 @@ def test_every_method_names_its_action(name: str, method: contract.Method) -> No
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
 def test_every_method_is_implemented(name: str, method: contract.Method) -> None:
-    """Have a coroutine on the face for each method, with one parameter for each argument."""
+    """Have a coroutine for each method, with a parameter for the caller and each argument."""
     function: Any = getattr(FACES[name], snake(method.name))
-    parameters = function.__code__.co_argcount - 1
+    parameters = function.__code__.co_argcount - 2  # self and caller
     assert parameters == len(split(method.inputs))
 
 

@@ -18,7 +18,7 @@ from opdbus.bus.service.bulk import Bulk, Order
 from opdbus.bus.service.dispatch import Dispatcher
 from opdbus.bus.service.formats import Format
 from opdbus.bus.service.jobs import Jobs
-from opdbus.bus.service.node import Node
+from opdbus.bus.service.node import Caller, Node
 from opdbus.bus.transport.connection import Call, Connection, RemoteError
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType
@@ -38,7 +38,9 @@ class BusInterface:
 
     interface = contract.interface(names.VECTORIZER)
 
-    async def vectorize_bulk(self, texts: Descriptor, _options: Any) -> tuple[Any, int, int, str]:
+    async def vectorize_bulk(
+        self, _caller: Caller, texts: Descriptor, _options: Any
+    ) -> tuple[Any, int, int, str]:
         """Give a new file."""
         assert os.get_inheritable(texts.fileno()) is False
         return in_memory(b"about " + os.pread(texts.fileno(), 100, 0)), 1, 2, "float32"
@@ -305,9 +307,11 @@ def test_a_paused_bus_loses_no_bulk_answer() -> None:
     class Bulky(BusInterface):
         bulk = Bulk(Jobs(lambda *_: None))
 
-        async def vectorize_bulk(self, texts: Descriptor, _: Any) -> tuple[Any, int, int, str]:
+        async def vectorize_bulk(
+            self, caller: Caller, texts: Descriptor, _: Any
+        ) -> tuple[Any, int, int, str]:
             order = Order(Format("float32", DIMENSION), truncate=True, is_job=True)
-            found = await self.bulk.run(engine, texts, order)  # type: ignore[arg-type]
+            found = await self.bulk.run(caller, engine, texts, order)  # type: ignore[arg-type]
             return found.file, found.rows, DIMENSION, "float32"
 
     async def one(service: Service, seen: list[int]) -> list[int]:

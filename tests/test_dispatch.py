@@ -17,9 +17,10 @@ from opdbus.bus.admission.running_calls import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.node import Node, caller
+from opdbus.bus.service.node import Caller, Node
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.engine.batching import Rank
 from opdbus.errors import NoModel
 
 _FREEDESKTOP = "org.freedesktop.DBus.Error."
@@ -86,7 +87,7 @@ def run(bus: str, face: BusInterface, ask: Callable[[Service], Awaitable[Any]], 
     return asyncio.run(both())
 
 
-async def _echo(query: str, _limit: int, _options: dict[str, Any]) -> list[Any]:
+async def _echo(_caller: Caller, query: str, _limit: int, _options: dict[str, Any]) -> list[Any]:
     return [("/it", 0.5, {"query": query})]
 
 
@@ -135,7 +136,7 @@ def test_a_wrong_call_is_named_rightly(
 def test_calls_without_an_interface_work(bus_address: str) -> None:
     """Find the method of a call that names no interface, ours before the standard ones."""
 
-    async def get(path: str, _options: dict[str, Any]) -> str:
+    async def get(_caller: Caller, path: str, _options: dict[str, Any]) -> str:
         return f"object {path}"
 
     async def bare(service: Service, member: str, signature: str = "", *body: Any) -> Any:
@@ -230,7 +231,7 @@ def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
 def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> None:
     """Answer Internal where a method gives what its signature has not, and serve on."""
 
-    async def search(query: str, *_: Any) -> Any:
+    async def search(_caller: Caller, query: str, *_: Any) -> Any:
         return await _echo(query, 1, {}) if query == "right" else wrong
 
     async def ask(service: Service) -> None:
@@ -244,7 +245,7 @@ def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> 
 def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: str) -> None:
     """Answer LimitsExceeded instead of a reply over 1 MiB, and send one just below it."""
 
-    async def get(path: str, _options: dict[str, Any]) -> str:
+    async def get(_caller: Caller, path: str, _options: dict[str, Any]) -> str:
         return "x" * (MAX_REPLY_BYTES - 100 if path == "/fits" else 40 << 20)
 
     async def ask(service: Service) -> None:
@@ -259,7 +260,7 @@ def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: st
 def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> None:
     """Cut an error that quotes a caller, who may send 31 MiB to be quoted."""
 
-    async def search(query: str, *_: Any) -> Any:
+    async def search(_caller: Caller, query: str, *_: Any) -> Any:
         raise NoModel(f"nothing is known of {query!r}")
 
     async def ask(service: Service) -> None:
@@ -273,7 +274,7 @@ def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> 
 def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
     """Send more than the socket takes at a time, to callers who ask at the same time."""
 
-    async def get(_path: str, _options: dict[str, Any]) -> str:
+    async def get(_caller: Caller, _path: str, _options: dict[str, Any]) -> str:
         return "x" * 1_000_000
 
     async def ask(service: Service) -> list[int]:
@@ -289,7 +290,7 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
     sent: list[str] = []
     begun: list[str] = []
 
-    async def publish(source: str, *_: Any) -> Any:
+    async def publish(_caller: Caller, source: str, *_: Any) -> Any:
         begun.append(source)
         if source == "quiet":
             done.set()
@@ -330,12 +331,9 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
 def test_each_of_200_calls_at_once_knows_its_caller(bus_address: str) -> None:
     """Tell 200 concurrent calls of eight callers apart, across every await."""
 
-    async def search(*_: Any) -> Any:
-        await asyncio.sleep(0)
-        before = caller.get()
+    async def search(caller: Caller, *_: Any) -> Any:
         await asyncio.to_thread(lambda: None)
-        assert caller.get() is before
-        return [("/it", 0.0, {"sender": before.sender, "uid": before.uid})]
+        return [("/it", 0.0, {"sender": caller.sender, "uid": caller.uid})]
 
     async def one(service: Service, client: Connection) -> bool:
         hits = (await client.call(service.connection.name, "/it", f"{names.STATE}.Search",
@@ -355,6 +353,24 @@ def test_each_of_200_calls_at_once_knows_its_caller(bus_address: str) -> None:
                 await client.__aexit__(None, None, None)
 
     assert run(bus_address, BusInterface(search=search), ask) == [True] * 200
+
+
+def test_a_user_with_many_calls_has_a_lower_priority(bus_address: str) -> None:
+    """Give the methods of a user with more than a few unanswered calls the priority CROWD."""
+
+    async def search(caller: Caller, *_: Any) -> Any:
+        return [("/it", 0.0, {"priority": int(caller.priority)})]
+
+    async def priority(service: Service) -> Any:
+        return (await service.call(*SEARCH))[0][0][2]["priority"]
+
+    async def ask(service: Service) -> tuple[Any, set[Any]]:
+        alone = await priority(service)
+        return alone, set(await asyncio.gather(*(priority(service) for _ in range(100))))
+
+    alone, together = run(bus_address, BusInterface(search=search), ask)
+    assert alone == Rank.FEW
+    assert Rank.CROWD in together
 
 
 def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:

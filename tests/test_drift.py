@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opdbus.bus.service.node import Caller
 from opdbus.bus.service.options import MAX_LIMIT
 from opdbus.bus.service.state import StateInterface
 from opdbus.errors import InvalidArgs
@@ -114,7 +115,9 @@ def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
     async def work() -> Any:
         async with Memory(tmp_path / "memory.db") as memory:
             declared = Declared(tmp_path / "state.json", memory)
-            return await StateInterface(memory, Finder(memory), declared).drift(wanted)
+            return await StateInterface(memory, Finder(memory), declared).drift(
+                Caller(":1.1", 0), wanted
+            )
 
     return asyncio.run(work())
 

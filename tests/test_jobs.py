@@ -8,10 +8,11 @@ import pytest
 from running import PATIENCE_SECONDS
 
 from opdbus.bus import names
-from opdbus.bus.service import dispatch
 from opdbus.bus.service.jobs import KEPT, Job, JobInterface, Jobs
-from opdbus.bus.service.node import Caller, caller
+from opdbus.bus.service.node import Caller
 from opdbus.errors import AccessDenied, Cancelled, LimitsExceeded
+
+OWNER = Caller(":1.5", 1000)
 
 
 class Told(list[tuple[str, Mapping[str, Any]]]):
@@ -32,7 +33,6 @@ def run(work: Callable[[Jobs, Told], Awaitable[None]], keep_seconds: float = 60.
         told.news.set()
 
     async def both() -> None:
-        caller.set(Caller(":1.5", 1000))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await work(Jobs(tell, keep_seconds), told)
 
@@ -51,7 +51,7 @@ def test_a_job_shows_how_far_it_is() -> None:
     """Give every property of the contract, from nothing done to all done."""
 
     async def work(jobs: Jobs, _told: Told) -> None:
-        with jobs.begin("bulk", 4, is_seen=True) as job:
+        with jobs.begin("bulk", 4, OWNER, is_seen=True) as job:
             face = JobInterface(job)
             assert (await face.properties()).keys() == face.interface.properties.keys()
             job.advance(1)
@@ -73,7 +73,7 @@ def test_jobs_have_paths_of_their_own() -> None:
     async def work(jobs: Jobs, _told: Told) -> None:
         changes = []
         jobs.on_change = lambda: changes.append(jobs.paths())
-        with jobs.begin("bulk", 1, is_seen=True), jobs.begin("bulk", 2, is_seen=True):
+        with jobs.begin("bulk", 1, OWNER, is_seen=True), jobs.begin("bulk", 2, OWNER, is_seen=True):
             assert jobs.paths() == ["/org/opdbus/job/1", "/org/opdbus/job/2"]
             node = jobs.find("/org/opdbus/job/2")
             assert node
@@ -93,7 +93,7 @@ def test_a_small_job_is_not_seen() -> None:
     """Tell nobody of a job that is not to be seen; it can be done all the same."""
 
     async def work(jobs: Jobs, told: Told) -> None:
-        with jobs.begin("bulk", 1, is_seen=False) as job:
+        with jobs.begin("bulk", 1, OWNER, is_seen=False) as job:
             await job.run(_nothing())
             job.advance(1)
         assert (jobs.paths(), list(told), job.state) == ([], [], "done")
@@ -105,12 +105,12 @@ def test_progress_is_told_now_and_then_and_the_end_at_once() -> None:
     """Put a thousand steps into one signal, and never keep the end waiting."""
 
     async def work(jobs: Jobs, told: Told) -> None:
-        with jobs.begin("bulk", 1000, is_seen=True) as job:
+        with jobs.begin("bulk", 1000, OWNER, is_seen=True) as job:
             for _ in range(1000):
                 job.advance(1)
             assert [values["Done"] for _, values in told] == [0]
         assert [(v["Done"], v["State"]) for _, v in told] == [(0, "running"), (1000, "done")]
-        with jobs.begin("bulk", 10, is_seen=True) as job:
+        with jobs.begin("bulk", 10, OWNER, is_seen=True) as job:
             job.advance(1)
             told.news.clear()
             await told.news.wait()
@@ -128,7 +128,7 @@ def test_a_job_remembers_how_it_ended(error: BaseException, state: str) -> None:
     """Tell a fault from a caller who left or cancelled."""
 
     async def work(jobs: Jobs, told: Told) -> None:
-        with pytest.raises(type(error)), jobs.begin("bulk", 1, is_seen=True):
+        with pytest.raises(type(error)), jobs.begin("bulk", 1, OWNER, is_seen=True):
             raise error
         assert told[-1][1]["State"] == state
 
@@ -140,8 +140,8 @@ def test_jobs_that_ended_go_after_a_while() -> None:
 
     async def work(jobs: Jobs, told: Told) -> None:
         gone = asyncio.Event()
-        with jobs.begin("bulk", 1, is_seen=True):
-            with jobs.begin("bulk", 1, is_seen=True):
+        with jobs.begin("bulk", 1, OWNER, is_seen=True):
+            with jobs.begin("bulk", 1, OWNER, is_seen=True):
                 pass
             jobs.on_change = gone.set
             await gone.wait()
@@ -155,9 +155,9 @@ def test_no_more_than_a_hundred_ended_jobs_are_kept() -> None:
     """Forget the oldest of many jobs before their time, but never one that runs."""
 
     async def work(jobs: Jobs, _told: Told) -> None:
-        with jobs.begin("bulk", 1, is_seen=True):
+        with jobs.begin("bulk", 1, OWNER, is_seen=True):
             for _ in range(KEPT + 5):
-                with jobs.begin("bulk", 1, is_seen=True):
+                with jobs.begin("bulk", 1, OWNER, is_seen=True):
                     pass
             numbers = [int(name) for name in jobs.names()]
             assert numbers == [1, *range(7, KEPT + 7)]
@@ -181,14 +181,14 @@ def test_owner_and_root_may_cancel(uid: int) -> None:
     """End the work at once, and answer Cancelled to whoever waits for it; again is nothing."""
 
     async def work(jobs: Jobs, told: Told) -> None:
-        job = jobs.begin("bulk", 9, is_seen=True)
+        job = jobs.begin("bulk", 9, OWNER, is_seen=True)
         task = await _running(job)
-        caller.set(Caller(":1.6", uid))
-        await JobInterface(job).cancel()
+        caller = Caller(":1.6", uid)
+        await JobInterface(job).cancel(caller)
         with pytest.raises(Cancelled, match="when 0 of 9 were done"):
             await task
         assert told[-1][1]["State"] == "cancelled"
-        await JobInterface(job).cancel()
+        await JobInterface(job).cancel(caller)
         assert job.state == "cancelled"
 
     run(work)
@@ -198,11 +198,10 @@ def test_nobody_else_may_cancel() -> None:
     """Raise AccessDenied for another user, and let the work go on."""
 
     async def work(jobs: Jobs, _told: Told) -> None:
-        job = jobs.begin("bulk", 9, is_seen=True)
+        job = jobs.begin("bulk", 9, OWNER, is_seen=True)
         task = await _running(job)
-        dispatch.caller.set(Caller(":1.6", 1001))
         with pytest.raises(AccessDenied, match="uid 1001 may not cancel"):
-            await JobInterface(job).cancel()
+            await JobInterface(job).cancel(Caller(":1.6", 1001))
         assert (job.state, task.done()) == ("running", False)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,7 +11,7 @@ from opdbus.bus.admission.running_calls import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
 from opdbus.bus.service.dispatch import Dispatcher
-from opdbus.bus.service.node import Node
+from opdbus.bus.service.node import Caller, Node
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Typed, from_wire
 from opdbus.errors import InvalidArgs
@@ -39,16 +39,16 @@ class Oven:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"Heat": 20, "DoorState": "shut", "Maker": "we"}
 
-    async def melt(self) -> None:
+    async def melt(self, _caller: Caller) -> None:
         """Do nothing."""
 
-    async def set_heat(self, heat: int) -> None:
+    async def set_heat(self, _caller: Caller, heat: int) -> None:
         """Be as hot as that."""
         if heat > 300:
             raise InvalidArgs("too hot")
         self.values["Heat"] = heat
 
-    async def set_door_state(self, state: str) -> None:
+    async def set_door_state(self, _caller: Caller, state: str) -> None:
         """Be as open as that."""
         self.values["DoorState"] = state
 

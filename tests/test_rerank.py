@@ -39,7 +39,7 @@ class Levels:
         """Be the engine too."""
         return self
 
-    async def embed(self, texts: Sequence[str], _level: str) -> Embedding:
+    async def embed(self, texts: Sequence[str], _level: str, **_: Any) -> Embedding:
         """Give the vectors of known texts."""
         self.asked.append(list(texts))
         angles = np.array([ANGLES[text] for text in texts], np.float32)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.tokenizer import Tokens
@@ -362,6 +363,23 @@ def test_interactive_overtakes_bulk() -> None:
             model.gate.set()
             await asyncio.gather(first, bulk, person)
         assert model.ran == [[0], [7], [1], [2]]
+
+    complete(main())
+
+
+def test_a_caller_with_few_calls_overtakes_one_with_many() -> None:
+    """Run a row of priority FEW before one of priority CROWD that was queued earlier."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run, budget=1) as tested:
+            first = await queued(tested.embed([row(0, 2)]))
+            await model.is_running()
+            crowd = await queued(tested.embed([row(1, 3)], priority=Rank.CROWD))
+            few = await queued(tested.embed([row(7, 4)]))
+            model.gate.set()
+            await asyncio.gather(first, crowd, few)
+        assert model.ran == [[0], [7], [1]]
 
     complete(main())
 

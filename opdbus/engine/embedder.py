@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
 from opdbus.engine.chain import Chain
 from opdbus.engine.host import HERE
@@ -93,7 +94,9 @@ class Embedder:
         """Count the tokens of whole texts, on a thread; raises ShuttingDown."""
         return await self._on_thread(self._tokenizer.count, texts)
 
-    async def embed(self, texts: Sequence[str], *, truncate: bool = True) -> Embedding:
+    async def embed(
+        self, texts: Sequence[str], *, truncate: bool = True, priority: Rank = Rank.FEW
+    ) -> Embedding:
         """Give the vectors of texts, ahead of any bulk work.
 
         Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
@@ -108,7 +111,7 @@ class Embedder:
                     f" {self.model.shape.max_tokens} tokens that the model reads; the first is"
                     f" number {cut[0]}, counted from 0: shorten it, or allow `truncate`"
                 )
-            return Embedding(await self.scheduler.embed(rows), len(cut))
+            return Embedding(await self.scheduler.embed(rows, priority=priority), len(cut))
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from opdbus.engine.batching import Rank
 from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.host import HERE, Host
@@ -171,7 +172,12 @@ class Engines:
         return await asyncio.shield(slot.embedder)
 
     async def embed(
-        self, texts: Sequence[str], level: str = "", *, truncate: bool = True
+        self,
+        texts: Sequence[str],
+        level: str = "",
+        *,
+        truncate: bool = True,
+        priority: Rank = Rank.FEW,
     ) -> Embedding:
         """Give the vectors of texts; a provider that is lost meanwhile costs time, not the call.
 
@@ -180,7 +186,7 @@ class Engines:
         while True:
             embedder = await self.get(level)
             try:
-                return await embedder.embed(texts, truncate=truncate)
+                return await embedder.embed(texts, truncate=truncate, priority=priority)
             except ProviderLost:
                 await asyncio.sleep(0)  # the loss is told on the loop, and may be still to come
             except ShuttingDown:

@@ -12,7 +12,6 @@ import numpy as np
 import structlog
 
 from opdbus.engine.batching import Backlog, Rank, Request
-from opdbus.engine.crowd import in_a_crowd
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 if TYPE_CHECKING:
@@ -159,9 +158,12 @@ class Scheduler:
         """Count the batches that may run at once."""
         return len(self._threads)
 
-    async def embed(self, rows: Sequence[Tokens], *, bulk: bool = False) -> NDArray[np.float32]:
+    async def embed(
+        self, rows: Sequence[Tokens], *, bulk: bool = False, priority: Rank = Rank.FEW
+    ) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
+        `priority` is that of a few texts; many texts and bulk work have their own.
         A caller who is cancelled takes the rows that wait out of the queue. Raises
         LimitsExceeded at once if the queue has no room for all of them (bulk has), ProviderLost if
         the model stops working, ShuttingDown.
@@ -175,7 +177,9 @@ class Scheduler:
         self._require_room(len(rows), bulk=bulk)
         if not bulk and len(rows) <= _FEW:
             self._few_at = time.monotonic()
-        job = _Job(Request(rows, _rank(len(rows), bulk=bulk)), self._dimension, self._loop)
+        job = _Job(
+            Request(rows, _rank(len(rows), priority, bulk=bulk)), self._dimension, self._loop
+        )
         self._jobs[job.request] = job
         with self._wake:
             self._backlog.add(job.request)
@@ -372,9 +376,9 @@ class Scheduler:
         self._jobs.clear()
 
 
-def _rank(rows: int, *, bulk: bool) -> Rank:
+def _rank(rows: int, priority: Rank, *, bulk: bool) -> Rank:
     if bulk:
         return Rank.BULK
     if rows > _FEW:
         return Rank.MANY
-    return Rank.CROWD if in_a_crowd.get() else Rank.FEW
+    return priority

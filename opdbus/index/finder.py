@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opdbus.engine.batching import Rank
 from opdbus.index import lexical
 from opdbus.index.catalogue import matches, thing_of
 from opdbus.index.rerank import RERANKED
@@ -70,7 +71,13 @@ class Finder:
         self._reranker = reranker
 
     async def search(
-        self, question: str, page: Page, mode: str = "hybrid", level: str = ""
+        self,
+        question: str,
+        page: Page,
+        mode: str = "hybrid",
+        level: str = "",
+        *,
+        priority: Rank = Rank.FEW,
     ) -> list[Hit]:
         """Find the things that best answer a question, best first.
 
@@ -79,12 +86,12 @@ class Finder:
         """
         if mode == "lexical":
             return await self._hits(page, _Query(question, await self._matches(question)))
-        asked = self._memory.ask(question)
+        asked = self._memory.ask(question, priority)
         if mode == "vector":
-            return await self._hits(page, _Query(question, vector=await asked), level)
+            return await self._hits(page, _Query(question, vector=await asked), level, priority)
         # the model runs while the database reads, on threads of their own
         vector, matches = await asyncio.gather(asked, self._matches(question))
-        return await self._hits(page, _Query(question, matches, vector), level)
+        return await self._hits(page, _Query(question, matches, vector), level, priority)
 
     async def similar(self, thing: Thing, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
@@ -103,13 +110,15 @@ class Finder:
         objects = len(self._memory.catalogue.view.places)
         return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
 
-    async def _hits(self, page: Page, query: _Query, level: str = "") -> list[Hit]:
+    async def _hits(
+        self, page: Page, query: _Query, level: str = "", priority: Rank = Rank.FEW
+    ) -> list[Hit]:
         enough = max(page.offset + page.limit, RERANKED if level else 0)
         found = self._ranked(page, query, enough)
         if level and self._reranker:
             best = [(entry, score.lexical) for entry, score in found[:RERANKED]]
             contents = await self._memory.content([entry for entry, _ in best])
-            order = await self._reranker.order(query.question, best, contents, level)
+            order = await self._reranker.order(query.question, best, contents, level, priority)
             found = order + found[RERANKED:]
         return await self._read(found[page.offset : page.offset + page.limit])
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from opdbus.engine.batching import Rank
 from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown, StoreError
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, thing_of
@@ -149,7 +150,9 @@ class Memory:
         there = future.done() and not future.cancelled() and future.exception() is None
         return future.result() if there else None
 
-    async def ask(self, question: str) -> tuple[Engine, NDArray[np.float32]]:
+    async def ask(
+        self, question: str, priority: Rank = Rank.FEW
+    ) -> tuple[Engine, NDArray[np.float32]]:
         """Embed a question: the engine and the vector (dimension,).
 
         A provider that is lost meanwhile costs time, not the question. Raises NoModel.
@@ -157,7 +160,8 @@ class Memory:
         while True:
             engine = await self.engine()
             try:
-                return engine, (await engine.embedder.embed([question])).vectors[0]
+                found = await engine.embedder.embed([question], priority=priority)
+                return engine, found.vectors[0]
             except (ProviderLost, ShuttingDown):
                 if self.ready is engine:
                     # nobody has told us of a loss yet, or the daemon stops

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from opdbus.engine.batching import Rank
 from opdbus.index.search import LEXICAL_WEIGHT, Score
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Reranker:
         found: Sequence[tuple[Entry, float]],
         contents: Mapping[int, Content],
         level: str,
+        priority: Rank = Rank.FEW,
     ) -> list[tuple[Entry, Score]]:
         """Give entries in a new order, best first, of entries with their lexical shares.
 
@@ -45,7 +47,7 @@ class Reranker:
         numerics = (await self._engines.get(level)).numerics
         new = [key for key in texts if (numerics, key) not in self._vectors]
         asking = [question, *map(texts.__getitem__, new)]
-        vectors = (await self._engines.embed(asking, level)).vectors
+        vectors = (await self._engines.embed(asking, level, priority=priority)).vectors
         asked, known = vectors[0], dict(zip(new, vectors[1:], strict=True))
         known |= {key: self._vectors[numerics, key] for key in texts if key not in known}
         self._keep(numerics, known)

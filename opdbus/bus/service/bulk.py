@@ -17,7 +17,6 @@ from opdbus.bus.admission.limits import (
     MAX_BULK_BYTES_RUNNING,
     MAX_BULK_CALLS,
 )
-from opdbus.bus.service.node import caller
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
@@ -78,7 +77,7 @@ class Bulk:
         most = MAX_BULK_CALLS["total"]
         self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
 
-    async def run(self, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
+    async def run(self, caller: Caller, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
         """Embed the texts of a file, of which no more is held than a few thousand texts.
 
         Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. A caller who is
@@ -86,20 +85,24 @@ class Bulk:
         """
         # a thread may still read when the call, and with it the caller's own, has ended
         file = Descriptor.copy_of(texts)
-        with self._counted(caller.get()) as place:
+        with self._counted(caller) as place:
             source = await place.on_thread(TextFile, file)
             lines = (await place.on_thread(source.measure)).lines
             with self._reserved(lines * order.format.row_bytes):
                 is_seen = order.is_job or lines > JOB_TEXTS
                 sink = Sink(order.format)
-                with self.jobs.begin("bulk", lines, is_seen=is_seen) as job:
+                with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
                     work = _Work(place, engine, order, job)
                     await job.run(work.stream(source, sink))
                 return Vectors(await place.on_thread(sink.sealed), job.done, work.truncated)
 
     @contextmanager
-    def _counted(self, who: Caller) -> Iterator[_Place]:
-        scopes: dict[str, Hashable] = {"connection": who.sender, "user": who.uid, "total": None}
+    def _counted(self, caller: Caller) -> Iterator[_Place]:
+        scopes: dict[str, Hashable] = {
+            "connection": caller.sender,
+            "user": caller.uid,
+            "total": None,
+        }
         require_room(self._calls, scopes, 1, MAX_BULK_CALLS, "bulk calls")
         add(self._calls, scopes.values(), 1)
         place = _Place(self._threads)

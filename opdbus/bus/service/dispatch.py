@@ -15,9 +15,9 @@ from opdbus.bus.authorization.denials import Denials
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.service import standard
 from opdbus.bus.service.contract import snake
-from opdbus.bus.service.node import Caller, caller
+from opdbus.bus.service.node import Caller
 from opdbus.bus.transport.values import received, split
-from opdbus.engine.crowd import in_a_crowd
+from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ class Dispatcher:
                 log.debug(
                     "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
                 )
-                caller.set(Caller(call.sender, who.uid))
-                in_a_crowd.set(turn.is_crowded)
-                await self._reply(call, await self._perform(call, turn), turn)
+                priority = Rank.CROWD if turn.is_crowded else Rank.FEW
+                caller = Caller(call.sender, who.uid, priority)
+                await self._reply(call, await self._perform(call, caller, turn), turn)
         except OpDbusError as error:
             self._refuse(call, error)
         except Exception:  # whatever it was, the caller gets an answer, and no traceback
@@ -174,7 +174,7 @@ class Dispatcher:
                 untold=untold,
             )
 
-    async def _perform(self, call: Call, turn: Turn) -> _Result:
+    async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:
         """Do what is asked, once that is allowed."""
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
@@ -189,7 +189,7 @@ class Dispatcher:
         if standard.has(call.interface, call.member) and not node.is_own(call):
             for action in standard.actions_there(call, node):
                 await self._authorize(call, action)
-            return _Result(*await standard.perform(call, node, self._connection.emit))
+            return _Result(*await standard.perform(call, caller, node, self._connection.emit))
         face, method = node.method(call)
         # again, by what is there: it may have an interface that no file of the package tells of
         await self._authorize(call, method.action)
@@ -198,7 +198,7 @@ class Dispatcher:
         if method.action == VECTORIZE:
             # the engine has its own order, and works better with several
             turn.give_up()
-        result = await getattr(face, snake(method.name))(*arguments)
+        result = await getattr(face, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
         return _Result(method.outputs, values, method.is_large)

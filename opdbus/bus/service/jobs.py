@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.node import Node, caller
+from opdbus.bus.service.node import Node
 from opdbus.errors import AccessDenied, Cancelled
 
 if TYPE_CHECKING:
@@ -110,13 +110,12 @@ class JobInterface:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    async def cancel(self) -> None:
+    async def cancel(self, caller: Caller) -> None:
         """Cancel the job, if the caller may."""
-        uid = caller.get().uid
-        if uid not in {_ROOT_UID, self._job.owner.uid}:
+        if caller.uid not in {_ROOT_UID, self._job.owner.uid}:
             raise AccessDenied(
-                f"uid {uid} may not cancel this job: it is uid {self._job.owner.uid}'s, who may, as"
-                " may root"
+                f"uid {caller.uid} may not cancel this job: its owner, uid {self._job.owner.uid},"
+                " and root may"
             )
         self._job.cancel()
 
@@ -140,13 +139,13 @@ class Jobs:
         self._waiting: dict[int, asyncio.TimerHandle] = {}
         self.on_change: Callable[[], None] | None = None
 
-    def begin(self, kind: str, total: int, *, is_seen: bool) -> Job:
-        """Give a job of the running call's caller, which others see if `is_seen`."""
+    def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Job:
+        """Give a job of `owner`, which others see if `is_seen`."""
         if not is_seen:
-            return Job(kind, total, caller.get(), lambda: None)
+            return Job(kind, total, owner, lambda: None)
         self._count += 1
         number = self._count
-        job = Job(kind, total, caller.get(), lambda: self._changed(number))
+        job = Job(kind, total, owner, lambda: self._changed(number))
         self._seen[number] = job
         self._tell_of(number)
         self._announce()

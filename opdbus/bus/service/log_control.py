@@ -11,6 +11,7 @@ from opdbus.journal import IDENTIFIER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.values import Plain
     from opdbus.log import Log
 
@@ -23,11 +24,11 @@ class LogControlInterface:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    async def set_log_level(self, level: str) -> None:
+    async def set_log_level(self, _caller: Caller, level: str) -> None:
         """Write log lines from this level on."""
         self._log.set_level(level)
 
-    async def set_log_target(self, target: str) -> None:
+    async def set_log_target(self, _caller: Caller, target: str) -> None:
         """Write log lines there."""
         self._log.set_target(target)
 

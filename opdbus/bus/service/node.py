@@ -1,10 +1,10 @@
-"""What is on the bus: nodes and their faces, and whom a face's method answers."""
+"""What is on the bus: nodes and their faces, and the caller that a face's method answers."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from opdbus.engine.batching import Rank
 from opdbus.errors import UnknownInterface, UnknownMethod
 
 if TYPE_CHECKING:
@@ -16,19 +16,18 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """Whom the running method answers."""
+    """The client that a method answers, and how urgent its texts are for the engine."""
 
     sender: str
     uid: int
-
-
-caller: ContextVar[Caller] = ContextVar("caller")
+    priority: Rank = Rank.FEW
 
 
 class BusInterface(Protocol):
     """An object on the bus, one interface of it; methods are coroutines named in snake_case.
 
-    A property that can be set has a coroutine too, set_ and its name, which takes the value.
+    Each takes the Caller and then the call's arguments. A property that can be set has a coroutine
+    too, set_ and its name, which takes the Caller and the value.
     """
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from opdbus.bus.service.contract import Property
-    from opdbus.bus.service.node import BusInterface, Node
+    from opdbus.bus.service.node import BusInterface, Caller, Node
     from opdbus.bus.transport.connection import Call
     from opdbus.bus.transport.values import Plain
 
@@ -137,7 +137,9 @@ def peer(call: Call) -> tuple[str, Sequence[Plain]]:
     raise UnknownMethod(f"{PEER} has no method {call.member}")
 
 
-async def perform(call: Call, node: Node, emit: Callable[..., None]) -> tuple[str, Sequence[Plain]]:
+async def perform(
+    call: Call, caller: Caller, node: Node, emit: Callable[..., None]
+) -> tuple[str, Sequence[Plain]]:
     """Answer Introspect, Get, Set or GetAll; `emit` sends a signal."""
     _require_method(call)
     if call.member == "Introspect":
@@ -150,7 +152,7 @@ async def perform(call: Call, node: Node, emit: Callable[..., None]) -> tuple[st
         raise UnknownProperty(f"{interface} has no property {name}")
     wanted = face.interface.properties[name]
     if call.member == "Set":
-        await _set(call, face, wanted)
+        await _set(call, caller, face, wanted)
         if wanted.emits == "true":
             changed = {name: await _get(face, wanted)}
             emit(call.path, f"{PROPERTIES}.PropertiesChanged", "sa{sv}as", interface, changed, [])
@@ -169,13 +171,13 @@ async def _get(face: BusInterface, wanted: Property) -> Typed:
     return Typed(wanted.signature, (await face.properties())[wanted.name])
 
 
-async def _set(call: Call, face: BusInterface, wanted: Property) -> None:
+async def _set(call: Call, caller: Caller, face: BusInterface, wanted: Property) -> None:
     if not wanted.is_writable:
         raise PropertyReadOnly(f"{wanted.name} of {face.interface.name} cannot be set")
     given = call.values[2].signature
     if given != wanted.signature:
         raise InvalidArgs(f"{wanted.name} is of type {wanted.signature!r}, not {given!r}")
-    await getattr(face, f"set_{contract.snake(wanted.name)}")(call.body[2])
+    await getattr(face, f"set_{contract.snake(wanted.name)}")(caller, call.body[2])
 
 
 async def _all(node: Node, interface: str) -> dict[str, Plain]:

@@ -10,7 +10,6 @@ from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
-from opdbus.bus.service.node import caller
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS, thing_of
@@ -21,6 +20,7 @@ from opdbus.state.object import FILE, Thing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.values import Plain
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
@@ -40,7 +40,9 @@ class StateInterface:
         self._finder = finder
         self._declared = declared
 
-    async def search(self, query: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+    async def search(
+        self, caller: Caller, query: str, limit: int, options: dict[str, Plain]
+    ) -> list[WireHit]:
         """Find the objects that answer a question."""
         kinds = {"plugin": str, "kind": str, "mode": str, "offset": int, "rerank": str}
         checked = Options(options, kinds)
@@ -51,15 +53,19 @@ class StateInterface:
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
-        found = await self._finder.search(query, page(limit, checked), mode, level)
+        found = await self._finder.search(
+            query, page(limit, checked), mode, level, priority=caller.priority
+        )
         return [_hit(hit) for hit in found]
 
-    async def similar(self, path: str, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+    async def similar(
+        self, _caller: Caller, path: str, limit: int, options: dict[str, Plain]
+    ) -> list[WireHit]:
         """Find the objects like one."""
         return await similar(self._finder, thing_at(path), limit, options)
 
     async def list_(
-        self, wanted: dict[str, Plain], offset: int, limit: int
+        self, _caller: Caller, wanted: dict[str, Plain], offset: int, limit: int
     ) -> tuple[int, list[tuple[str, str, str, str]]]:
         """Give a page of all objects."""
         checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
@@ -68,7 +74,7 @@ class StateInterface:
         things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
         return len(things), [(paths.of(*t), *t) for t in things[offset : offset + limit]]
 
-    async def get(self, path: str, options: dict[str, Plain]) -> str:
+    async def get(self, _caller: Caller, path: str, options: dict[str, Plain]) -> str:
         """Give an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
@@ -86,12 +92,15 @@ class StateInterface:
             require_small(found, "with the option large it is given")
         return found
 
-    async def vector(self, path: str, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+    async def vector(
+        self, _caller: Caller, path: str, options: dict[str, Plain]
+    ) -> tuple[int, str, bytes]:
         """Give an object's vector."""
         return await vector(self._memory, thing_at(path), options)
 
     async def publish(
         self,
+        caller: Caller,
         source: str,
         objects: Sequence[tuple[str, str, str, dict[str, Plain]]],
         options: dict[str, Plain],
@@ -105,17 +114,20 @@ class StateInterface:
         items, reply = await asyncio.to_thread(_taken_in, publisher, objects)
         # what is committed must not be told as a failure
         require_reply([reply])
-        who = caller.get()
-        holder = who.sender if lifetime == "connection" else ""
-        await self._memory.publish(items, who.uid, holder=holder)
+        holder = caller.sender if lifetime == "connection" else ""
+        await self._memory.publish(items, caller.uid, holder=holder)
         return reply
 
-    async def withdraw(self, objects: Sequence[str], options: dict[str, Plain]) -> int:
+    async def withdraw(
+        self, caller: Caller, objects: Sequence[str], options: dict[str, Plain]
+    ) -> int:
         """Take back what the caller published."""
         Options(options, {})
-        return await self._memory.withdraw(map(thing_at, objects), caller.get().uid)
+        return await self._memory.withdraw(map(thing_at, objects), caller.uid)
 
-    async def drift(self, wanted: dict[str, Plain]) -> list[tuple[str, float, Sequence[str]]]:
+    async def drift(
+        self, _caller: Caller, wanted: dict[str, Plain]
+    ) -> list[tuple[str, float, Sequence[str]]]:
         """List what is observed to be other than declared, the farthest first."""
         keys = ("plugin", "kind", "name")
         checked = Options(wanted, {**dict.fromkeys(keys, str), "offset": int, "limit": int})
@@ -162,11 +174,15 @@ class ObjectInterface:
         self._memory = memory
         self._finder = finder
 
-    async def get_vector(self, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+    async def get_vector(
+        self, _caller: Caller, options: dict[str, Plain]
+    ) -> tuple[int, str, bytes]:
         """Give the object's vector."""
         return await vector(self._memory, self._thing, options)
 
-    async def similar(self, limit: int, options: dict[str, Plain]) -> list[WireHit]:
+    async def similar(
+        self, _caller: Caller, limit: int, options: dict[str, Plain]
+    ) -> list[WireHit]:
         """Find the objects like this one."""
         return await similar(self._finder, self._thing, limit, options)
 

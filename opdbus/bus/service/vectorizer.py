@@ -12,7 +12,6 @@ from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import contract
 from opdbus.bus.service.bulk import Order
 from opdbus.bus.service.formats import chosen
-from opdbus.bus.service.node import caller
 from opdbus.bus.service.options import Options
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import LimitsExceeded, ModelError, TimedOut
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from opdbus.bus.admission.running_calls import RunningCalls
     from opdbus.bus.service.bulk import Bulk
     from opdbus.bus.service.formats import Format
+    from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.values import Plain
     from opdbus.engine.embedder import Embedder
@@ -62,21 +62,21 @@ class VectorizerInterface:
         self._reload = reload
         self._truncated = 0
 
-    async def vectorize(self, text: str, options: dict[str, Plain]) -> list[float]:
+    async def vectorize(self, caller: Caller, text: str, options: dict[str, Plain]) -> list[float]:
         """Embed one text."""
-        wanted, vectors = await self._embed([text], Options(options, _TIMED))
+        wanted, vectors = await self._embed(caller, [text], Options(options, _TIMED))
         return [float(x) for x in wanted.shorten(vectors)[0]]
 
     async def vectorize_many(
-        self, texts: Sequence[str], options: dict[str, Plain]
+        self, caller: Caller, texts: Sequence[str], options: dict[str, Plain]
     ) -> tuple[int, int, str, bytes]:
         """Embed texts into row-major vectors."""
         checked = Options(options, {**_TIMED, "dtype": str})
-        wanted, vectors = await self._embed(texts, checked)
+        wanted, vectors = await self._embed(caller, texts, checked)
         return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
 
     async def vectorize_bulk(
-        self, texts: Descriptor, options: dict[str, Plain]
+        self, caller: Caller, texts: Descriptor, options: dict[str, Plain]
     ) -> tuple[Descriptor, int, int, str]:
         """Embed the texts of a file into a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
@@ -88,19 +88,21 @@ class VectorizerInterface:
             is_job=checked.get("job", default=False),
         )
         with self._engines.lease(embedder) as engine:
-            found = await self._bulk.run(engine, texts, order)
+            found = await self._bulk.run(caller, engine, texts, order)
         self._truncated += found.truncated
         return found.file, found.rows, wanted.dimensions, wanted.dtype
 
     async def count_tokens(
-        self, texts: Sequence[str], options: dict[str, Plain]
+        self, _caller: Caller, texts: Sequence[str], options: dict[str, Plain]
     ) -> tuple[int, list[int]]:
         """Count the tokens of texts as if nothing were cut."""
         require_text(texts)
         embedder = await self._embedder(Options(options, {"level": str}))
         return embedder.model.shape.max_tokens, await embedder.count_tokens(texts)
 
-    async def levels(self, options: dict[str, Plain]) -> list[tuple[str, str, int, str, str]]:
+    async def levels(
+        self, _caller: Caller, options: dict[str, Plain]
+    ) -> list[tuple[str, str, int, str, str]]:
         """List the levels."""
         Options(options, {})
         rows = [("none", "", 0, "available", "lexical search only")]
@@ -109,12 +111,14 @@ class VectorizerInterface:
             rows.append((level.name, level.repository, level.dimension, status, detail))
         return rows
 
-    async def reload(self, options: dict[str, Plain]) -> None:
+    async def reload(self, _caller: Caller, options: dict[str, Plain]) -> None:
         """Read settings and state file again."""
         Options(options, {})
         await self._reload()
 
-    async def set_provider(self, provider: str, device: str, options: dict[str, Plain]) -> None:
+    async def set_provider(
+        self, _caller: Caller, provider: str, device: str, options: dict[str, Plain]
+    ) -> None:
         """Serve with another engine, once that is proven."""
         Options(options, {})
         await self._engines.switch(self._engines.config.on(provider, device))
@@ -164,7 +168,9 @@ class VectorizerInterface:
     async def _embedder(self, options: Options) -> Embedder:
         return await self._engines.get(options.get("level", ""))
 
-    async def _embed(self, texts: Sequence[str], options: Options) -> tuple[Format, NDArray[Plain]]:
+    async def _embed(
+        self, caller: Caller, texts: Sequence[str], options: Options
+    ) -> tuple[Format, NDArray[Plain]]:
         """Give the format that is asked for, and vectors that are not in it yet."""
         require_text(texts)
         embedder = await self._embedder(options)
@@ -179,9 +185,11 @@ class VectorizerInterface:
         limit = asyncio.timeout(seconds if seconds < float("inf") else None)
         level, truncate = options.get("level", ""), options.get("truncate", default=True)
         try:
-            with self._load.texts(caller.get().uid, len(texts)):
+            with self._load.texts(caller.uid, len(texts)):
                 async with limit:
-                    found = await self._engines.embed(texts, level, truncate=truncate)
+                    found = await self._engines.embed(
+                        texts, level, truncate=truncate, priority=caller.priority
+                    )
         except TimeoutError:
             raise TimedOut(
                 f"the vectors were not there after {seconds:g} s: ask again, or give it more time"
