@@ -16,6 +16,7 @@ from opdbus.bus.transport.library import Message
 from opdbus.bus.transport.values import Typed, from_wire, split, to_wire, variant
 from opdbus.errors import BusError, InvalidArgs
 
+LAST_SERIAL = (1 << 32) - 1
 _BASIC = st.sampled_from("ybnqiuxtdsogh")
 _TYPES = st.recursive(
     st.one_of(_BASIC, st.just("v")),
@@ -288,3 +289,53 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
         assert asyncio.run(run()) == ["Wanted"] * 2
     finally:
         bus.kill()
+
+
+def test_serials_begin_again_after_the_last_one(bus_address: str) -> None:
+    """Calls, replies, errors and signals go on after serial 2^32 - 1, and none has serial 0."""
+    seen: list[int] = []
+
+    def serve(service: Connection, call: Call) -> None:
+        seen.append(call.serial)
+        service.emit("/", "a.b.Asked", "")
+        if call.member == "Fail":
+            service.reply_error(call, "org.opdbus.Error.Test", "no")
+        else:
+            service.reply(call, "u", [call.serial])
+
+    async def run() -> list[int]:
+        async with Connection(bus_address) as service, Connection(bus_address) as client:
+            service.on_call = lambda call: serve(service, call)
+            service.last_serial = client.last_serial = LAST_SERIAL - 2
+            found = []
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for _ in range(5):
+                    found += await client.call(service.name, "/", "a.b.C")
+                with pytest.raises(RemoteError):
+                    await client.call(service.name, "/", "a.b.Fail")
+            return found
+
+    assert asyncio.run(run()) == [LAST_SERIAL - 1, LAST_SERIAL, 1, 2, 3]
+    assert seen[-1] == 4
+
+
+def test_a_serial_that_waits_for_its_reply_is_not_used_again(bus_address: str) -> None:
+    """A call that is outstanding when its serial comes round again gets its own reply."""
+
+    async def run() -> list[str]:
+        async with Connection(bus_address) as service, Connection(bus_address) as client:
+            held: list[Call] = []
+            service.on_call = held.append
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                first = asyncio.ensure_future(client.call(service.name, "/", "a.b.First"))
+                await client.ask_bus("GetId")
+                await service.ask_bus("GetId")
+                client.last_serial = held[0].serial - 1
+                second = asyncio.ensure_future(client.call(service.name, "/", "a.b.Second"))
+                await client.ask_bus("GetId")
+                await service.ask_bus("GetId")
+                for call in reversed(held):
+                    service.reply(call, "s", [call.member])
+                return [*await first, *await second]
+
+    assert asyncio.run(run()) == ["First", "Second"]

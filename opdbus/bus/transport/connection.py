@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +43,7 @@ MAX_ERROR_CHARACTERS: Final = 2000
 # Of RequestName (D-Bus specification).
 _DO_NOT_QUEUE: Final = 4
 _PRIMARY_OWNER: Final = 1
+_MAX_SERIAL: Final = (1 << 32) - 1
 # The most that any bus lets through.
 _UNLIMITED: Final = 1 << 27
 
@@ -126,7 +126,8 @@ class Connection:
         self.wants_signal: Callable[[frames.Header], bool] = lambda _header: True
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replies: dict[int, asyncio.Future[_Answer]] = {}
-        self._serials = itertools.count(1)
+        # of the last message that was sent
+        self.last_serial = 0
         self.name = ""
 
     async def __aenter__(self) -> Self:
@@ -288,8 +289,15 @@ class Connection:
         return len(written.data)
 
     def _written(self, message: Message, copies: Sequence[Descriptor]) -> Written:
-        message.serial = next(self._serials)
+        message.serial = self._next_serial()
         return Written(encode(message), copies, message.destination or "")
+
+    def _next_serial(self) -> int:
+        """Give a serial that no outstanding call has; they begin again at 1, since 0 is invalid."""
+        self.last_serial = self.last_serial % _MAX_SERIAL + 1
+        while self.last_serial in self._replies:
+            self.last_serial = self.last_serial % _MAX_SERIAL + 1
+        return self.last_serial
 
     def _keeps(self, header: frames.Header, size: int) -> bool:
         """Whether to read a message of so many bytes: of others at most the header counts."""
