@@ -231,8 +231,8 @@ def test_an_unknown_exception_is_internal_with_an_id(bus_address: str) -> None:
 def test_a_reply_that_does_not_fit_is_internal(bus_address: str, wrong: Any) -> None:
     """Answer Internal where a method gives what its signature has not, and serve on."""
 
-    async def search(_caller: Caller, query: str, *_: Any) -> Any:
-        return await _echo(query, 1, {}) if query == "right" else wrong
+    async def search(caller: Caller, query: str, *_: Any) -> Any:
+        return await _echo(caller, query, 1, {}) if query == "right" else wrong
 
     async def ask(service: Service) -> None:
         assert await service.refused(*SEARCH) == "org.opdbus.Error.Internal"
