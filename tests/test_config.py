@@ -1,12 +1,18 @@
 """Settings: where each comes from, and all that is wrong said at once."""
 
+import os
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from opdbus.config import AUTO_CHAIN, SETTINGS, Config, ProviderRequest, load
-from opdbus.errors import ConfigError
+from opdbus.config import ARGUMENT, AUTO_CHAIN, SETTINGS, Config, ProviderRequest, load
+from opdbus.errors import ConfigError, InvalidArgs
 
 HOME = {"HOME": "/home/bob"}
 
@@ -42,8 +48,17 @@ def test_every_setting_has_a_field_and_words() -> None:
     fields = set(Config.__dataclass_fields__) - {"sources"}
     assert fields == {setting.key for setting in SETTINGS}
     assert all(
-        setting.doc and setting.variable == f"OP_DBUS_{setting.name}" for setting in SETTINGS
+        setting.doc and setting.variable == f"OP_DBUS_{setting.key.upper()}" for setting in SETTINGS
     )
+
+
+def test_a_bad_argument_is_shown_as_an_argument() -> None:
+    """Show what a caller in Python or on the bus gave as an argument, not as a flag."""
+    with pytest.raises(ConfigError, match=r"^level='huge' is not accepted: give one of none, low"):
+        load(HOME, {"vector_level": "huge"}, source=ARGUMENT)
+    with pytest.raises(InvalidArgs, match=r"^provider='psychic' is not accepted"):
+        load(HOME).on("psychic")
+    assert load(HOME).on("auto", "1").sources["gpu_device"] == ARGUMENT
 
 
 def test_a_bad_flag_is_told_as_a_flag() -> None:
@@ -149,6 +164,9 @@ BAD = [
     ],
     ("VECTOR_LEVEL", "huge", "none, low, medium, high, med"),
     ("MODEL", "a\0b", "a path"),
+    ("STATE_FILE", "~nosuch/x", "a path; ~nosuch is nobody's home folder"),
+    ("STATE_DIR", "~nosuch", "~nosuch is nobody's home folder"),
+    ("BUS", "unix:path=a\0b", "system, session"),
     ("PRECISION", "int3", "one of auto"),
     ("BUS", "tcp", "system, session, or an address"),
     ("BATCH_TOKENS", "15", "from 16 to"),
@@ -255,7 +273,13 @@ def test_unreadable_file_is_a_problem_among_others(tmp_path: Path) -> None:
     broken.write_text("threads = \n")
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'bus = "\xe9"\n')
+    deep = tmp_path / "deep.toml"
+    deep.write_text("threads = " + "[" * 20000)
+    large = tmp_path / "large.toml"
+    large.write_text("threads = 0x" + "f" * 9999)
     for path, words in (
+        (deep, "recursion"),
+        (large, "digits"),
         (tmp_path / "none.toml", "No such file"),
         (broken, "line 1"),
         (latin, "utf-8"),
@@ -268,11 +292,12 @@ def test_unreadable_file_is_a_problem_among_others(tmp_path: Path) -> None:
         assert words in problems[0]
 
 
-def test_root_keeps_data_in_the_system() -> None:
-    """Keep root's data in /var/lib, whatever the home."""
-    config = load(HOME | {"XDG_DATA_HOME": "/x", "XDG_STATE_HOME": "/y"}, euid=0)
+def test_only_models_of_root_lie_in_the_system() -> None:
+    """Keep root's models where the service finds them, and what root computes in root's home."""
+    config = load(HOME | {"XDG_DATA_HOME": "/x"}, euid=0)
     assert config.model_dir == Path("/var/lib/op-dbus/models")
-    assert config.state_dir == Path("/var/lib/op-dbus")
+    assert config.state_dir == Path("/home/bob/.local/state/op-dbus")
+    assert load(HOME | {"XDG_STATE_HOME": "/y"}, euid=0).state_dir == Path("/y/op-dbus")
 
 
 def test_users_keep_data_in_their_home() -> None:
@@ -283,6 +308,46 @@ def test_users_keep_data_in_their_home() -> None:
         config = load(environ, euid=1000)
         assert config.model_dir == Path("/home/bob/.local/share/op-dbus/models")
         assert config.state_dir == Path("/home/bob/.local/state/op-dbus")
+
+
+def test_a_user_without_a_home_has_settings() -> None:
+    """Need no home to be asked about the bus, as for a user that the system does not know."""
+    code = (
+        "import os; from opdbus import config; os.setuid(54321); print(config.load({}).state_dir)"
+    )
+    homeless = {key: text for key, text in os.environ.items() if key != "HOME"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=homeless, capture_output=True, text=True, check=False
+    )
+    if "PermissionError" in done.stderr:
+        pytest.skip("only root can become another user")
+    assert done.stdout == "/.local/state/op-dbus\n", done.stderr
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
+    """Refuse a relative path where there is no folder that it could be relative to."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys; from opdbus import config; os.rmdir(sys.argv[1]);"
+        "config.load({'OP_DBUS_STATE_DIR': 'x'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, gone],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "give a full path: the working folder is gone" in done.stderr
+
+
+@given(st.sampled_from([s.variable for s in SETTINGS]), st.text(max_size=30))
+@example("OP_DBUS_MODEL", "~\ud800/x")
+def test_no_text_is_a_fault_of_ours(variable: str, text: str) -> None:
+    """Read any text of any setting, or refuse it with a sentence."""
+    with suppress(ConfigError):
+        load(HOME | {variable: text})
 
 
 def test_set_folders_win() -> None:

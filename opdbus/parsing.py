@@ -1,0 +1,94 @@
+"""The text of one setting as a value; each parser's ValueError says what is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+AUTO: Final = "auto"
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# The runtimes take signed 64-bit numbers.
+_MAX_BYTES: Final = 1 << 63
+_MAX_DIGITS: Final = 20
+
+
+def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
+    """Accept one of several words, in any case, or an alias of one."""
+
+    def parse(text: str) -> str:
+        value = (aliases or {}).get(text.lower(), text.lower())
+        if value not in accepted:
+            raise ValueError("one of " + ", ".join([*accepted, *(aliases or {})]))
+        return value
+
+    return parse
+
+
+def integer(low: int, high: int) -> Callable[[str], int | None]:
+    """Accept a whole number in a range, or `auto`, which is None."""
+
+    def parse(text: str) -> int | None:
+        if text.lower() == AUTO:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise ValueError(f"auto or a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def distance(text: str) -> float:
+    """Accept a cosine distance."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 2.0:
+        raise ValueError("a cosine distance from 0 to 2")
+    return value
+
+
+def path(text: str) -> Path:
+    """Accept a path, made absolute; `~` and `~NAME` are home folders."""
+    if not text or "\0" in text:
+        raise ValueError("a path")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"a path; {Path(text).parts[0]} is nobody's home folder") from None
+    except OSError as error:
+        raise ValueError(f"a full path: the working folder is gone ({error.strerror})") from None
+
+
+def optional_path(text: str) -> Path | None:
+    """Accept a path or nothing."""
+    return path(text) if text else None
+
+
+def size(text: str) -> int | None:
+    """Accept a number of bytes with a binary unit, or `auto`, which is None."""
+    if text.lower() == AUTO:
+        return None
+    digits = text.lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:] in _UNITS else ""
+    number = digits.removesuffix(unit).strip()
+    is_number = number.isascii() and number.isdigit() and len(number) < _MAX_DIGITS
+    value = int(number) * _UNITS[unit] if is_number else 0
+    if not 0 < value < _MAX_BYTES:
+        raise ValueError("auto, or a number of bytes such as 512M or 8G")
+    return value
+
+
+def bus(text: str) -> str:
+    """Accept a message bus: its usual name, or a D-Bus address."""
+    is_address = ":" in text and "=" in text and "\0" not in text
+    if text in {"system", "session"} or is_address:
+        return text
+    raise ValueError("system, session, or an address such as unix:path=/run/dbus/my.sock")
