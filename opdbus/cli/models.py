@@ -117,6 +117,10 @@ def pull(context: click.Context, level: str, revision: str, force: bool) -> None
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         from opdbus.models import fetch
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "pulling needs huggingface-hub, which is not installed: pip install 'op-dbus[pull]'"
+        ) from None
     except ValueError as error:
         # the hub's library reads its variables when it is imported
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None

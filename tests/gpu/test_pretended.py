@@ -1,11 +1,11 @@
 """The graphs for CUDA before ONNX Runtime's own CUDA provider, on a CUDA that only pretends."""
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,27 @@ from opdbus.models.families import FAMILIES
 HERE = Path(__file__).parent
 CUDA = PROVIDERS["cuda"]
 FILES = ["libcuda.so.1", *(library.file for library in CUDA.libraries)]
+# where `make onnxruntime-gpu` puts it: it cannot be installed beside onnxruntime
+BESIDE = str(Path(sys.prefix) / "onnxruntime-gpu")
+
+pytestmark = pytest.mark.gpu_package
+
+
+def has_cuda(*paths: str) -> bool:
+    """Whether the onnxruntime that is imported from these folders was built with CUDA."""
+    found = PathFinder.find_spec("onnxruntime", paths or None)
+    inside = Path("capi", "libonnxruntime_providers_cuda.so")
+    return bool(found and (Path(found.origin or "").parent / inside).is_file())
 
 
 @pytest.fixture(scope="module")
 def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the library and put it in the place of CUDA's."""
     compiler = shutil.which("cc")
-    found = importlib.util.find_spec("onnxruntime")
-    built = (
-        Path(found.origin or "").parent / "capi" / "libonnxruntime_providers_cuda.so"
-        if found
-        else None
-    )
     if not compiler or sys.platform != "linux":
         pytest.skip("there is no C compiler to make a pretended CUDA with")
-    if not built or not built.is_file():
-        pytest.skip("this onnxruntime was built without CUDA")
+    if not has_cuda() and not has_cuda(BESIDE):
+        pytest.skip("onnxruntime-gpu is not installed: `make onnxruntime-gpu`")
     home = tmp_path_factory.mktemp("pretended")
     library = home / "pretended.so"
     command = [compiler, "-w", "-shared", "-fPIC", "-o", library, HERE / "pretend.c"]
@@ -48,9 +53,10 @@ def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(pretended: Path, *arguments: object) -> dict[str, Any]:
     """Run the child, and read what it found."""
+    beside = {} if has_cuda() else {"PYTHONPATH": BESIDE}
     done = subprocess.run(
         [sys.executable, HERE / "placing.py", *map(str, arguments)],
-        env={**os.environ, "LD_LIBRARY_PATH": str(pretended)},
+        env={**os.environ, **beside, "LD_LIBRARY_PATH": str(pretended)},
         stdout=subprocess.PIPE,
         timeout=120,
         check=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("opdbus", "systemd", "etc", "Makefile", "pyproject.toml", "state.example.json")
+SOURCES = (".ci", "opdbus", "systemd", "etc", "Makefile", "pyproject.toml", "state.example.json")
 INSTALL_SECONDS = 900
 _OUR_OWN = ("MAKE", "MFLAGS", "OP_DBUS_", "PYTHON", "VIRTUAL_ENV")
 _NO_REGISTRY = re.compile("No matching distribution|Failed to fetch|Temporary failure resolving")

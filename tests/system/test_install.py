@@ -24,7 +24,7 @@ def bare(layer: Path) -> Iterator[Host]:
                 host.path(path).unlink()
         host.ask("userdel", "op-dbus")
         host.ask("systemctl", "daemon-reload")
-        for name in (*SOURCES, ".ci", "README.md", "LICENSE"):
+        for name in (*SOURCES, "README.md", "LICENSE"):
             to = host.path(f"{CHECKOUT}/{name}")
             to.parent.mkdir(parents=True, exist_ok=True)
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
