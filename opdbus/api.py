@@ -1,4 +1,4 @@
-"""The engine as a library: `opdbus.Embedder`, where there is no bus and no daemon."""
+"""The engine as a library, without a bus or a daemon: `opdbus.Embedder`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,57 +19,70 @@ from opdbus import config
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
-from opdbus.errors import ConfigError, OpDbusError, ShuttingDown
+from opdbus.errors import (
+    CallerError,
+    ConfigError,
+    InvalidArgs,
+    OpDbusError,
+    ShuttingDown,
+    Truncated,
+)
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self, TypeVar
 
     from numpy.typing import NDArray
 
+    from opdbus.config import Config
     from opdbus.engine.chain import Fallback, Proven
     from opdbus.engine.embedder import Embedder as Engine
     from opdbus.engine.proof import Proof
 
     T = TypeVar("T")
 
-# Texts of a stream that are on their way together: enough of each length to fill batches with.
+# Texts of a stream that are embedded together: enough of each length to fill batches with. While
+# one window runs, the next is tokenized.
 _WINDOW: Final = 2048
 _WINDOWS: Final = 2
 # Few, so that a single text never waits long for a thread of the tokenizer's.
 _TOKENIZED_AT_ONCE: Final = 256
+# Where data lies by default depends on these, as for every other program of the user.
+_HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+# Arguments that have another name than their settings.
+_ARGUMENTS: Final = {"vector_level": "level", "execution_provider": "provider"}
+_NOT_OPEN: Final = "the Embedder is not open: use it in a `with` block"
 
 
 class Embedder:
     """A model on the first provider of a chain on which it can be proven.
 
-    Use it as a context, `with` or `async with`; its methods may be called from any thread. Every
-    argument is as the setting OP_DBUS_<NAME> of the same name, and those that are not given have
-    that setting's default; the environment is not read. Raises ConfigError for bad values.
+    Use it as a context, `with` or `async with`; its methods may be called from any thread, but not
+    from a process that was forked after it was opened. Every argument is as the setting
+    OP_DBUS_<NAME> of the same name, and those that are not given have that setting's default; the
+    environment is not read. Raises ConfigError for bad values.
+
+    A text longer than `max_tokens` is cut there. With `truncate=False` such a text raises
+    Truncated instead; `count_tokens` tells how long each one is.
     """
 
     def __init__(self, level: str = "medium", provider: str = "cpu", **settings: object) -> None:
-        given = {"vector_level": level, "execution_provider": provider}
-        given |= {name: str(value) for name, value in settings.items() if value is not None}
-        unknown = ", ".join(given.keys() - config.BY_KEY.keys())
-        if unknown:
-            raise ConfigError(f"there is no setting {unknown}; see `op-dbus config`")
-        home = {name: os.environ[name] for name in _HOMES if name in os.environ}
-        self._config = config.load(home, given)
+        self._config = _read({"vector_level": level, "execution_provider": provider, **settings})
         if self._config.vector_level == "none":
             raise ConfigError("the level none has no model: give low, medium or high")
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # held while work is handed to the loop, so that none arrives after its end
+        self._handing = threading.Lock()
+        self._thread: threading.Thread | None = None
         self._engine: Engine | None = None
+        self._pid = os.getpid()
 
     @staticmethod
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
-        """Tell whether a provider of this name or chain could be used here; opens no model."""
-        given = {"execution_provider": provider, "gpu_device": device}
-        wanted = config.load({}, given)
+        """Return whether a provider of this name or chain could be used here; opens no model."""
+        wanted = _read({"execution_provider": provider, "gpu_device": device})
         for row in candidates(wanted.execution_provider.names, HERE):
             try:
                 row.require(wanted.gpu_device)
@@ -80,42 +95,48 @@ class Embedder:
 
     def open(self) -> Self:
         """Load the model and prove it; raises ModelError and ProviderError."""
-        if self._loop is not None:
+        self._require_same_process()
+        if self._thread is not None:
             return self
         if not structlog.is_configured():
             # standard output belongs to the program that uses us
             structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-        self._loop = asyncio.new_event_loop()
+        self._has_begun, is_open = threading.Event(), Future[None]()
         self._thread = threading.Thread(
-            target=_live, args=(self._loop,), name="op-dbus", daemon=True
+            target=self._live, args=(is_open,), name="op-dbus", daemon=True
         )
         self._thread.start()
         try:
-            self._wait(self._enter())
+            is_open.result()
         except BaseException:
-            self._end()
+            self.close()
             raise
         return self
 
     def close(self) -> None:
-        """Let running batches finish, and free the model; whatever still waits is told so."""
-        if self._loop is not None and self._engine is not None:
-            self._engine = None
-            self._wait(self._opening.__aexit__(None, None, None))
-            self._end()
+        """Let running batches finish, fail what still waits with ShuttingDown, free the model."""
+        if self._pid != os.getpid():
+            return
+        with self._handing:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._has_begun.wait()
+            # closed already where opening failed
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._life.cancel)
             # the program may end now, and take the runtime away from under a thread that is left
-            self._thread.join()
+            thread.join()
 
     def __enter__(self) -> Self:
-        """Open."""
+        """Load the model and prove it, as `open` does."""
         return self.open()
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Free the model, as `close` does."""
         self.close()
 
     async def __aenter__(self) -> Self:
-        """Open."""
+        """Load the model and prove it, without blocking the caller's event loop."""
         return await asyncio.to_thread(self.open)
 
     async def __aexit__(
@@ -124,56 +145,53 @@ class Embedder:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Free the model, without blocking the caller's event loop."""
         await asyncio.to_thread(self.close)
 
     # embedding
 
-    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Give the vectors of texts: (texts, dimension), float32 of length 1."""
-        return self._wait(self._embed(texts))
+    def embed(self, texts: Iterable[str], *, truncate: bool = True) -> NDArray[np.float32]:
+        """Return the vectors of texts: (texts, dimension), float32 of length 1."""
+        return _result(self._submit(self._embed(_listed(texts), truncate=truncate)))
 
-    async def embed_async(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Give the vectors of texts, without blocking the caller's event loop."""
-        return await asyncio.wrap_future(self._submit(self._embed(texts)))
+    async def embed_async(
+        self, texts: Iterable[str], *, truncate: bool = True
+    ) -> NDArray[np.float32]:
+        """Return the vectors of texts, without blocking the caller's event loop."""
+        work = self._embed(_listed(texts), truncate=truncate)
+        return await asyncio.wrap_future(self._submit(work))
 
-    def stream(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
+    def stream(
+        self, texts: Iterable[str], *, truncate: bool = True
+    ) -> Generator[NDArray[np.float32], None, None]:
         """Yield the vectors of any number of texts in order, some thousand at a time.
 
-        Memory does not grow with their number; single texts of other threads go before them.
+        Memory does not grow with their number; single texts of other threads go before them. The
+        texts are taken from their iterator in the thread that reads the stream.
         """
-        windows = self._windows(iter(texts))
-        try:
-            while (window := self._wait(_next(windows))) is not None:
-                yield window
-        finally:
-            self._wait(windows.aclose())
+        return self._stream(_iterator(texts), truncate=truncate)
 
-    async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        if len(texts) <= _WINDOW:
-            return (await self._opened.embed(texts)).vectors
-        parts = [part async for part in self._windows(iter(texts))]
-        return np.concatenate(parts)
+    def count_tokens(self, texts: Iterable[str]) -> list[int]:
+        """Count the tokens of whole texts; those with more than `max_tokens` would be cut."""
+        return _result(self._submit(self._count(_listed(texts))))
 
-    async def _windows(self, texts: Iterator[str]) -> AsyncGenerator[NDArray[np.float32]]:
-        flying: deque[asyncio.Task[NDArray[np.float32]]] = deque()
+    def _stream(
+        self, texts: Iterator[str], *, truncate: bool
+    ) -> Generator[NDArray[np.float32], None, None]:
+        running: deque[Future[NDArray[np.float32]]] = deque()
+        first = 0
         try:
             while window := list(islice(texts, _WINDOW)):
-                if len(flying) == _WINDOWS:
-                    yield await flying.popleft()
-                flying.append(asyncio.create_task(self._window(window)))
-            while flying:
-                yield await flying.popleft()
+                _check(window, first)
+                if len(running) == _WINDOWS:
+                    yield _result(running.popleft())
+                running.append(self._submit(self._bulk(window, first, truncate=truncate)))
+                first += len(window)
+            while running:
+                yield _result(running.popleft())
         finally:
-            for task in flying:
-                task.cancel()
-            await asyncio.gather(*flying, return_exceptions=True)
-
-    async def _window(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        engine, rows = self._opened, []
-        for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
-            rows += await engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
-        return await engine.scheduler.embed(rows, bulk=True)
+            for future in running:
+                future.cancel()
 
     # what it is
 
@@ -194,7 +212,7 @@ class Embedder:
 
     @property
     def proof(self) -> Proof:
-        """What was seen when the model was put to the test."""
+        """What was measured when the model was proven: nodes, precision, deviation."""
         return self._proven.proof
 
     @property
@@ -221,46 +239,145 @@ class Embedder:
     def _proven(self) -> Proven:
         return self._opened.proven
 
+    # on its event loop
+
+    async def _embed(self, texts: Sequence[str], *, truncate: bool) -> NDArray[np.float32]:
+        if len(texts) <= _WINDOW:
+            return (await self._opened.embed(texts, truncate=truncate)).vectors
+        free = asyncio.Semaphore(_WINDOWS)
+
+        async def part(first: int) -> NDArray[np.float32]:
+            async with free:
+                return await self._bulk(texts[first : first + _WINDOW], first, truncate=truncate)
+
+        parts = [asyncio.create_task(part(first)) for first in range(0, len(texts), _WINDOW)]
+        try:
+            return np.concatenate(await asyncio.gather(*parts))
+        finally:
+            for task in parts:
+                task.cancel()
+
+    async def _count(self, texts: Sequence[str]) -> list[int]:
+        return await self._opened.count_tokens(texts)
+
+    async def _bulk(
+        self, texts: Sequence[str], first: int, *, truncate: bool
+    ) -> NDArray[np.float32]:
+        engine, rows = self._opened, []
+        for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
+            rows += await engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
+        cut = next((number for number, row in enumerate(rows) if row.truncated), None)
+        if cut is not None and not truncate:
+            raise Truncated(
+                f"text number {first + cut}, counted from 0, is longer than the {self.max_tokens}"
+                " tokens that the model reads: shorten it, or allow `truncate`"
+            )
+        return await engine.scheduler.embed(rows, bulk=True)
+
+    def _live(self, is_open: Future[None]) -> None:
+        """Hold the engine open until `close`; the body of its thread."""
+        try:
+            asyncio.run(self._serve(is_open))
+        except BaseException as error:
+            if not is_open.done():
+                is_open.set_exception(error)
+            elif not isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _serve(self, is_open: Future[None]) -> None:
+        self._loop, self._life = asyncio.get_running_loop(), asyncio.current_task()
+        assert self._life  # noqa: S101 -- this is it
+        self._has_begun.set()
+        level = LEVELS[self._config.vector_level]
+        model = await asyncio.to_thread(folder.load, level, self._config)
+        try:
+            async with open_embedder(model, self._config) as self._engine:
+                is_open.set_result(None)
+                # until cancelled
+                await self._loop.create_future()
+        finally:
+            self._engine = None
+            # those that waited learn that they were not served
+            await asyncio.gather(*asyncio.all_tasks() - {self._life}, return_exceptions=True)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            self._require_same_process()
+            with self._handing:
+                if self._thread is None:
+                    raise ShuttingDown(_NOT_OPEN)
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except OpDbusError:
+            work.close()
+            raise
+
+    def _require_same_process(self) -> None:
+        if self._pid != os.getpid():
+            raise CallerError(
+                "this Embedder belongs to the process that this one was forked from, where its"
+                " threads stayed: make another one here"
+            )
+
     @property
     def _opened(self) -> Engine:
         if self._engine is None:
-            raise ShuttingDown("the Embedder is not open: use it in a `with` block")
+            raise ShuttingDown(_NOT_OPEN)
         return self._engine
 
-    # its event loop
 
-    async def _enter(self) -> None:
-        level = LEVELS[self._config.vector_level]
-        model = await asyncio.to_thread(folder.load, level, self._config)
-        self._opening = open_embedder(model, self._config)
-        self._engine = await self._opening.__aenter__()
-
-    def _end(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._submit(work).result()
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop is None:
-            work.close()
-            raise ShuttingDown("the Embedder is not open: use it in a `with` block")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+def _read(given: Mapping[str, object]) -> Config:
+    """Read arguments as settings; raises ConfigError with every bad value in one message."""
+    texts = {key: str(value) for key, value in given.items() if value is not None}
+    if unknown := ", ".join(texts.keys() - config.BY_KEY.keys()):
+        raise ConfigError(f"there is no setting {unknown}; see `op-dbus config`")
+    problems = []
+    for key, text in texts.items():
+        try:
+            config.BY_KEY[key].parse(text.strip())
+        except ValueError as error:
+            name = _ARGUMENTS.get(key, key)
+            problems.append(f"{name}={text!r} is not accepted: give {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config.load({name: os.environ[name] for name in _HOMES if name in os.environ}, texts)
 
 
-# Where data lies by default depends on these, as for every other program of the user.
-_HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+def _listed(texts: Iterable[str]) -> list[str]:
+    listed = list(_iterator(texts))
+    _check(listed)
+    return listed
 
 
-def _live(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped; the body of its thread."""
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
+def _iterator(texts: Iterable[str]) -> Iterator[str]:
+    if not isinstance(texts, str | bytes):
+        # not around the caller's own generator, whose errors are the caller's
+        with suppress(TypeError):
+            return iter(texts)
+    raise InvalidArgs(
+        f"texts must be a list of str or another iterable of them, not {type(texts).__name__}:"
+        " write [text] for a single text"
+    )
 
 
-async def _next(windows: AsyncGenerator[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    return await anext(windows, None)
+def _check(texts: Sequence[str], first: int = 0) -> None:
+    """Refuse what is no text; `first` is the number of the first one in the caller's counting."""
+    for number, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise InvalidArgs(f"text number {number}, counted from 0, is {kind}, not str")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgs(
+                    f"text number {number}, counted from 0, is not Unicode: its character"
+                    f" {error.start} is a lone surrogate"
+                ) from None
+
+
+def _result(future: Future[T]) -> T:
+    """Wait for a result; nothing goes on working for a caller who was interrupted, as by Ctrl-C."""
+    try:
+        return future.result()
+    finally:
+        future.cancel()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,15 @@ import pytest
 
 import opdbus
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.errors import ConfigError, InvalidArgs, ModelError, ProviderError, ShuttingDown
+from opdbus.errors import (
+    CallerError,
+    ConfigError,
+    InvalidArgs,
+    ModelError,
+    ProviderError,
+    ShuttingDown,
+    Truncated,
+)
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
 
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
 TEXTS = ["network name server", "", "mail", "disk " * 60, "mail", "a b c d"]
 # what one window of a stream holds
 WINDOW = 2048
+# generous: it only ends a test that would otherwise never end
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -141,8 +154,9 @@ def test_a_stream_takes_no_more_than_it_must(embedder: opdbus.Embedder) -> None:
     stream = embedder.stream(counted())
     next(stream)
     assert taken <= 3 * WINDOW
-    # who stops half way leaves nothing behind
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
+    # what is asked next finds nothing left of it
+    embedder.embed(["mail"])
     assert embedder.engine.scheduler.depth == 0
 
 
@@ -156,6 +170,166 @@ def test_a_stream_that_fails(embedder: opdbus.Embedder) -> None:
     with pytest.raises(OSError, match="the disk went away"):
         list(embedder.stream(broken()))
     assert len(embedder.embed(["mail"])) == 1
+
+
+def test_a_stream_of_a_slow_generator(embedder: opdbus.Embedder) -> None:
+    """Take a stream's texts in the thread that reads it: others are served while it waits."""
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[str]:
+        yield from texts(WINDOW)
+        waits.set()
+        assert goes_on.wait(PATIENCE)
+        yield "mail"
+
+    with ThreadPoolExecutor(1) as thread:
+        streamed = thread.submit(lambda: list(embedder.stream(slow())))
+        assert waits.wait(PATIENCE)
+        assert len(embedder.embed(["disk"])) == 1
+        goes_on.set()
+        assert [len(window) for window in streamed.result()] == [WINDOW, 1]
+
+
+def test_a_stream_of_a_generator_that_embeds(embedder: opdbus.Embedder) -> None:
+    """Serve a generator that itself asks the embedder that it feeds."""
+
+    def asking() -> Iterator[str]:
+        for text in texts(3):
+            embedder.embed([text])
+            yield text
+
+    assert sum(map(len, embedder.stream(asking()))) == 3
+
+
+@pytest.mark.parametrize("how", ["stream", "embed"])
+def test_ctrl_c(tiny_model: Path, tmp_path: Path, how: str) -> None:
+    """End a stream or a call with KeyboardInterrupt on Ctrl-C, and serve on."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED, tiny_model, tmp_path, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n(1, 32)\n"), done.stderr
+
+
+INTERRUPTED = """
+import itertools, signal, sys, threading, time
+import opdbus
+model, state, how = sys.argv[1:]
+# a script that starts jobs with & has Ctrl-C ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def work(embedder):
+    if how == "stream":
+        for _ in embedder.stream("disk %d" % n for n in itertools.count()):
+            begun.set()
+    begun.set()
+    while True:
+        embedder.embed(["disk"] * 5000)
+
+def interrupt():
+    begun.wait()
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+begun = threading.Event()
+with opdbus.Embedder(model=model, state_dir=state, precision="fp32") as embedder:
+    threading.Thread(target=interrupt).start()
+    try:
+        work(embedder)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(embedder.embed(["mail"]).shape)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no os.fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process(embedder: opdbus.Embedder) -> None:
+    """Refuse at once in a forked process, where the engine's threads are not; end cleanly there."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            embedder.embed(["mail"])
+        except CallerError as error:
+            os.write(writing, str(error).encode())
+        embedder.close()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as answer:
+        assert "forked from" in answer.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(embedder.embed(["mail"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("hello", r"not str: write \[text\] for a single text"),
+        (b"hello", r"not bytes: write \[text\]"),
+        (None, "must be a list of str or another iterable of them, not NoneType"),
+        (["mail", 1], "text number 1, counted from 0, is int, not str"),
+        ([b"mail"], "text number 0, counted from 0, is bytes"),
+        (["mail", "disk \udc80"], "text number 1, .* its character 5 is a lone surrogate"),
+    ],
+)
+def test_what_is_no_text(embedder: opdbus.Embedder, given: Any, said: str) -> None:
+    """Refuse what is no list of texts in one sentence, whichever way it is given."""
+    for method in (embedder.embed, embedder.stream, embedder.count_tokens):
+        with pytest.raises(InvalidArgs, match=said):
+            list(method(given))
+    with pytest.raises(InvalidArgs, match=said):
+        asyncio.run(embedder.embed_async(given))
+
+
+def test_any_iterable(embedder: opdbus.Embedder) -> None:
+    """Take generators and other iterables as lists are taken."""
+    listed = embedder.embed(["a", "b"])
+    assert np.array_equal(embedder.embed(text for text in "ab"), listed)
+    assert np.array_equal(embedder.embed({"a": 1, "b": 2}.keys()), listed)
+
+
+def test_texts_that_are_cut(embedder: opdbus.Embedder) -> None:
+    """Cut long texts unless told not to, and count the tokens of each."""
+    long = ["mail", "disk " * 60]
+    assert embedder.count_tokens(long) == [3, 62]
+    assert len(embedder.embed(long)) == 2
+    many = [*texts(WINDOW + 7), long[1]]
+    for given, number in ((long, 1), (many, WINDOW + 7)):
+        with pytest.raises(Truncated, match=f"number {number}, counted from 0"):
+            embedder.embed(given, truncate=False)
+        with pytest.raises(Truncated, match=f"number {number}, counted from 0"):
+            list(embedder.stream(given, truncate=False))
+    with pytest.raises(Truncated):
+        asyncio.run(embedder.embed_async(long, truncate=False))
+    assert len(embedder.embed(["mail"], truncate=False)) == 1
+
+
+def test_closed_while_texts_wait(make: Make) -> None:
+    """Fail calls of other threads with ShuttingDown when it is closed; none waits for ever."""
+    embedder = make().open()
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(embedder.embed, ["disk " * 40] * 4000) for _ in range(2)]
+        next(embedder.stream(texts(WINDOW)))
+        embedder.close()
+        assert all(isinstance(call.exception(PATIENCE), ShuttingDown) for call in calls)
+
+
+def test_types_reach_programs(tmp_path: Path) -> None:
+    """Let a type checker find the types of what is installed, also of an editable installation."""
+    program = tmp_path / "program.py"
+    program.write_text("import opdbus\nreveal_type(opdbus.Embedder().provider)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", program],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert 'Revealed type is "str"' in done.stdout, done.stdout
+    assert done.returncode == 0
 
 
 def test_a_closed_embedder(make: Make) -> None:
@@ -195,12 +369,14 @@ def test_settings_are_the_daemons(make: Make) -> None:
         assert embedder.engine.scheduler.lanes == 1
     with pytest.raises(ConfigError, match="there is no setting colour; see `op-dbus config`"):
         opdbus.Embedder(colour="blue")
-    with pytest.raises(ConfigError, match="--threads many is not accepted"):
+    with pytest.raises(ConfigError, match="threads='many' is not accepted: give auto or"):
         opdbus.Embedder(threads="many")
     with pytest.raises(ConfigError, match="the level none has no model"):
         opdbus.Embedder("none")
-    with pytest.raises((ConfigError, InvalidArgs), match="psychic"):
+    with pytest.raises(ConfigError, match=r"^provider='psychic' is not accepted: give one of auto"):
         opdbus.Embedder(provider="psychic")
+    with pytest.raises(ConfigError, match=r"^level='highest' is not accepted: give one of none"):
+        opdbus.Embedder("highest")
 
 
 def test_what_is_available() -> None:
