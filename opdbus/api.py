@@ -77,7 +77,6 @@ class Embedder:
         self._handing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._engine: Engine | None = None
-        self._pid = os.getpid()
 
     @staticmethod
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
@@ -101,7 +100,7 @@ class Embedder:
         if not structlog.is_configured():
             # standard output belongs to the program that uses us
             structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-        self._has_begun, is_open = threading.Event(), Future[None]()
+        self._pid, self._has_begun, is_open = os.getpid(), threading.Event(), Future[None]()
         self._thread = threading.Thread(
             target=self._live, args=(is_open,), name="op-dbus", daemon=True
         )
@@ -115,7 +114,7 @@ class Embedder:
 
     def close(self) -> None:
         """Let running batches finish, fail what still waits with ShuttingDown, free the model."""
-        if self._pid != os.getpid():
+        if self._is_forked:
             return
         with self._handing:
             thread, self._thread = self._thread, None
@@ -285,8 +284,8 @@ class Embedder:
                 raise
 
     async def _serve(self, is_open: Future[None]) -> None:
-        self._loop, self._life = asyncio.get_running_loop(), asyncio.current_task()
-        assert self._life  # noqa: S101 -- this is it
+        self._loop = asyncio.get_running_loop()
+        [self._life] = asyncio.all_tasks()
         self._has_begun.set()
         level = LEVELS[self._config.vector_level]
         model = await asyncio.to_thread(folder.load, level, self._config)
@@ -312,11 +311,16 @@ class Embedder:
             raise
 
     def _require_same_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._is_forked:
             raise CallerError(
                 "this Embedder belongs to the process that this one was forked from, where its"
                 " threads stayed: make another one here"
             )
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether it was opened in the process that this one was forked from."""
+        return self._thread is not None and self._pid != os.getpid()
 
     @property
     def _opened(self) -> Engine:
