@@ -64,6 +64,14 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
+def overwrite(database: Path, *, everything: bool = False) -> None:
+    """Damage the pages in the middle of a database, or all of it."""
+    size = database.stat().st_size
+    with database.open("r+b") as file:
+        file.seek(0 if everything else size // 8192 * 4096)
+        file.write(b"\xff" * (size if everything else 65536))
+
+
 def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
     """Do work with the memory in a folder."""
 
@@ -189,6 +197,54 @@ def test_a_start_on_a_full_disk_is_one_sentence(
         assert daemon.exit_code() == 1
         assert "make room on its file system" in daemon.log
         assert "Traceback" not in daemon.log
+
+
+def test_a_rebuild_that_finds_no_room_is_one_sentence(
+    daemons: Callable[..., Running], small: Path, tmp_path: Path
+) -> None:
+    """Name the full disk where a damaged database cannot be replaced, and rebuild it later."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    daemon.state_dir = small
+    run(small, _publish_many)
+    overwrite(small / "memory.db")
+    ballast = fill(small)
+    # room to open the database and to find the damage, but not for a second one
+    os.truncate(ballast, ballast.stat().st_size - 256 * 1024)
+    with daemon:
+        assert daemon.exit_code() == 1
+        assert "make room on its file system" in daemon.log
+        assert "Traceback" not in daemon.log
+        ballast.unlink()
+        daemon.start()
+        asyncio.run(_ready(daemon))
+        assert daemon.stop() == 0
+    assert run(small, _stored_names) > {"n0", "a"}
+
+
+async def _publish_many(memory: Memory) -> None:
+    await memory.publish([unit(f"n{n}", "text " * 40) for n in range(1000)], OWNER)
+
+
+async def _stored_names(memory: Memory) -> set[str]:
+    return names(memory)
+
+
+@pytest.mark.parametrize("damage", ["header", "objects"])
+def test_a_damaged_database_that_is_read_only_is_one_sentence(
+    daemons: Callable[..., Running], tmp_path: Path, damage: str
+) -> None:
+    """Ask for the right to write, which a rebuild needs, where a damaged one can only be read."""
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}))
+    folder = daemon.state_dir
+    run(folder, _publish_many)
+    overwrite(folder / "memory.db", everything=damage == "header")
+    with mounted(folder, "--bind", str(folder)):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        with daemon:
+            assert daemon.exit_code() == 1
+            assert "let the user that op-dbus runs as write it" in daemon.log
+            assert "sets it aside at its next start" not in daemon.log
+            assert "Traceback" not in daemon.log
 
 
 async def _ready(daemon: Running) -> None:

@@ -60,10 +60,10 @@ class Archive:
         Raises StoreError, also where another op-dbus has it open.
         """
         loop = asyncio.get_running_loop()
+        self._stopping = Event()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self._open = ExitStack()
-        self._stopping = Event()
         self.is_read_only = is_read_only(self._path)
         try:
             if not self.is_read_only:
@@ -91,6 +91,8 @@ class Archive:
         tb: TracebackType | None,
     ) -> None:
         """Give up what is unfinished, keep what is committed, and close."""
+        if self._stopping.is_set():
+            return  # closed already, since it could not be opened again
         self._stopping.set()
         for task in self._unfinished:
             task.cancel()

@@ -57,10 +57,7 @@ END;
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
 _ROOM: Final = "make room on its file system"
-_DAMAGED: Final = "it is damaged: op-dbus sets it aside at its next start and builds a new one"
 _ADVICE: Final = {
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
     sqlite3.SQLITE_FULL: _ROOM,
     sqlite3.SQLITE_BUSY: _TAKEN,
     sqlite3.SQLITE_LOCKED: _TAKEN,
@@ -75,7 +72,15 @@ _NO_TEXT: Final = "Could not decode to UTF-8"
 
 
 class Damaged(StoreError):
-    """What is in the file is no whole database of ours: it is to be set aside."""
+    """The file is not a complete database of op-dbus: the next start sets it aside."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        """Say what is wrong with the database at `path`, and what happens next."""
+        self.reason = f"the database {path} is damaged: {reason}"
+        advice = "op-dbus sets it aside at its next start and builds a new one"
+        super().__init__(
+            f"{self.reason}; {f'{_RIGHTS}: it must be replaced' if is_read_only(path) else advice}"
+        )
 
 
 class NewerStore(StoreError):
@@ -147,7 +152,7 @@ def guarded(path: Path) -> Iterator[None]:
         # the low byte of an extended code is the primary one; some errors are the driver's own
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
         if code in _UNREADABLE or str(error).startswith(_NO_TEXT):
-            raise Damaged(f"cannot use the database {path}: {error}; {_DAMAGED}") from None
+            raise Damaged(path, error) from None
         advice = _ROOM if code in _ADVICE and _is_full(path) else _ADVICE.get(code, "")
         said = f"{error}; {advice}" if advice else str(error)
         raise StoreError(f"cannot use the database {path}: {said}") from None
@@ -187,7 +192,7 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
         return 0
     # the first op-dbus left its mark in the version only
     if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
-        raise Damaged(f"the database {path} is none of op-dbus, or has lost a part of it")
+        raise Damaged(path, "another program made it, or a part of it is missing")
     if version > _VERSION:
         raise NewerStore(
             f"the database {path} was written by a newer op-dbus (version {version}); install that"

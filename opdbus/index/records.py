@@ -73,7 +73,7 @@ def _read_anew(store: Store) -> Iterator[Record]:
         try:
             content: dict[str, Json] = json.loads(properties)
         except ValueError as error:
-            raise Damaged(f"the database {store.path} has an object that is no JSON") from error
+            raise Damaged(store.path, "an object in it is not JSON") from error
         item = redact.redact_object(identity, content)
         yield record_of(item, owner, updated_at, passing=passing)
 

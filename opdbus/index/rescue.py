@@ -40,15 +40,15 @@ def opened(path: Path, stopping: Event) -> tuple[Store, str]:
 
     Raises StoreError.
     """
-    if not _mark(path).is_symlink():
-        try:
-            return Store(path, stopping), ""
-        except Damaged as error:
-            reason = str(error)
-            mark(path)
-    else:
-        reason = f"the database {path} was found damaged before"
     with guarded(path):
+        if _mark(path).is_symlink():
+            reason = f"the database {path} was found damaged before"
+        else:
+            try:
+                return Store(path, stopping), ""
+            except Damaged as error:
+                reason = error.reason
+            mark(path)
         return _rebuilt(path, reason, stopping)
 
 
