@@ -1,6 +1,7 @@
 """Drift is a declared field that was observed with another value."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from opdbus.errors import InvalidArgs
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
 from opdbus.index.memory import Memory
+from opdbus.index.store import Content, Entry
 from opdbus.state.drift import MAX_FIELD, MAX_FIELDS, drifted_fields, leaves
+from opdbus.state.object import FILE, Identity, StateObject
 
 
 def test_changed_fields_are_named() -> None:
@@ -56,7 +59,18 @@ def test_many_and_long_names_are_cut() -> None:
 
 @pytest.mark.parametrize(
     ("declared", "observed"),
-    [(1, "1"), (True, "true"), (False, "False "), ("Active", "active"), (1.5, "1.5"), ([1], [1])],
+    [
+        (1, "1"),
+        (True, "true"),
+        (False, "False "),
+        ("Active", "active"),
+        (1.5, "1.5"),
+        ([1], [1]),
+        ([80], ["80"]),
+        ([True, "Up"], ["true", "up"]),
+        ([80, [443, {"on": True}]], ["80", ["443", {"on": "TRUE"}]]),
+        ({"ports": [[80]]}, {"ports": [["80"]]}),
+    ],
 )
 def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
     """Take values as the same that people write differently."""
@@ -72,6 +86,8 @@ def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
         (None, "x"),
         ("a", "b"),
         ([1, 2], [1]),
+        ([1, 2], [2, 1]),
+        (["1, 2"], [1, 2]),
         ("1", [1]),
         (0, None),
         ("", "x"),
@@ -141,6 +157,38 @@ def test_wrong_pages_of_drifts_are_refused(tmp_path: Path, key: str, value: Any)
     """Refuse, by its name, an option that is out of bounds, of another type, or unknown."""
     with pytest.raises(InvalidArgs, match=key):
         _drifts(tmp_path, {key: value})
+
+
+class CountingMemory(Memory):
+    """A memory that counts the reads of contents."""
+
+    reads = 0
+
+    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+        """Count, and read."""
+        self.reads += 1
+        return await super().content(entries)
+
+
+@pytest.mark.parametrize(("declared", "reads"), [(0, 0), (300, 1)])
+def test_the_database_is_read_once_for_all_drifts(
+    tmp_path: Path, declared: int, reads: int
+) -> None:
+    """Read all pairs at once, and nothing where nothing is declared."""
+
+    async def work() -> tuple[list[Any], int]:
+        async with CountingMemory(tmp_path / "memory.db") as memory:
+            items = [StateObject(Identity(FILE, "p", "k", f"n{n}"), {"a": n}) for n in range(300)]
+            await memory.replace(FILE, {i.identity for i in items[:declared]}, items[:declared])
+            seen = [StateObject(i.identity._replace(source="publish:x"), {"a": 7}) for i in items]
+            await memory.publish(seen, 0)
+            state = StateInterface(memory, Finder(memory), Declared(tmp_path / "none", memory))
+            return await state.drift(Caller(":1.1", 0), {"kind": "k"}), memory.reads
+
+    found, reads_done = asyncio.run(work())
+    assert len(found) == declared
+    assert [path for path, _, fields in found if not fields] == ["/org/opdbus/state/p/k/n7"] * reads
+    assert reads_done == reads
 
 
 def test_pages_of_drifts_may_begin_anywhere(tmp_path: Path) -> None:

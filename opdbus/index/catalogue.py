@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from opdbus.index.store import Entry
     from opdbus.state.object import Identity
 
+# What is declared of a thing, and what was last observed of it.
+Pair: TypeAlias = "tuple[Entry, Entry]"
 Change: TypeAlias = Literal["added", "changed", "removed"]
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
@@ -81,7 +83,7 @@ class Catalogue:
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self.view = View(lambda thing: self._by_thing.get(thing, ()))
         # those that are both declared and observed
-        self.paired: set[Thing] = set()
+        self._paired: set[Thing] = set()
         # in listing order, without those that came since and with those that went
         self._order: list[Thing] = []
         self._came: set[Thing] = set()
@@ -135,9 +137,9 @@ class Catalogue:
                 self._came.add(thing)
             self._by_thing[thing] = entries
         if len({_is_observed(entry) for entry in entries}) > 1:
-            self.paired.add(thing)
+            self._paired.add(thing)
         else:
-            self.paired.discard(thing)
+            self._paired.discard(thing)
 
     def get(self, identity: Identity) -> Entry | None:
         """Give an entry by identity."""
@@ -152,12 +154,10 @@ class Catalogue:
                 f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
             ) from None
 
-    def pair(self, thing: Thing) -> tuple[Entry, Entry] | None:
-        """Give what is declared of a thing and what was last observed; None unless both are."""
-        entries = self._by_thing.get(thing, ())
-        if len(entries) > 1 and entries[0].identity.source == FILE:
-            return entries[0], entries[1]
-        return None
+    def pairs(self, wanted: Mapping[str, str]) -> list[Pair]:
+        """Give what is declared and what was last observed of matching things that have both."""
+        found = (self._by_thing[thing] for thing in sorted(self._paired))
+        return [(entries[0], entries[1]) for entries in found if matches(entries[0], wanted)]
 
     def has(self, thing: Thing) -> bool:
         """Tell whether a thing is known."""

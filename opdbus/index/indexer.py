@@ -12,6 +12,7 @@ import structlog
 
 from opdbus.engine.batching import plan
 from opdbus.errors import OpDbusError, ShuttingDown, StoreError
+from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
 
 if TYPE_CHECKING:
@@ -167,22 +168,14 @@ class Indexer:
 
     async def _tell_drift(self) -> None:
         """Send Drifted for each thing that newly differs from its declaration too much."""
-        catalogue = self._memory.catalogue
-        told = {}
-        for thing in sorted(catalogue.paired):
-            pair = catalogue.pair(thing)
-            if pair is None:
-                continue
-            seen = (pair[0].fingerprint, pair[1].fingerprint)
-            if self._told.get(thing) == seen or await self._compare(thing):
-                told[thing] = seen
+        pairs = self._memory.catalogue.pairs({})
+        seen = {thing_of(pair[0]): (pair[0].fingerprint, pair[1].fingerprint) for pair in pairs}
+        told = {thing: prints for thing, prints in self._told.items() if seen.get(thing) == prints}
+        new = [pair for pair in pairs if thing_of(pair[0]) not in told]
+        for drift in await self._memory.drift(new):
+            if math.isnan(drift.distance):
+                continue  # a vector is missing, so this cannot be known yet
+            told[drift.thing] = seen[drift.thing]
+            if drift.distance > self._threshold:
+                self._memory.notify(drift)
         self._told = told
-
-    async def _compare(self, thing: Thing) -> bool:
-        """Tell of drift where there is any; false if it cannot be known yet."""
-        drift = await self._memory.drift(thing)
-        if drift is None or math.isnan(drift.distance):
-            return False
-        if drift.distance > self._threshold:
-            self._memory.notify(drift)
-        return True

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from opdbus.engine.embedder import Embedder
     from opdbus.errors import OpDbusError
-    from opdbus.index.catalogue import Change
+    from opdbus.index.catalogue import Change, Pair
     from opdbus.index.events import Event
     from opdbus.index.store import Content, Entry, Record
     from opdbus.state.object import Identity, StateObject
@@ -367,18 +367,22 @@ class Memory:
             )
         return vector
 
-    async def drift(self, thing: Thing) -> Drift | None:
-        """Compare what is declared and what was last observed; None unless both are known."""
-        pair = self.catalogue.pair(thing)
-        contents = await self.content(pair or ())
-        if pair is None or any(entry.id not in contents for entry in pair):
-            return None  # one of them was withdrawn just now, perhaps
-        declared, observed = pair
-        fields = drifted_fields(
-            json.loads(contents[declared.id].properties),
-            json.loads(contents[observed.id].properties),
-        )
-        return Drift(thing, self.distance(declared, observed), fields)
+    async def drift(self, pairs: Sequence[Pair]) -> list[Drift]:
+        """Compare declared and observed entries, without the pairs of which one is gone by now."""
+        if not pairs:
+            return []
+        contents = await self.content([entry for pair in pairs for entry in pair])
+        there = [pair for pair in pairs if all(entry.id in contents for entry in pair)]
+
+        def fields() -> list[list[str]]:
+            texts = ([contents[entry.id].properties for entry in pair] for pair in there)
+            return [drifted_fields(*map(json.loads, pair)) for pair in texts]
+
+        # on a thread: 10,000 pairs take half a second
+        return [
+            Drift(thing_of(pair[0]), self.distance(*pair), differing)
+            for pair, differing in zip(there, await asyncio.to_thread(fields), strict=True)
+        ]
 
     def distance(self, one: Entry, other: Entry) -> float:
         """Give the cosine distance of two entries; NaN while a vector is missing."""

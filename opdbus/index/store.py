@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -169,9 +170,9 @@ class Store:
         return {
             row[0]: Content(*row[1:])
             for row in self._database.execute(
-                "SELECT id, properties, text, text_digest FROM objects"  # noqa: S608 -- only `?`
-                f" WHERE id IN ({_marks(ids)})",
-                ids,
+                "SELECT id, properties, text, text_digest FROM objects"
+                " WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(ids),),
             )
         }
 
@@ -280,7 +281,3 @@ def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int]) 
 def _quoted(term: str) -> str:
     """Write a term as an FTS5 string, in which nothing is an operator."""
     return '"' + term.replace('"', '""') + '"'
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))

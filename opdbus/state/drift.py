@@ -53,7 +53,9 @@ def _walk(value: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _same(declared: Json, observed: Json) -> bool:
-    """Compare as people do: 1 and "1" and true and "true" are the same setting."""
+    """Compare as people do: 1 and "1" and true and "True" are the same setting, in lists too."""
+    if isinstance(declared, list) and isinstance(observed, list):
+        return len(declared) == len(observed) and all(map(_same, declared, observed))
     if declared == observed:
         return True
     return str(declared).strip().lower() == str(observed).strip().lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from opdbus.bus import names, paths
@@ -12,7 +13,7 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
-from opdbus.index.catalogue import FILTER_KEYS, thing_of
+from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import publish
 from opdbus.state.object import FILE, Thing
@@ -136,14 +137,12 @@ class StateInterface:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        observed = [
-            entry
-            for entry in self._memory.catalogue.matching(checked.wanted(*keys))
-            if entry.identity.source != FILE
-        ]
-        drifts = [await self._memory.drift(t) for t in dict.fromkeys(map(thing_of, observed))]
-        rows = [(paths.of(*d.thing), d.distance, d.fields) for d in drifts if d]
-        found = sorted(rows, key=lambda row: -row[1])[offset : offset + limit]
+        distance = self._memory.distance
+        pairs = self._memory.catalogue.pairs(checked.wanted(*keys))
+        # those without a vector, whose distance is NaN, at the end
+        pairs.sort(key=lambda pair: (math.isnan(d := distance(*pair)), -d))
+        drifts = await self._memory.drift(pairs[offset : offset + limit])
+        found = [(paths.of(*drift.thing), drift.distance, drift.fields) for drift in drifts]
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
         return found
