@@ -13,8 +13,10 @@ from test_providers import Library, host
 from opdbus.config import ProviderRequest
 from opdbus.engine.chain import Chain, Fallback
 from opdbus.engine.host import HERE
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession, Ran, open_session
+from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement, Ran
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.engine.chain import Open, Proven
     from opdbus.engine.host import Host
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 

@@ -12,7 +12,7 @@ import pytest
 from running import Running
 from test_providers import INTEL, RADEON, UUID, Library, host
 
-from opdbus.engine.devices import NO_NVML, Memory, hardware, processors
+from opdbus.engine.devices import NO_NVML, DeviceMemory, hardware, processors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,8 +121,8 @@ def test_nvidia() -> None:
     first, second = found.accelerators
     assert (first.providers, first.index, first.name) == ("cuda, tensorrt", 0, "Example GPU 40")
     assert second.uuid == UUID
-    assert (first.driver, first.memory) == ("580.65", Memory(1 * GIB, 80 * GIB))
-    assert second.memory == Memory(2 * GIB, 160 * GIB)
+    assert (first.driver, first.memory) == ("580.65", DeviceMemory(1 * GIB, 80 * GIB))
+    assert second.memory == DeviceMemory(2 * GIB, 160 * GIB)
     assert nvml.open == 0
     assert found.notes == ()
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from opdbus.config import ProviderRequest
 from opdbus.engine.embedder import Embedder, open_embedder
-from opdbus.engine.session import open_session
+from opdbus.engine.runtimes import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opdbus.config import Config
-    from opdbus.engine.providers import Placement, Provider
-    from opdbus.engine.session import Ran, Session
+    from opdbus.engine.provider import Provider
+    from opdbus.engine.session import Placement, Ran, Session
     from opdbus.models.folder import Model
 
 

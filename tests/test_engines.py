@@ -16,8 +16,9 @@ from tiny import write_tiny_model
 from opdbus.config import Config, ProviderRequest
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.engines import Engines
-from opdbus.engine.providers import Placement, Provider
-from opdbus.engine.session import Ran, Session, open_session
+from opdbus.engine.provider import Provider
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement, Ran, Session
 from opdbus.errors import NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 

@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 from tiny import shape_of, write_tiny_model
 from tiny import weights as tiny_weights
 
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder, graph, reference, relative
 from opdbus.models.catalogue import LEVELS

@@ -19,7 +19,8 @@ from tiny import write_tiny_model
 from opdbus import text
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedder, open_embedder
-from opdbus.engine.session import Ran, Session, open_session
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Ran, Session
 from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Drift, Vectorized

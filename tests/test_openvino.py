@@ -13,7 +13,8 @@ import pytest
 
 from opdbus.engine.host import HERE
 from opdbus.engine.proof import FP32_TOLERANCE, Probe, prove
-from opdbus.engine.providers import PROVIDERS, Placement
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS

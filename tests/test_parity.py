@@ -14,9 +14,10 @@ from safetensors.numpy import save_file
 from opdbus import config
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding, open_embedder
+from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
 from opdbus.errors import ModelError
 from opdbus.models import build, folder, reference, synthetic
 from opdbus.models.catalogue import LEVELS

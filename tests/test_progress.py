@@ -5,7 +5,7 @@ import threading
 import pytest
 import structlog
 
-from opdbus.engine.progress import telling
+from opdbus.engine.progress import log_compiling
 
 
 def test_compiling_is_told_from_begin_to_end() -> None:
@@ -22,7 +22,7 @@ def test_compiling_is_told_from_begin_to_end() -> None:
     before = structlog.get_config()
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
     try:
-        with telling("tensorrt", every=0.01):
+        with log_compiling("tensorrt", every=0.01):
             assert goes_on.wait(10)
         told = len(logged)
         assert not any(thread.name == "compiling" for thread in threading.enumerate())
@@ -38,6 +38,6 @@ def test_compiling_is_told_from_begin_to_end() -> None:
 
 def test_a_failure_ends_the_telling() -> None:
     """Let what goes wrong through, and stop."""
-    with pytest.raises(ValueError, match="no room"), telling("tensorrt", every=0.01):
+    with pytest.raises(ValueError, match="no room"), log_compiling("tensorrt", every=0.01):
         raise ValueError("no room")
     assert not any(thread.name == "compiling" for thread in threading.enumerate())

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession, Ran, Session
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement, Ran, Session
 from opdbus.errors import ModelError, ProofFailed, ProviderError
 from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
@@ -353,8 +354,9 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
+from opdbus.engine.onnx_runtime import OnnxSession
 folder, scratch = map(Path, sys.argv[1:])
 provider = PROVIDERS["cpu:onnxruntime"]
 session = OnnxSession(folder / "model.onnx", provider, Placement())

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from opdbus import config
-from opdbus.engine.host import HERE, Adapter, Host, adapter
-from opdbus.engine.providers import (
-    PROVIDERS,
-    Placement,
-    accelerators,
-    candidates,
-    cpu_engines,
-)
-from opdbus.engine.session import gpus
+from opdbus.engine.gpus import openvino_accelerators
+from opdbus.engine.host import HERE, Host
+from opdbus.engine.onnx_runtime import Adapter, adapter, gpus
+from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
+from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models.dialects import DIALECTS
 
@@ -112,10 +108,12 @@ def host(
             raise OSError(f"{wanted}: cannot open shared object file")
         return library or Library()
 
+    wheel = {"directml": "onnxruntime_directml", "migraphx": "onnxruntime_migraphx"}
+    installed = {*PACKAGES, wheel.get(name, "onnxruntime_gpu")} - {"onnxruntime", *without}
     more = {"system": {"directml": "win32", "coreml": "darwin"}.get(name, "linux"), **more}
     return Host(
         has_package=lambda package: package in set(PACKAGES) - set(without),
-        version=lambda _distribution: "1.2.3",
+        version=lambda name: "1.2.3" if name.replace("-", "_") in installed else "",
         runtime_providers=lambda: providers,
         preload=lambda: None,
         library=load,
@@ -160,6 +158,19 @@ def test_versions(name: str, version: str) -> None:
     assert PROVIDERS[name].installed(host(name)) == version
 
 
+def test_two_wheels_in_one_folder() -> None:
+    """Name both wheels of ONNX Runtime where the later one overwrote the other's files."""
+    both = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+    machine = replace(host("cpu:onnxruntime"), version=lambda name: both.get(name, ""))
+    found = PROVIDERS["cpu:onnxruntime"].installed(machine)
+    wheels = "onnxruntime-gpu 1.31.1 and onnxruntime 1.31.1"
+    assert found == f"{wheels}, which overwrite each other"
+    without_cuda = replace(machine, runtime_providers=lambda: ["CPUExecutionProvider"])
+    advice = r"`pip uninstall onnxruntime-gpu onnxruntime`, then `pip install 'op-dbus\[gpu\]'`"
+    with pytest.raises(ProviderError, match=advice):
+        PROVIDERS["cuda"].require(WANTED, without_cuda)
+
+
 def without(name: str, *missing: str) -> Host:
     """Make a machine that lacks packages or libraries."""
     return host(name, without=missing)
@@ -175,22 +186,22 @@ SOFTWARE = (
 )
 PROCESSOR = Adapter("AMD EPYC", is_gpu=False)
 WHY_NOT = [
-    ("cpu:openvino", without("cpu:openvino", "openvino"), "openvino is not", "`pip install openv"),
-    ("cpu:onnxruntime", without("", "onnxruntime"), "package onnxruntime is not", "`pip install"),
-    ("openvino", without("openvino", "openvino"), "openvino is not", "`pip install openvino`"),
+    ("cpu:openvino", without("", "openvino"), "openvino is not", "'op-dbus[openvino]'"),
+    ("cpu:onnxruntime", without("", "onnxruntime"), "package onnxruntime is not", "'op-dbus[cpu]'"),
+    ("openvino", without("openvino", "openvino"), "openvino is not", "'op-dbus[openvino]'"),
     ("openvino", host("openvino", openvino={"CPU": "x"}), "no Intel GPU or NPU", "cpu:openvino"),
     ("directml", host("directml", system="linux"), "only Windows has it", "=auto"),
-    ("directml", without("directml", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("directml", without("directml", "onnxruntime"), "onnxruntime is not", "onnxruntime-directml"),
     ("coreml", host("coreml", system="linux"), "only macOS has it", "=auto"),
-    ("coreml", without("coreml", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("coreml", without("coreml", "onnxruntime"), "onnxruntime is not", "op-dbus[cpu]"),
     ("webgpu", without("webgpu", "onnxruntime"), "package onnxruntime is not", "pip install"),
     (
         "webgpu",
         without("webgpu", "onnxruntime_ep_webgpu"),
         "the package onnxruntime-ep-webgpu is not installed",
-        "`pip install onnxruntime-ep-webgpu`",
+        "`pip install 'op-dbus[cpu]' onnxruntime-ep-webgpu`",
     ),
-    ("migraphx", without("migraphx", "onnxruntime"), "onnxruntime is not", "pip install"),
+    ("migraphx", without("migraphx", "onnxruntime"), "is not", "onnxruntime-migraphx"),
     ("migraphx", without("migraphx", "libamdhip64.so"), "no ROCm here (libamdhip64.so", "ROCm 7"),
     ("migraphx", host("migraphx", library=Library(0)), "ROCm finds no GPU", "rocminfo"),
     ("migraphx", host("migraphx", library=Library(fault=100)), "ROCm finds no GPU", "/dev/kfd"),
@@ -200,7 +211,7 @@ WHY_NOT = [
             ("cuda", "CUDA", "op-dbus[gpu]"),
             ("tensorrt", "Tensorrt", "op-dbus[gpu]"),
             ("directml", "Dml", "onnxruntime-directml"),
-            ("coreml", "CoreML", "pip install onnxruntime"),
+            ("coreml", "CoreML", "op-dbus[cpu]"),
             ("migraphx", "MIGraphX", "onnxruntime-migraphx"),
         )
     ],
@@ -208,7 +219,7 @@ WHY_NOT = [
         (name, broken, missing, advice)
         for name in ("cuda", "tensorrt")
         for broken, missing, advice in (
-            (without(name, "onnxruntime"), "package onnxruntime is not installed", "pip install"),
+            (without(name, "onnxruntime"), "package onnxruntime is not installed", "op-dbus[gpu]"),
             (without(name, DRIVER), "no NVIDIA driver here (libcuda.so.1", "install the driver"),
             (host(name, library=Library(0)), "the NVIDIA driver finds no GPU", "nvidia-smi"),
             (host(name, library=Library(fault=100)), "driver finds no GPU", "/dev/nvidia*"),
@@ -280,7 +291,7 @@ def test_the_session_counts_as_the_settings_do() -> None:
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("error", [ImportError("libx.so: no\n such file"), RuntimeError("bad ABI")])
 def test_a_broken_installation(name: str, error: Exception) -> None:
-    """Say which packages to install again where a runtime fails in its own way."""
+    """Say what to install again where a runtime fails in its own way."""
 
     def broken(*_: object) -> Any:
         raise error
@@ -296,7 +307,7 @@ def test_a_broken_installation(name: str, error: Exception) -> None:
         PROVIDERS[name].require(WANTED, machine)
     finding, _, advice = str(caught.value).partition("; ")
     assert finding == f"{name} cannot run: {' '.join(str(error).split())}"
-    assert advice == f"install its packages again: {' '.join(PROVIDERS[name].packages)}"
+    assert advice == f"install it again: {PROVIDERS[name].install}"
 
 
 def test_cuda_needs_no_tensorrt() -> None:
@@ -383,7 +394,7 @@ def test_here() -> None:
 
 def test_accelerators_are_gpus_then_npus() -> None:
     """Number OpenVINO's GPUs first, then its NPUs, and never its CPU."""
-    assert list(accelerators(host("openvino"))) == ["GPU.0", "GPU.1", "NPU"]
+    assert list(openvino_accelerators(host("openvino"))) == ["GPU.0", "GPU.1", "NPU"]
 
 
 @pytest.mark.parametrize(
@@ -401,6 +412,18 @@ def test_cpu_engines(features: str, first: str) -> None:
     engines = cpu_engines(host("", features=lambda: frozenset(features.split())))
     assert engines[0] == f"cpu:{first}"
     assert set(engines) == {"cpu:openvino", "cpu:onnxruntime"}
+
+
+@pytest.mark.parametrize("features", [(), ("amx_bf16",)])
+def test_cpu_is_what_is_installed(features: tuple[str, ...]) -> None:
+    """Take `cpu` for the engines that are installed; without any, name the extra `cpu` alone."""
+    for missing, engine in (("onnxruntime", "cpu:openvino"), ("openvino", "cpu:onnxruntime")):
+        machine = host("", without=[missing], features=lambda: frozenset(features))
+        assert cpu_engines(machine) == (engine,)
+    bare = host("", without=PACKAGES, features=lambda: frozenset(features))
+    (row,) = candidates(("cpu",), bare)
+    with pytest.raises(ProviderError, match=r"; `pip install 'op-dbus\[cpu\]'`$"):
+        row.require(WANTED, bare)
 
 
 def test_candidates() -> None:

@@ -18,8 +18,9 @@ from opdbus.api import Embedder
 from opdbus.bench import texts
 from opdbus.engine import cpus
 from opdbus.engine.batching import plan
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import open_session
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement
 from opdbus.models import build, folder, synthetic
 from opdbus.models.catalogue import LEVELS
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 

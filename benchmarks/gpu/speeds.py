@@ -27,9 +27,9 @@ from pipeline import Pipeline
 from run import TARGETS
 
 from opdbus.engine import cpus
+from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.session import Placement
 from opdbus.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import numpy as np
 from opdbus.bench.figures import Ceiling
 from opdbus.engine import cpus
 from opdbus.engine.host import HERE
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import open_session
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement
 from opdbus.errors import OpDbusError
 from opdbus.models.dialects import DIALECTS
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.bench.figures import Arithmetic
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.dialects import Dialect
     from opdbus.models.graph import Writer

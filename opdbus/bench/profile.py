@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from opdbus.engine.embedder import open_embedder
-from opdbus.engine.session import open_session
+from opdbus.engine.runtimes import open_session
 from opdbus.models import build
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.engine.chain import Proven
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.providers import Placement, Provider
-    from opdbus.engine.session import Session
+    from opdbus.engine.provider import Provider
+    from opdbus.engine.session import Placement, Session
     from opdbus.models.folder import Model
 
 _WARM: Final = 5
@@ -137,7 +137,7 @@ async def _operators(
     provider, precision = proven.provider, proven.proof.precision
     cache = config.state_dir / "graphs"
     built = await build.ensure(model, cache, provider.dialects[precision])
-    inside = _in_openvino if provider.uses_openvino else _in_onnxruntime
+    inside = _in_openvino if provider.runtime == "openvino" else _in_onnxruntime
     return inside(built.graph, provider, proven.placement, ids[np.newaxis])
 
 

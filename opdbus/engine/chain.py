@@ -11,8 +11,9 @@ import structlog
 from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import Placement, candidates
-from opdbus.engine.session import open_session
+from opdbus.engine.providers import candidates
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models import build
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from opdbus.config import Config
     from opdbus.engine.proof import Proof
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 

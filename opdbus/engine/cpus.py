@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# The CPU features that make a number format faster than fp32, under Linux's names.
+BF16: Final = frozenset({"amx_bf16", "avx512_bf16"})
+INT8: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+INT8_ARM: Final = frozenset({"asimddp", "i8mm"})
 
 
 def usable(root: Path = Path("/")) -> int:
@@ -23,15 +30,23 @@ def features(root: Path = Path("/")) -> frozenset[str]:
 
     Where they cannot be read (not Linux, /proc hidden) there are none, and fp32 is what runs.
     """
+    return frozenset(_described(root, "flags", "features").split())
+
+
+@cache
+def name() -> str:
+    """Give the processor's name as its maker writes it."""
+    return _described(Path("/"), "model name") or platform.processor() or platform.machine()
+
+
+def _described(root: Path, *keys: str) -> str:
+    """Give the first value of /proc/cpuinfo under one of the keys, empty if there is none."""
     try:
         text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip().lower() in {"flags", "features"}:
-            return frozenset(value.split())
-    return frozenset()
+        return ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for key, _, value in pairs if key.strip().lower() in keys), "")
 
 
 def quota(root: Path) -> float | None:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine import cpus
 from opdbus.engine.host import HERE
-from opdbus.engine.providers import PROVIDERS, cpu_features
+from opdbus.engine.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from opdbus.engine.host import Gpu, Host
+    from opdbus.engine.gpus import Gpu
+    from opdbus.engine.host import Host
 
-# Rows of the provider table that count devices differently, and who counts as they do.
+# Rows of the provider table that number devices differently, and the providers that share each.
 _COUNTS: Final = (
     ("cuda", "cuda, tensorrt"),
     ("openvino", "openvino"),
@@ -34,25 +35,25 @@ NO_NVML: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of an accelerator's memory; None for what its driver does not tell."""
+class DeviceMemory:
+    """Bytes of an accelerator's memory."""
 
     allocated: int
     total: int
-    # the most that one process had at a time, where the driver keeps accounts
+    # the most that one process had at a time; None unless the driver keeps accounts
     peak: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A device, numbered as OP_DBUS_GPU_DEVICE counts for these providers."""
+    """A device, with its number in OP_DBUS_GPU_DEVICE for these providers."""
 
     providers: str
     index: int
     name: str
     uuid: str
     driver: str
-    memory: Memory | None
+    memory: DeviceMemory | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,13 @@ class Processors:
     # in processors, None where no cgroup sets one
     quota: float | None
     usable: int
-    # those that make a number format fast
+    # only those that make a number format fast
     features: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """All of it, and what could not be found out."""
+    """All hardware that a model could run on, and notes on what could not be found out."""
 
     processors: Processors
     accelerators: tuple[Accelerator, ...]
@@ -81,7 +82,7 @@ class Hardware:
 def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardware:
     """Look at this machine; `nvml` gives the module pynvml or raises ImportError."""
     found, notes = [], []
-    nvidia: dict[str, tuple[str, Memory]] = {}
+    nvidia: dict[str, tuple[str, DeviceMemory]] = {}
     for name, providers in _COUNTS:
         devices = _devices(name, host)
         if name == "cuda" and devices:
@@ -97,7 +98,7 @@ def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
     """Count the processors, and what affinity and cgroups leave of them."""
     count = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
-    features = tuple(sorted(host.features() & cpu_features()))
+    features = tuple(sorted(host.features() & (cpus.BF16 | cpus.INT8 | cpus.INT8_ARM)))
     return Processors(
         host.processor(), count, affinity, cpus.quota(root), cpus.usable(root), features
     )
@@ -105,8 +106,8 @@ def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
 
 def _devices(name: str, host: Host) -> list[Gpu]:
     try:
-        return list(PROVIDERS[name].devices(host))
-    except Exception:  # noqa: BLE001 -- there is none, or a runtime fails; `op-dbus providers` tells
+        return list(PROVIDERS[name].find_devices(host))
+    except Exception:  # noqa: BLE001 -- none, or a broken runtime: `op-dbus providers` says which
         return []
 
 
@@ -114,7 +115,7 @@ def _pynvml() -> Any:  # noqa: ANN401 -- it has no types
     return importlib.import_module("pynvml")
 
 
-def _nvidia(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, Memory]], str]:
+def _nvidia(nvml: Callable[[], Any]) -> tuple[dict[str, tuple[str, DeviceMemory]], str]:
     """Give driver and memory by UUID in lower case, and what could not be found out."""
     try:
         module = nvml()
@@ -144,9 +145,9 @@ def _initialized(module: Any) -> Iterator[None]:  # noqa: ANN401 -- it has no ty
         module.nvmlShutdown()
 
 
-def _memory(module: Any, handle: Any) -> Memory:  # noqa: ANN401 -- it has no types
+def _memory(module: Any, handle: Any) -> DeviceMemory:  # noqa: ANN401 -- it has no types
     info = module.nvmlDeviceGetMemoryInfo(handle)
-    return Memory(int(info.used), int(info.total), _peak(module, handle))
+    return DeviceMemory(int(info.used), int(info.total), _peak(module, handle))
 
 
 def _peak(module: Any, handle: Any) -> int | None:  # noqa: ANN401 -- it has no types

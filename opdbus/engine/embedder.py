@@ -12,8 +12,8 @@ from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
 from opdbus.engine.chain import Chain
 from opdbus.engine.host import HERE
+from opdbus.engine.runtimes import open_session
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.session import open_session
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ShuttingDown, Truncated
 
@@ -148,7 +148,7 @@ def _budget(proven: Proven, config: Config) -> Budget:
         row.most_tokens,
         fixed=config.batch_tokens,
         rows=1 if proven.proof.precision in row.single else row.most_rows,
-        whole=row.uses_openvino and row.is_cpu,
+        whole=row.whole_batches,
     )
 
 

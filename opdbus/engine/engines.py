@@ -14,7 +14,7 @@ from opdbus.engine.batching import Rank
 from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.session import open_session
+from opdbus.engine.runtimes import open_session
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS

@@ -18,8 +18,9 @@ import structlog
 
 from opdbus.engine.batching import plan
 from opdbus.engine.proof import Probe, prove
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import open_session
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Placement
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model

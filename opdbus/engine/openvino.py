@@ -1,7 +1,7 @@
-"""OpenVINO's own runtime behind the seam: it has code for bf16, which ONNX Runtime's CPU has not.
+"""OpenVINO behind the seam: its CPU code computes in bf16, which ONNX Runtime's cannot.
 
 Its plugin for ONNX Runtime runs the same code, but offers no device on processors of other makers.
-Never let a session's first run be one of a single token: in 2026.4 all that come after are wrong.
+A session's first run must not be of a single token: in 2026.4 all later runs are wrong then.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.engine.session import Ran, brief
+from opdbus.engine.session import Ran, first_line
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.providers import Placement, Provider
+    from opdbus.engine.provider import Provider
+    from opdbus.engine.session import Placement
 
-# What is in the graph that runs and computes nothing.
+# Nodes of a compiled graph that compute nothing.
 _PASSIVE: Final = frozenset({"Const", "Input", "Output"})
 _PRODUCTS: Final = frozenset({"FullyConnected", "FullyConnectedCompressed", "MatMul"})
 _PRECISION_OF: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8"}
@@ -33,16 +34,22 @@ _PRECISION_OF: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int
 @cache
 def core() -> Any:  # noqa: ANN401 -- it has no types
     """Give the one Core of this process; making it looks for devices."""
-    # Importing it would tell its maker over the network, by a fork of this process that has all of
-    # our sockets. Where the package that does so is missing, openvino does without.
+    # The import would send telemetry, from a fork of this process that holds all our sockets.
+    # openvino works without the package that does so.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino
 
     return openvino.Core()
 
 
+def devices() -> Mapping[str, str]:
+    """Give OpenVINO's devices, such as CPU, GPU.0 and NPU, each with its hardware's name."""
+    names = core().available_devices
+    return {name: str(core().get_property(name, "FULL_DEVICE_NAME")) for name in names}
+
+
 class OpenVinoSession:
-    """A compiled model, and one request for each run that may go on at once."""
+    """A compiled model, with one request for each run that may go on at a time."""
 
     def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
         try:
@@ -51,7 +58,9 @@ class OpenVinoSession:
             self._compiled = core().compile_model(model, settings["device"], settings["config"])
             requests = [self._compiled.create_infer_request() for _ in range(placement.lanes)]
         except Exception as error:  # noqa: BLE001 -- it raises RuntimeError and more
-            raise ProviderError(f"{provider.name} cannot open the model: {brief(error)}") from None
+            raise ProviderError(
+                f"{provider.name} cannot open the model: {first_line(error)}"
+            ) from None
         self._runtime_name = provider.runtime_name
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for request in requests:
@@ -65,25 +74,25 @@ class OpenVinoSession:
             # the request's own memory is written by its next run
             vectors: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
         except Exception as error:
-            raise ProviderError(f"the model's run failed: {brief(error)}") from error
+            raise ProviderError(f"the model's run failed: {first_line(error)}") from error
         finally:
             self._idle.put(request)
         return vectors
 
     def finish_profile(self) -> Ran:
-        """Tell what the graph that runs is made of; raises ProviderError if it does not say."""
+        """Give the nodes of the compiled graph; raises ProviderError if they cannot be read."""
         try:
             (device,) = self._compiled.get_property("EXECUTION_DEVICES")
             infos = [node.get_rt_info() for node in self._compiled.get_runtime_model().get_ops()]
         except Exception as error:  # noqa: BLE001 -- it raises RuntimeError and more
-            raise ProviderError(f"cannot read where the model runs: {brief(error)}") from None
+            raise ProviderError(f"cannot read where the model runs: {first_line(error)}") from None
         active = [info for info in infos if _text(info, "layerType") not in _PASSIVE]
         is_asked = device.partition(".")[0] in self._runtime_name.split(" or ")
         where = self._runtime_name if is_asked else device
         return Ran({where: len(active)}, dict(Counter(_product_precisions(active))))
 
     def renew(self) -> bool:
-        """Leave the model as it is: nothing was recorded."""
+        """Return False: nothing is recorded during runs."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""What takes minutes is told of: when it begins, that it goes on, and when it ends."""
+"""Logs work that takes minutes: its start, every ten seconds that it goes on, and its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _EVERY_SECONDS: Final = 10.0
 
 
 @contextmanager
-def telling(provider: str, every: float = _EVERY_SECONDS) -> Iterator[None]:
-    """Log that a provider compiles the model, from begin to end, every few seconds."""
+def log_compiling(provider: str, every: float = _EVERY_SECONDS) -> Iterator[None]:
+    """Log that a provider compiles the model for as long as the context lasts."""
     began, ended = time.monotonic(), threading.Event()
 
-    def tell() -> None:
+    def repeat() -> None:
         while not ended.wait(every):
             log.info("still compiling", provider=provider, seconds=round(time.monotonic() - began))
 
-    teller = threading.Thread(target=tell, name="compiling", daemon=True)
+    thread = threading.Thread(target=repeat, name="compiling", daemon=True)
     log.info("compiling the model, for minutes if this is the first time", provider=provider)
-    teller.start()
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        teller.join()
+        thread.join()
         log.info("compiled", provider=provider, seconds=round(time.monotonic() - began, 1))

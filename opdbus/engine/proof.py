@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from opdbus.config import Config
     from opdbus.engine.host import Host
-    from opdbus.engine.providers import Provider
+    from opdbus.engine.provider import Provider
 
     Prove = Callable[[str, Config], Awaitable["Outcome"]]
 
@@ -89,7 +89,7 @@ def look(row: Provider, settings: Config, host: Host) -> Finding:
     return Finding(
         row.name,
         _or(lambda: row.installed(host), ""),
-        _or(lambda: tuple(device.name for device in row.devices(host)), ()),
+        _or(lambda: tuple(device.name for device in row.find_devices(host)), ()),
         _versions(row, host),
         reason,
     )

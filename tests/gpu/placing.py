@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from opdbus.api import Embedder
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
 
 CUDA = PROVIDERS["cuda"]
 

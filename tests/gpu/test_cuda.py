@@ -10,9 +10,10 @@ from tiny import write_tiny_model
 
 from opdbus.api import Embedder
 from opdbus.bench import texts
+from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, prove
-from opdbus.engine.providers import PROVIDERS, Placement
-from opdbus.engine.session import OnnxSession
+from opdbus.engine.providers import PROVIDERS
+from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
 from opdbus.models import build, folder, reference
 from opdbus.models.catalogue import LEVELS

@@ -1,0 +1,123 @@
+"""Finds the devices of each kind, or says what is missing for them and what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opdbus.errors import ProviderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opdbus.engine.host import Host
+
+
+class Gpu(NamedTuple):
+    """A device as its maker's driver names it; `uuid` is empty where the driver gives none."""
+
+    name: str
+    uuid: str = ""
+
+
+def processors(host: Host) -> list[Gpu]:
+    """Give the CPU as the one device that it is."""
+    return [Gpu(host.processor())]
+
+
+def nvidia(host: Host) -> list[Gpu]:
+    """Ask the NVIDIA driver; raises ProviderError where there is no driver or no GPU."""
+    try:
+        driver = host.library("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        raise ProviderError(
+            "there is no NVIDIA driver here (libcuda.so.1 was not found); install the driver for"
+            " your GPU, or use OP_DBUS_EXECUTION_PROVIDER=cpu"
+        ) from None
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        raise ProviderError(
+            "the NVIDIA driver finds no GPU; check `nvidia-smi`, and that this service may open"
+            " /dev/nvidia*"
+        )
+    return [_nvidia_device(driver, index) for index in range(count.value)]
+
+
+def _nvidia_device(driver: Any, index: int) -> Gpu:  # noqa: ANN401 -- a library's functions are known by name only
+    handle, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    raw = (ctypes.c_ubyte * 16)()
+    driver.cuDeviceGet(ctypes.byref(handle), index)
+    driver.cuDeviceGetName(name, len(name), handle)
+    driver.cuDeviceGetUuid(ctypes.byref(raw), handle)
+    digits = bytes(raw).hex()
+    uuid = "-".join(digits[a:b] for a, b in pairwise((0, 8, 12, 16, 20, 32)))
+    return Gpu(name.value.decode(errors="replace"), f"GPU-{uuid}")
+
+
+def amd(host: Host) -> list[Gpu]:
+    """Ask AMD's HIP runtime; raises ProviderError where there is no runtime or no GPU."""
+    try:
+        runtime = host.library("amdhip64.dll" if os.name == "nt" else "libamdhip64.so")
+    except OSError:
+        raise ProviderError(
+            "there is no ROCm here (libamdhip64.so was not found); install ROCm 7 with MIGraphX, or"
+            " use OP_DBUS_EXECUTION_PROVIDER=cpu"
+        ) from None
+    count = ctypes.c_int(0)
+    if runtime.hipGetDeviceCount(ctypes.byref(count)) or not count.value:
+        raise ProviderError(
+            "ROCm finds no GPU; check `rocminfo`, and that this service may open /dev/kfd and"
+            " /dev/dri/render*"
+        )
+    return [_amd_device(runtime, index) for index in range(count.value)]
+
+
+def _amd_device(runtime: Any, index: int) -> Gpu:  # noqa: ANN401 -- a library's functions are known by name only
+    name = ctypes.create_string_buffer(256)
+    runtime.hipDeviceGetName(name, len(name), index)
+    return Gpu(name.value.decode(errors="replace"))
+
+
+def apple(host: Host) -> list[Gpu]:
+    """Give the one device that Core ML chooses parts of by itself; raises ProviderError."""
+    if host.system != "darwin":
+        raise ProviderError("this is no Apple computer; use another provider")
+    return [Gpu("Apple GPU and Neural Engine")]
+
+
+def adapters(runtime_name: str) -> Callable[[Host], list[Gpu]]:
+    """Make the finder of a provider that lists adapters, of which some are programs."""
+
+    def find(host: Host) -> list[Gpu]:
+        found = host.adapters(runtime_name)
+        real = [Gpu(adapter.name) for adapter in found if adapter.is_hardware]
+        if real:
+            return real
+        software = [adapter.name for adapter in found if adapter.is_software]
+        why = f"only {software[0]}, which computes on the CPU" if software else "none"
+        raise ProviderError(
+            f"of hardware GPUs there is {why}; install the GPU's driver, or use"
+            " OP_DBUS_EXECUTION_PROVIDER=cpu"
+        )
+
+    return find
+
+
+def intel(host: Host) -> list[Gpu]:
+    """Give OpenVINO's GPUs and NPUs; raises ProviderError where there are none."""
+    found = openvino_accelerators(host)
+    if not found:
+        raise ProviderError(
+            "OpenVINO finds no Intel GPU or NPU; install their drivers (intel-opencl-icd, or the"
+            " NPU's), or use cpu:openvino"
+        )
+    return [Gpu(f"{hardware} ({name})") for name, hardware in found.items()]
+
+
+def openvino_accelerators(host: Host) -> dict[str, str]:
+    """Give OpenVINO's GPUs, then its NPUs, each with its hardware's name."""
+    found = host.openvino_devices()
+    kinds = ("GPU", "NPU")
+    return {name: found[name] for kind in kinds for name in sorted(found) if name.startswith(kind)}

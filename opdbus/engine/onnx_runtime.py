@@ -1,0 +1,229 @@
+"""ONNX Runtime behind the seam: sessions that record where nodes run, providers, and devices."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import tempfile
+from collections import Counter
+from contextlib import nullcontext
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opdbus.engine.progress import log_compiling
+from opdbus.engine.session import Ran, first_line
+from opdbus.errors import ProviderError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from opdbus.engine.provider import Provider
+    from opdbus.engine.session import Placement
+
+# Microseconds that idle model threads spin before they sleep: long enough to bridge the
+# operators of one run, short enough to leave the processors to others between runs.
+_SPIN_MICROSECONDS = "1000"
+# ONNX Runtime's operators that multiply matrices of 8-bit integers.
+_INT8_PRODUCTS: Final = frozenset(
+    {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
+)
+# `Attention` contains the products of queries, keys and values too.
+_PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"})
+_PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+# Packages that bring a provider of their own, registered with ONNX Runtime where installed.
+_PLUGINS: Final = ("onnxruntime_ep_webgpu",)
+# Graphics adapters with these words in their names are programs on the CPU.
+_SOFTWARE: Final = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render", "warp")
+
+
+class OnnxSession:
+    """A session that records where nodes run until its profile is finished."""
+
+    def __init__(self, graph: Path, provider: Provider, placement: Placement) -> None:
+        self._open = partial(_open, graph, provider, placement)
+        self._scratch = _scratch_folder()
+        try:
+            with log_compiling(provider.name) if provider.compiles else nullcontext():
+                self._session = self._open(record=Path(self._scratch.name) / "run")
+        except ProviderError:
+            self._scratch.cleanup()
+            raise
+        self._input = self._session.get_inputs()[0].name
+        # The CPU's thread pool records some hundred bytes a run for as long as it lives, also
+        # after `end_profiling`.
+        self._keeps_recording = provider.is_cpu and _threads(placement) > 1
+
+    def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Embed ids (rows, tokens) into vectors (rows, dimension); raises ProviderError."""
+        try:
+            vectors: NDArray[np.float32] = self._session.run(None, {self._input: ids})[0]
+        except Exception as error:
+            raise ProviderError(f"the model's run failed: {first_line(error)}") from error
+        return vectors
+
+    def finish_profile(self) -> Ran:
+        """Stop recording, and give what ran since the session was opened.
+
+        Raises ProviderError if the record cannot be read.
+        """
+        try:
+            with self._scratch:
+                events = json.loads(Path(self._session.end_profiling()).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ProviderError(f"cannot read where the model ran: {error}") from None
+        ran = {
+            event["args"]["node_index"]: event["args"]
+            for event in events
+            if event.get("cat") == "Node" and event["args"].get("provider")
+        }
+        return Ran(
+            dict(Counter(node["provider"] for node in ran.values())),
+            dict(Counter(_product_precisions(ran.values()))),
+        )
+
+    def renew(self) -> bool:
+        """Open the model again where its threads keep recording; raises ProviderError."""
+        if self._keeps_recording:
+            self._session = None
+            self._session = self._open()
+        return self._keeps_recording
+
+
+def _open(
+    graph: Path,
+    provider: Provider,
+    placement: Placement,
+    record: Path | None = None,
+) -> Any:  # noqa: ANN401 -- it has no types
+    """Open a graph; with `record`, write what runs to a file whose name starts with that."""
+    onnxruntime = library()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = _threads(placement)
+    if record:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(record)
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
+    if not provider.is_cpu:
+        # No silent fallback: a node that the provider cannot run fails the session.
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings = provider.options(placement)
+    try:
+        if provider.plugin:
+            device = gpus(_ep_devices(provider.runtime_name))[placement.device]
+            options.add_provider_for_devices([device], settings)
+            named = None
+        else:
+            named = [(provider.runtime_name, settings)]
+        # `enable_fallback`: else Python retries on the CPU when a provider fails, at later runs too
+        return onnxruntime.InferenceSession(graph, options, providers=named, enable_fallback=0)
+    except Exception as error:  # noqa: BLE001 -- onnxruntime raises bare exceptions too
+        raise ProviderError(f"{provider.name} cannot open the model: {first_line(error)}") from None
+
+
+def _threads(placement: Placement) -> int:
+    # lanes run side by side, and each keeps to its share of the processors
+    return max(1, placement.threads // placement.lanes)
+
+
+def _product_precisions(nodes: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for node in nodes:
+        if node.get("op_name") in _INT8_PRODUCTS:
+            yield "int8"
+        elif node.get("op_name") in _PRODUCTS:
+            kind = next(iter((node.get("input_type_shape") or [{}])[0]), "")
+            yield _PRECISION_OF.get(kind, kind)
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="op-dbus-profile-")
+    except OSError as error:
+        raise ProviderError(
+            f"cannot record where the model runs: {error}; make room in the temporary folder"
+        ) from None
+
+
+# what is installed
+
+
+@cache
+def library() -> Any:  # noqa: ANN401 -- it has no types
+    """Import ONNX Runtime, its telemetry off; raises ImportError and whatever it raises itself."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
+
+def available_providers() -> Sequence[str]:
+    """List the execution providers that the installed wheel was built with."""
+    names: Sequence[str] = library().get_available_providers()
+    return names
+
+
+def preload() -> None:
+    """Load the CUDA libraries of installed packages, so that a provider finds them by name."""
+    # It prints what it misses; the checks of the providers say which of it matters.
+    with contextlib.redirect_stdout(io.StringIO()):
+        library().preload_dlls()
+
+
+# devices
+
+
+class Adapter(NamedTuple):
+    """A device that an execution provider offers."""
+
+    name: str
+    is_gpu: bool
+
+    @property
+    def is_software(self) -> bool:
+        """Whether this is a program on the CPU that acts as a GPU."""
+        return any(word in self.name.lower() for word in _SOFTWARE)
+
+    @property
+    def is_hardware(self) -> bool:
+        """Whether this is a GPU."""
+        return self.is_gpu and not self.is_software
+
+
+def adapters(runtime_name: str) -> Sequence[Adapter]:
+    """List the devices that an execution provider offers."""
+    return [adapter(found) for found in _ep_devices(runtime_name)]
+
+
+def _ep_devices(runtime_name: str) -> list[Any]:
+    """Give ONNX Runtime's own objects for the devices, after registering installed plugins."""
+    for module in _PLUGINS:
+        if importlib.util.find_spec(module):
+            _register(module)
+    return [found for found in library().get_ep_devices() if found.ep_name == runtime_name]
+
+
+def gpus(devices: Iterable[Any]) -> list[Any]:
+    """Keep real GPUs, in the order that users number them by."""
+    return [found for found in devices if adapter(found).is_hardware]
+
+
+def adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
+    """Describe one of ONNX Runtime's own devices."""
+    device = found.device
+    name = device.metadata.get("Description") or device.vendor
+    return Adapter(str(name), is_gpu=device.type.name == "GPU")
+
+
+@cache
+def _register(module: str) -> None:
+    """Register a plugin's provider with ONNX Runtime, which can be done once in a process."""
+    plugin = importlib.import_module(module)
+    library().register_execution_provider_library(module, plugin.get_library_path())

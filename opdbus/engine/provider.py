@@ -1,0 +1,139 @@
+"""A row of the provider table: where a model can run, and why it cannot run there now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.config import ALL_DEVICES
+from opdbus.engine.host import HERE
+from opdbus.errors import ProviderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opdbus.engine.gpus import Gpu
+    from opdbus.engine.host import Host
+    from opdbus.engine.libraries import SharedLibrary
+    from opdbus.engine.session import Placement
+
+_SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
+# All of them install one folder `onnxruntime`, so that the last one installed is what runs.
+_WHEELS: Final = ("onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "onnxruntime-migraphx")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Provider:
+    """One row: where a model can run, what that needs, and what it is told.
+
+    `find_devices` gives at least one device, numbered as OP_DBUS_GPU_DEVICE does, or raises
+    ProviderError that says what is missing and what to do.
+    """
+
+    name: str
+    # what a node that ran there is recorded under
+    runtime_name: str
+    # what to type where a package is missing
+    install: str
+    find_devices: Callable[[Host], Sequence[Gpu]]
+    # graph dialect by precision
+    dialects: Mapping[str, str]
+    options: Callable[[Placement], dict[str, Any]]
+    # the package that opens the model
+    runtime: str = "onnxruntime"
+    # a package beside it that brings the provider, which is then found by device, not by name
+    plugin: str = ""
+    # the one operating system that has it, as sys.platform names it
+    system: str = ""
+    libraries: tuple[SharedLibrary, ...] = ()
+    # what to do where one of them is missing
+    library_advice: str = ""
+    # the precisions that the hardware is good at, of those that there is a dialect for
+    precisions: Callable[[Host], tuple[str, ...]] = lambda _host: ("fp16", "fp32")
+    # where else nodes may run, without breaking the promise that the name makes
+    also: frozenset[str] = frozenset()
+    # most tokens and most rows a batch, whatever was measured
+    most_tokens: int = 1 << 16
+    most_rows: int = 1 << 16
+    # precisions in which a text's vector would depend on the texts that run with it, so none may
+    single: frozenset[str] = frozenset()
+    # each new shape of a batch costs time and memory, so batches are full or of one row
+    whole_batches: bool = False
+    # a text that comes alone is given all threads, in a session of its own
+    has_solo: bool = False
+    # a graph is compiled when it is opened, for minutes unless the result was kept
+    compiles: bool = False
+    is_cpu: bool = False
+
+    def require(self, wanted: Sequence[str], host: Host = HERE) -> dict[int, str]:
+        """Check that a session could be opened here, and name the hardware of each wanted device.
+
+        `wanted` is as in OP_DBUS_GPU_DEVICE. Raises ProviderError.
+        """
+        try:
+            self.installed(host)
+            devices = self.find_devices(host)
+            self._require_libraries(host)
+        except ProviderError as error:
+            raise ProviderError(f"{self.name} cannot run: {error}") from None
+        except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
+            reason = " ".join(str(error).split())
+            raise ProviderError(
+                f"{self.name} cannot run: {reason}; install it again: {self.install}"
+            ) from None
+        return {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
+
+    def installed(self, host: Host) -> str:
+        """Give the package that the provider comes from and its version.
+
+        Raises ProviderError that names what to install.
+        """
+        if self.system and host.system != self.system:
+            raise ProviderError(
+                f"only {_SYSTEMS[self.system]} has it; use OP_DBUS_EXECUTION_PROVIDER=auto"
+            )
+        for module in filter(None, (self.runtime, self.plugin)):
+            if not host.has_package(module):
+                package = module.replace("_", "-")
+                raise ProviderError(f"the package {package} is not installed; {self.install}")
+        own = (self.plugin or self.runtime).replace("_", "-")
+        if own != "onnxruntime":
+            return f"{own} {host.version(own)}"
+        wheels = [wheel for wheel in _WHEELS if host.version(wheel)]
+        self._require_built_in(host, wheels)
+        found = " and ".join(f"{wheel} {host.version(wheel)}" for wheel in wheels) or own
+        return f"{found}, which overwrite each other" if len(wheels) > 1 else found
+
+    def _require_built_in(self, host: Host, wheels: Sequence[str]) -> None:
+        if self.runtime_name not in host.runtime_providers():
+            found = " ".join(wheels) or self.runtime
+            raise ProviderError(
+                f"the installed {found} was built without"
+                f" {self.runtime_name.removesuffix('ExecutionProvider')};"
+                f" `pip uninstall {found}`, then {self.install}"
+            )
+
+    def _require_libraries(self, host: Host) -> None:
+        if self.libraries:
+            host.preload()
+        for library in self.libraries:
+            try:
+                host.library(library.file)
+            except OSError:
+                raise ProviderError(
+                    f"{library.file} was not found; {self.library_advice}"
+                ) from None
+
+    def _chosen(self, wanted: Sequence[str], devices: Sequence[Gpu]) -> dict[int, str]:
+        if tuple(wanted) == (ALL_DEVICES,):
+            return {index: device.name for index, device in enumerate(devices)}
+        known = {str(index): index for index in range(len(devices))}
+        known |= {device.uuid.lower(): i for i, device in enumerate(devices) if device.uuid}
+        missing = [name for name in wanted if name.lower() not in known]
+        if missing:
+            raise ProviderError(
+                f"{self.name} cannot run on device {', '.join(missing)}: there are {len(devices)},"
+                " numbered from 0; set OP_DBUS_GPU_DEVICE (`op-dbus devices` lists them)"
+            )
+        indexes = [known[name.lower()] for name in wanted]
+        return {index: devices[index].name for index in indexes}

@@ -1,0 +1,20 @@
+"""Opens a model with the runtime that a provider belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.openvino import OpenVinoSession
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from opdbus.engine.provider import Provider
+    from opdbus.engine.session import Placement, Session
+
+
+def open_session(graph: Path, provider: Provider, placement: Placement) -> Session:
+    """Open a graph with the runtime of its provider; raises ProviderError."""
+    runtime = OpenVinoSession if provider.runtime == "openvino" else OnnxSession
+    return runtime(graph, provider, placement)
