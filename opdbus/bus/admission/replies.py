@@ -21,7 +21,7 @@ from opdbus.bus.admission.limits import (
     MAX_WAITING,
     SMALL_BYTES,
 )
-from opdbus.bus.authorization.async_cache import AsyncCache
+from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import BusError, LimitsExceeded
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus.bus.authorization.async_cache import AsyncCache
+from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.authorization.denials import Denials
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME

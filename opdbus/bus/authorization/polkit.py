@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from opdbus.bus.authorization.async_cache import AsyncCache
+from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import AccessDenied, BusError
