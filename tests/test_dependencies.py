@@ -73,14 +73,26 @@ def test_level_none_needs_no_runtime(daemons: Callable[..., Running]) -> None:
 
 
 @pytest.mark.usefixtures("base")
-@pytest.mark.parametrize("provider", ["cpu", "cuda,openvino"])
-def test_a_missing_runtime_is_named(daemons: Callable[..., Running], provider: str) -> None:
-    """End with one sentence that says what to install where nothing can run a model."""
+@pytest.mark.parametrize(
+    ("provider", "package", "extra"),
+    [
+        ("cpu", "onnxruntime", "cpu"),
+        ("cpu:openvino", "openvino", "openvino"),
+        ("openvino", "openvino", "openvino"),
+        ("cuda", "onnxruntime", "gpu"),
+        ("tensorrt", "onnxruntime", "gpu"),
+    ],
+)
+def test_a_missing_runtime_is_named(
+    daemons: Callable[..., Running], provider: str, package: str, extra: str
+) -> None:
+    """End with one sentence that names the extra to install where nothing can run a model."""
     with daemons(EXECUTION_PROVIDER=provider) as daemon:
         assert daemon.exit_code() == 3
-    for package in ("openvino", "onnxruntime"):
-        assert f"the package {package} is not installed" in daemon.log
-    assert "pip install" in daemon.log
+    sentence = (
+        f"cannot run: the package {package} is not installed; `pip install 'op-dbus[{extra}]'`"
+    )
+    assert sentence in daemon.log
 
 
 @pytest.mark.usefixtures("base")

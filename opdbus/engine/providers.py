@@ -93,7 +93,7 @@ _ROWS: Final = (
     Provider(
         "directml",
         "DmlExecutionProvider",
-        "`pip install onnxruntime-directml`",
+        _GPU,
         gpus.adapters("DmlExecutionProvider"),
         dialects=_STANDARD,
         options=options.device_id,
@@ -135,16 +135,17 @@ PROVIDERS: Final = {provider.name: provider for provider in _ROWS}
 
 
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
-    """Give the installed engines that `cpu` means, the one that suits the processor first.
+    """Give the engines that `cpu` means and that are installed, the one that suits best first.
 
-    OpenVINO has code for bf16 on AMX, the fastest there is. Without AMX its int8 is as fast as ONNX
-    Runtime's for one shape, and slower where lengths change (MiniLM-L6 on Zen 4), which they do.
-    Where none is installed, ONNX Runtime's row says what to install.
+    OpenVINO has code for bf16 on AMX, the fastest there is; it is named there even if it is not
+    installed, as the fallback's reason is a hint. Without AMX its int8 is as fast as ONNX Runtime's
+    for one shape, and slower where lengths change (MiniLM-L6 on Zen 4), which they do.
     """
-    rows = [row for row in _ROWS if row.is_cpu and host.has_package(row.runtime)]
-    prefers_openvino = "amx_bf16" in host.features()
-    rows.sort(key=lambda row: (row.runtime == "openvino") != prefers_openvino)
-    return tuple(row.name for row in rows) or ("cpu:onnxruntime",)
+    engines = ("cpu:onnxruntime", "cpu:openvino")
+    installed = tuple(name for name in engines if host.has_package(PROVIDERS[name].runtime))
+    if not installed:
+        return engines[:1]
+    return engines[::-1] if "amx_bf16" in host.features() else installed
 
 
 def candidates(names: Sequence[str], host: Host = HERE) -> list[Provider]:
