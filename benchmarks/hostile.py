@@ -5,6 +5,9 @@ thousands of objects. Prints a table; writes JSON only when asked. `own` is the 
 without what the bus daemon took meanwhile for a call to itself: more than a second for a message of
 millions of variants, which no service behind it can give back. Ends with 1 where that rose five
 times or more, more than 15% of memory stayed, a file stayed open, or the daemon was not well.
+
+With --without PART, the attacks against a part of the bus's admission are made with the part and
+without it, in turn: that is what the part buys.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,22 +27,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scale import state
+from without import PARTS
 
 from opdbus.bench.machine import describe
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from attacks.clients import ATTACKS
+from attacks.clients import ATTACKS, PROBES
 from attacks.scene import Attacker, Seen, attack
 from fuzz.health import memory_mib
 from fuzz.serving import serving, wait_until_vectorized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MOST_RATIO, MOST_GROWTH = 5.0, 0.15
 # Users that every system has, and the group of those who may use the daemon.
 USERS = (1, 2, 3, 5)
 GROUP = 54321
+WITHOUT = Path(__file__).with_name("without.py")
 CROWD = "200 connections"
 _ALONE = "OP_DBUS_HOSTILE_ALONE"
 
@@ -77,13 +84,13 @@ def line(seen: Seen) -> str:
         f"{seen.name:36}{seen.quiet.p50:8.1f}{seen.quiet.p99:8.1f}{seen.attacked.p50:9.1f}"
         f"{seen.attacked.p99:9.1f}{seen.attacked.worst:9.1f}{seen.attacked.own:9.1f}{seen.own_ratio:7.1f}"
         f"{before:8.0f}{peak:7.0f}{after:7.0f}{seen.growth:+7.0%}"
-        f"{seen.files[0]:6}{seen.files[1]:4}  {'; '.join(failures(seen)) or 'ok'}"
+        f"{seen.files[0]:6}{seen.files[1]:5}{seen.files[2]:5}  {'; '.join(failures(seen)) or 'ok'}"
     )
 
 
 HEAD = (
     f"{'attack':36}{'quiet ms':>8}{'p99':>8}{'attacked':>9}{'p99':>9}{'worst':>9}{'own':>9}"
-    f"{'ratio':>7}{'MiB':>8}{'peak':>7}{'after':>7}{'':7}{'files':>6}{'':4}"
+    f"{'ratio':>7}{'MiB':>8}{'peak':>7}{'after':>7}{'':7}{'files':>6}{'peak':>5}{'':5}"
 )
 
 
@@ -98,36 +105,67 @@ def failures(seen: Seen) -> list[str]:
         found.append(f"p99 x {seen.own_ratio} without the bus")
     if seen.growth > MOST_GROWTH:
         found.append(f"memory {seen.growth:+.0%}")
-    if seen.files[1] > seen.files[0]:
-        found.append(f"{seen.files[1] - seen.files[0]} files left open")
+    if seen.files[2] > seen.files[0]:
+        found.append(f"{seen.files[2] - seen.files[0]} files left open")
     return found
 
 
-def measure(given: argparse.Namespace) -> Iterator[Seen]:
+def measure(given: argparse.Namespace, names: Sequence[str], without: str = "") -> Iterator[Seen]:
     """Do every attack, one after the other; a daemon that did not live through one is replaced."""
-    attacks = deque(
-        (name, full, who) for name in given.only or ATTACKS for full, who in attackers(name).items()
-    )
+    starter = [sys.executable, str(WITHOUT), without] if without else []
+    attacks = deque((name, full, who) for name in names for full, who in attackers(name).items())
     while attacks:
         with tempfile.TemporaryDirectory(prefix="op-dbus-hostile-") as folder:
             Path(folder).chmod(0o755)
             content = json.dumps(state(given.objects)).encode()
-            with serving(Path(folder), medium=not given.tiny, state=content) as daemon:
+            with serving(
+                Path(folder), medium=not given.tiny, state=content, starter=starter
+            ) as daemon:
                 wait_until_vectorized(daemon)
                 while attacks and memory_mib(daemon.pid):
                     name, full, who = attacks.popleft()
                     yield replace(attack(daemon, name, who, given.seconds), name=full)
 
 
-def report(seen: list[Seen], given: argparse.Namespace) -> dict[str, Any]:
-    """Give all of it as JSON has it."""
+def compare(part: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Make the attacks against a part with it and without it, in turn, and give the medians."""
+    seen: dict[tuple[str, str], list[Seen]] = {}
+    for _ in range(given.repeat):
+        for key, without in (("with", ""), ("without", part)):
+            for one in measure(given, given.only or PARTS[part].attacks, without):
+                print(f"{part:12} {key:8}" + line(one), flush=True)
+                seen.setdefault((one.name, key), []).append(one)
+    attacks = [{"attack": name, key: summary(all_)} for (name, key), all_ in seen.items()]
+    return {"part": part, "says": PARTS[part].says, "runs": given.repeat, "attacks": attacks}
+
+
+def summary(seen: Sequence[Seen]) -> dict[str, Any]:
+    """Give medians, and for times what the runs were between."""
+
+    def between(values: Sequence[float]) -> list[float]:
+        found = [min(values), statistics.median(values), max(values)]
+        return [round(value, 2) for value in found]
+
     return {
-        "machine": describe().line,
-        "model": "tiny" if given.tiny else "medium",
-        "objects": given.objects,
-        "seconds": given.seconds,
-        "attacks": [{**one.report(), "failures": failures(one)} for one in seen],
+        "p99_ms": between([one.attacked.p99 for one in seen]),
+        "own_ms": between([one.attacked.own for one in seen]),
+        "own_ratio": between([one.own_ratio for one in seen]),
+        "peak_mib": between([one.memory[1] - one.memory[0] for one in seen]),
+        "peak_files": max(one.files[1] for one in seen),
+        "failures": sorted({fault for one in seen for fault in failures(one)}),
     }
+
+
+def write(given: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Write what was found as JSON, if that is asked for."""
+    if given.json:
+        head = {
+            "machine": describe().line,
+            "model": "tiny" if given.tiny else "medium",
+            "objects": given.objects,
+            "seconds": given.seconds,
+        }
+        given.json.write_text(json.dumps(head | found, indent=1) + "\n")
 
 
 def main() -> int:
@@ -136,17 +174,25 @@ def main() -> int:
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
     parser.add_argument("--tiny", action="store_true", help="with a tiny model")
-    parser.add_argument("--only", action="append", choices=list(ATTACKS))
+    parser.add_argument("--only", action="append", choices=[*ATTACKS, *PROBES])
+    parser.add_argument("--without", action="append", choices=[*PARTS, "each"], metavar="PART")
+    parser.add_argument("--repeat", type=int, default=3, help="how often, of --without")
     parser.add_argument("--json", type=Path, help="write the figures there")
     given = parser.parse_args()
     with_a_group()
-    seen = []
+    # what the service's unit allows
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
     print(HEAD)
-    for one in measure(given):
+    if given.without:
+        parts = list(PARTS) if "each" in given.without else given.without
+        found = [compare(part, given) for part in parts]
+        write(given, {"parts": found})
+        return 0
+    seen = []
+    for one in measure(given, given.only or list(ATTACKS)):
         seen.append(one)
         print(line(one), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(report(seen, given), indent=1) + "\n")
+    write(given, {"attacks": [{**one.report(), "failures": failures(one)} for one in seen]})
     return 1 if any(failures(one) for one in seen) else 0
 
 

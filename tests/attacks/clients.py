@@ -1,10 +1,12 @@
 """Clients that mean harm, each a program of its own that goes on until its time is over."""
 
 import os
+import socket
+import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -12,6 +14,7 @@ from fuzz import marshal
 from fuzz.marshal import NO_REPLY, Variant
 from fuzz.wire import Gone, Silence, Wire
 
+Ask = Callable[[int], tuple[Any, ...]]
 ROOT, STATE = "/org/opdbus", "/org/opdbus/state"
 SEARCH, LIST = "org.opdbus.State1.Search", "org.opdbus.State1.List"
 PEER = "org.freedesktop.DBus.Peer"
@@ -60,29 +63,108 @@ def slow_vectors(address: str, seconds: float, count: int) -> None:
     _ask_and_never_read(address, seconds, count, ROOT, MANY, "asa{sv}", texts, {})
 
 
-def flood(address: str, seconds: float, flags: int) -> None:
-    """Send searches, ten thousand and more, as fast as the bus takes them."""
-    call = (STATE, SEARCH, "sua{sv}", "mail server", 10, {})
-    with Wire(address) as wire:
-        sent: deque[int] = deque()
-        for _ in until(seconds):
+def _keep_asking(
+    address: str, seconds: float, count: int, most: int, ask: Ask, flags: int = 0
+) -> None:
+    """Have so many calls outstanding all the while on each connection; `ask` gives each call."""
+    waiting: deque[tuple[Wire, int]] = deque()
+    with connections(address, count) as wires:
+        for number in until(seconds):
             with suppress(Silence):
                 # more at once the bus would refuse, and the daemon never see
-                if len(sent) == PENDING - 1:
-                    wire.answer(sent.popleft(), seconds)
-                sent.append(wire.start(*call, flags=flags))
-                if flags:
-                    sent.clear()
+                if len(waiting) == count * most:
+                    wire, serial = waiting.popleft()
+                    wire.answer(serial, seconds)
+                wire = wires[number % count]
+                serial = wire.start(*ask(number), flags=flags)
+                if not flags:
+                    waiting.append((wire, serial))
+
+
+def _search(_: int) -> tuple[Any, ...]:
+    return STATE, SEARCH, "sua{sv}", "mail server", 10, {}
+
+
+def flood(address: str, seconds: float, count: int) -> None:
+    """Send searches, ten thousand and more, as fast as the bus takes them."""
+    _keep_asking(address, seconds, count, PENDING - 1, _search)
+
+
+def flood_without_replies(address: str, seconds: float, count: int) -> None:
+    """Send searches that want no reply, of which the bus takes any number."""
+    _keep_asking(address, seconds, count, PENDING - 1, _search, NO_REPLY)
 
 
 def crowd(address: str, seconds: float, count: int) -> None:
     """Search on so many connections at once, again and again."""
+    _keep_asking(address, seconds, count, 1, _search)
+
+
+def fast_vectors(address: str, seconds: float, count: int) -> None:
+    """Ask for many vectors of the same texts, and read them all."""
+    texts = [f"mail {n % 10}" for n in range(600)]
+    _keep_asking(address, seconds, count, 8, lambda _: (ROOT, MANY, "asa{sv}", texts, {}))
+
+
+def new_texts(address: str, seconds: float, count: int) -> None:
+    """Ask for the vectors of texts that nobody asked for before."""
+
+    def ask(number: int) -> tuple[Any, ...]:
+        texts = [f"mail {number} {n} for the office" for n in range(600)]
+        return ROOT, MANY, "asa{sv}", texts, {}
+
+    _keep_asking(address, seconds, count, PENDING - 1, ask)
+
+
+def publishing(address: str, seconds: float, count: int) -> None:
+    """Publish thousands of objects a call."""
+    items = [("many", "unit", f"u{n}", {}) for n in range(8000)]
+    ask = (STATE, PUBLISH, "sa(sssa{sv})a{sv}", "many", items, {})
+    _keep_asking(address, seconds, count, 2, lambda _: ask)
+
+
+def large_calls(address: str, seconds: float, count: int) -> None:
+    """Send calls of 3 MiB, and want no reply."""
+    fields = marshal.call_fields(STATE, "org.opdbus.State1", "Search", "sua{sv}")
+    body = marshal.encode("sua{sv}", ("m" * (3 << 20), 10, {}))
+    _send_without_end(address, seconds, count, marshal.message(fields, body, 9, flags=NO_REPLY))
+
+
+def files(address: str, seconds: float, count: int) -> None:
+    """Send calls with sixteen open files each, and want no reply."""
+    _send_without_end(address, seconds, count, _with_files(16), [os.memfd_create("texts")] * 16)
+
+
+def slow_files(address: str, seconds: float, _: int) -> None:
+    """Send files that the kernel takes seconds to close: sockets with data that nobody reads."""
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, Wire(address) as wire:
+        for _round in until(seconds):
+            sender = socket.create_connection(server.getsockname())
+            kept.append(server.accept()[0])
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 2))
+            sender.settimeout(0)
+            with suppress(BlockingIOError):
+                while True:
+                    sender.send(bytes(1 << 20))
+            wire.send(_with_files(1), [sender.fileno()])
+            # at once, so that the daemon is the last to close it
+            sender.close()
+            time.sleep(0.1)  # so that the attack is not one on this process's memory
+
+
+def _with_files(count: int) -> bytes:
+    fields = marshal.call_fields(ROOT, "org.opdbus.Vectorizer1", "Levels", "h", count)
+    return marshal.message(fields, marshal.encode("h", (0,)), 9, flags=NO_REPLY)
+
+
+def _send_without_end(
+    address: str, seconds: float, count: int, data: bytes, descriptors: Sequence[int] = ()
+) -> None:
     with connections(address, count) as wires:
-        for _ in until(seconds):
-            calls = [w.start(STATE, SEARCH, "sua{sv}", "mail server", 10, {}) for w in wires]
-            for wire, serial in zip(wires, calls, strict=True):
-                with suppress(Silence):
-                    wire.answer(serial, seconds)
+        for number in until(seconds):
+            with suppress(Silence):
+                wires[number % count].send(data, descriptors)
 
 
 def large_string(address: str, seconds: float, _: int) -> None:
@@ -174,8 +256,9 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
     "32 slow readers of lists": (slow_lists, 32),
     "1 slow reader of vectors": (slow_vectors, 1),
     "32 slow readers of vectors": (slow_vectors, 32),
-    "flood of 10,000": (flood, 0),
-    "flood of 10,000, no replies": (flood, NO_REPLY),
+    "flood of 10,000": (flood, 1),
+    "flood of 10,000, no replies": (flood_without_replies, 1),
+    "8 floods": (flood, 8),
     "200 connections": (crowd, 200),
     "32 MiB string": (large_string, 1),
     "32 MiB array": (large_array, 1),
@@ -184,13 +267,22 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
     "4 floods, answers unread": (unread, 4),
     "vanishing": (vanish, 1),
     "deaf subscribers": (deaf, 16),
+    "files slow to close": (slow_files, 1),
+}
+# Against single parts of the daemon: a friend of the same user may notice these.
+PROBES: dict[str, tuple[Callable[[str, float, int], None], int]] = {
+    "4 fast readers of vectors": (fast_vectors, 4),
+    "4 floods of new texts": (new_texts, 4),
+    "publishing 8,000 at a time": (publishing, 2),
+    "calls of 3 MiB, no replies": (large_calls, 4),
+    "files": (files, 4),
 }
 
 
 def main() -> None:
     """Attack: NAME ADDRESS SECONDS UID GROUP."""
     name, address, seconds, uid, group = sys.argv[1:]
-    attack, number = ATTACKS[name]
+    attack, number = (ATTACKS | PROBES)[name]
     if int(uid):
         os.setgroups([int(group)] if int(group) else [])
         os.setgid(int(uid))

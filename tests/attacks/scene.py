@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,7 +80,7 @@ class Seen:
     quiet: Times
     attacked: Times
     memory: tuple[float, float, float]
-    files: tuple[int, int]
+    files: tuple[int, int, int]
     faults: Sequence[str]
 
     @property
@@ -133,7 +133,8 @@ def attack(
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
     memory, files = memory_mib(daemon.pid), open_files(daemon.pid)
     with (
-        _peak(daemon.pid) as peak,
+        _peak(lambda: memory_mib(daemon.pid)) as peak,
+        _peak(lambda: open_files(daemon.pid)) as peak_files,
         attacking(daemon.bus, name, attackers, seconds + 2 * _LEAD_SECONDS),
     ):
         time.sleep(_LEAD_SECONDS)  # the attack must be on
@@ -147,7 +148,7 @@ def attack(
         quiet,
         attacked,
         (round(memory, 1), round(max(peak), 1), round(after, 1)),
-        (files, files_after),
+        (files, int(max(peak_files)), files_after),
         faults,
     )
 
@@ -179,12 +180,13 @@ def _python(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def _peak(pid: int) -> Iterator[list[float]]:
+def _peak(measure: Callable[[], float]) -> Iterator[list[float]]:
+    """Measure again and again as long as the context is open."""
     seen, is_over = [0.0], threading.Event()
 
     def watch() -> None:
         while not is_over.wait(0.1):
-            seen.append(memory_mib(pid))
+            seen.append(measure())
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -1,6 +1,6 @@
 """A daemon on a private bus, ready to be fuzzed or attacked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "state.example.json"
 
 @contextmanager
 def serving(
-    folder: Path, *, medium: bool, state: bytes = b"", bus: Bus | None = None
+    folder: Path, *, medium: bool, state: bytes = b"", starter: Sequence[str] = ()
 ) -> Iterator[Running]:
     """Run a daemon on a bus of its own, with a tiny model or the medium one."""
     model = {} if medium else {"MODEL": write_tiny_model(folder / "tiny"), "PRECISION": "fp32"}
@@ -22,7 +22,9 @@ def serving(
     file.write_bytes(state or EXAMPLE.read_bytes())
     bus = Bus()
     try:
-        with Running(folder, bus.address, STATE_FILE=file, LOG_LEVEL="info", **model) as daemon:
+        daemon = Running(folder, bus.address, STATE_FILE=file, LOG_LEVEL="info", **model)
+        daemon.starter = tuple(starter)
+        with daemon:
             daemon.wait_for_log("model proven")
             daemon.wait_for_log("state file read")
             yield daemon
