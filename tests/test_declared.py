@@ -110,9 +110,9 @@ def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
 
     async def second(house: Watched) -> None:
         house.declared.path.unlink()
-        assert not house.declared.tried
+        assert not house.declared.attempted
         await house.declared.try_load()
-        assert house.declared.tried
+        assert house.declared.attempted
         assert house.names() == {"a"}
         assert house.declared.last_error.endswith(
             "state.json: No such file or directory; write it or set OP_DBUS_STATE_FILE;"
@@ -133,7 +133,7 @@ def test_the_watch_picks_up_whatever_comes(tmp_path: Path, start: str) -> None:
             state_file(path, {"old": "one"})
         elif start == "bad":
             replace(path, BAD)
-        await house.until(lambda: house.declared.tried)
+        await house.until(lambda: house.declared.attempted)
         state_file(path, {"a": "one"})
         await house.until(lambda: house.names() == {"a"} and not house.declared.last_error)
         replace(path, BAD)
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
             watching = asyncio.create_task(declared.watch())
             async with asyncio.timeout(30):
                 await tried.wait()
-            assert declared.tried
+            assert declared.attempted
             assert not watching.done()
             watching.cancel()
             return {entry.identity.name for entry in memory.catalogue}

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from running import STATE, STATE_PATH, Running, calling, state_file
+from structlog.testing import capture_logs
 
 from opdbus.errors import StoreError
+from opdbus.index.declared import Declared
 from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject
 
@@ -138,6 +140,30 @@ def test_a_holder_who_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> N
         async with asyncio.timeout(30):
             await changed.wait()
         assert names(memory) == {"kept"} == await stored(memory)
+
+    run(small, work)
+
+
+def test_failed_loads_are_made_up_for_once(small: Path, tmp_path: Path) -> None:
+    """Read the state file once when there is room again, however many loads had failed."""
+    units = {f"d{n}": f"mail {n}" * 300 for n in range(300)}
+    file = state_file(tmp_path / "state.json", units)
+
+    async def work(memory: Memory) -> None:
+        changed = asyncio.Event()
+        memory.notify = lambda _event: changed.set()
+        declared = Declared(file, memory)
+        ballast = fill(small)
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                await declared.load()
+        with capture_logs() as logs:
+            ballast.unlink()
+            async with asyncio.timeout(30):
+                await changed.wait()
+            await declared.load()  # after all that wait already
+        assert names(memory) == units.keys()
+        assert [line["event"] for line in logs].count("state file read") == 2
 
     run(small, work)
 

@@ -155,7 +155,7 @@ def test_a_large_file_does_not_stop_the_loop(tmp_path: Path) -> None:
             last = now
 
     async def work(house: House) -> None:
-        await house.until(lambda: house.declared.tried)
+        await house.until(lambda: house.declared.attempted)
         ticking = asyncio.create_task(tick())
         replace(house.declared.path, text[:-1])
         await house.until(lambda: "in the middle" in house.declared.last_error)

@@ -380,7 +380,7 @@ def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
         await made.memory.release(":1.2")
         assert {e.identity.name for e in made.memory.catalogue} == {"kept"}
         (kept,) = made.memory.catalogue
-        assert not kept.passing
+        assert not kept.transient
 
     async def after(made: House) -> None:
         assert {e.identity.name for e in made.memory.catalogue} == {"kept"}
@@ -389,7 +389,7 @@ def test_a_holders_objects_go_with_it(live: Callable[..., Any]) -> None:
     live(after, engine=False)
 
 
-def test_passing_objects_do_not_outlive_a_crash(live: Callable[..., Any]) -> None:
+def test_transient_objects_do_not_outlive_a_crash(live: Callable[..., Any]) -> None:
     """Forget, at the next start, what was to live as long as a connection."""
 
     async def work(made: House) -> None:

@@ -48,7 +48,7 @@ class Levels:
 
 def entry(number: int, text: str) -> Entry:
     """Make an entry with a text of a digest of its own."""
-    return Entry(number, Identity(FILE, "p", "k", text), 0, "", text.encode(), 0, passing=False)
+    return Entry(number, Identity(FILE, "p", "k", text), 0, "", text.encode(), 0, transient=False)
 
 
 def order(

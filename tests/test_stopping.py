@@ -11,7 +11,7 @@ import pytest
 from running import STATE, STATE_PATH, Running, calling, replace, state_file
 
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.index import rescue
+from opdbus.index import recovery
 from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject
 
@@ -50,7 +50,7 @@ def test_sigterm_while_the_store_is_written_anew(
     daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
     fill(daemon.state_dir)
     if work == "rebuild":
-        rescue.mark(daemon.state_dir / "memory.db")
+        recovery.mark_damaged(daemon.state_dir / "memory.db")
     else:
         with closing(sqlite3.connect(daemon.state_dir / "memory.db")) as other, other:
             other.execute("UPDATE facts SET value = 'an older one' WHERE name = 'written by'")

@@ -33,10 +33,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def record(name: str, text: str = "a text", *, passing: bool = False, words: str = "") -> Record:
+def record(name: str, text: str = "a text", *, transient: bool = False, words: str = "") -> Record:
     """Make a record of an object."""
     identity = Identity("file", "systemd", "unit", name)
-    return Record(identity, 0, "{}", text, words, f"print of {text}", text.encode(), 1, passing)
+    return Record(identity, 0, "{}", text, words, f"print of {text}", text.encode(), 1, transient)
 
 
 def put(store: Store, *records: Record) -> None:
@@ -244,14 +244,14 @@ def test_unused_vectors_are_pruned(store: Store) -> None:
     assert store.prune_vectors() == set()
 
 
-def test_passing_objects_are_removed(store: Store) -> None:
+def test_transient_objects_are_removed(store: Store) -> None:
     """Delete what was to live only as long as a connection."""
-    put(store, record("stays"), record("goes", passing=True))
-    assert {entry.identity.name: entry.passing for entry in store.entries()} == {
+    put(store, record("stays"), record("goes", transient=True))
+    assert {entry.identity.name: entry.transient for entry in store.entries()} == {
         "stays": False,
         "goes": True,
     }
-    assert store.remove_passing() == 1
+    assert store.remove_transient() == 1
     assert [entry.identity.name for entry in store.entries()] == ["stays"]
 
 

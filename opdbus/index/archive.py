@@ -1,4 +1,4 @@
-"""The store on threads of its own: one that writes, one that reads while the other writes."""
+"""The database used from the event loop: one thread writes, another reads meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import structlog
 
 from opdbus.errors import StoreError
-from opdbus.index import rescue
+from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
 
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-# How long to wait before the database is tried again that could not be written.
+# Delays before the next attempts to write a database that could not be written.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
-# What runs when we close has this long to end by itself.
+# A write that runs when we close may take this long to end by itself.
 _CLOSE_SECONDS: Final = 1.0
 
 
 class Archive:
-    """Two connections to one database; what is written is seen by reads that begin later.
+    """Two connections to one database: a read sees everything that was written before it began.
 
-    `on_change` is called on the event loop when `fault` is another.
+    `on_change` is called on the event loop when `fault` changes.
     """
 
     def __init__(self, path: Path, retry_seconds: Sequence[float] = _RETRY_SECONDS) -> None:
@@ -45,19 +45,21 @@ class Archive:
         self._retry_seconds = retry_seconds
         # why nothing can be written now; empty while all is well
         self.fault = ""
-        # what became of a damaged database at this start
+        # what was recovered of a damaged database at this start
         self.notice = ""
         self.on_change: Callable[[], None] = lambda: None
-        self._unfinished: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # work that waits until the database can be written
+        self._waiting: set[Callable[[], Awaitable[Any]]] = set()
         self._damage: asyncio.Future[Damaged] = asyncio.get_running_loop().create_future()
-        self._sound = asyncio.Event()
+        self._writable = asyncio.Event()
         self._writer: Store
         self._reader: Store
 
     async def __aenter__(self) -> Self:
-        """Open the database, a new one in the place of a damaged one.
+        """Open the database, or replace a damaged one with a new one.
 
-        Raises StoreError, also where another op-dbus has it open.
+        Raises StoreError, also if another op-dbus has it open.
         """
         loop = asyncio.get_running_loop()
         self._stopping = Event()
@@ -68,8 +70,8 @@ class Archive:
         try:
             if not self.is_read_only:
                 self._open.callback(os.close, _lock(self._path))
-            self._writer = await loop.run_in_executor(self._writing, self._first)
-            self._reader = await loop.run_in_executor(self._reading, self._another)
+            self._writer = await loop.run_in_executor(self._writing, self._open_writer)
+            self._reader = await loop.run_in_executor(self._reading, self._open_reader)
         except BaseException:
             self._stopping.set()
             self._close()
@@ -81,7 +83,7 @@ class Archive:
             )
             log.warning("store is read-only", path=str(self._path))
         else:
-            self._sound.set()
+            self._writable.set()
         return self
 
     async def __aexit__(
@@ -90,14 +92,15 @@ class Archive:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Give up what is unfinished, keep what is committed, and close."""
+        """Cancel unfinished work, which changes nothing, and close."""
         if self._stopping.is_set():
             return  # closed already, since it could not be opened again
         self._stopping.set()
-        for task in self._unfinished:
+        self._waiting.clear()
+        for task in self._tasks:
             task.cancel()
         self._reader.interrupt()
-        await asyncio.gather(*self._unfinished, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
         await asyncio.wait([last], timeout=_CLOSE_SECONDS)
         if not last.done():
@@ -105,34 +108,37 @@ class Archive:
         self._close()
 
     async def reopen(self) -> None:
-        """Close and open again, which rebuilds what was found damaged; raises StoreError."""
+        """Close and open again, which replaces a damaged database; raises StoreError."""
         await self.__aexit__(None, None, None)
         self._damage = asyncio.get_running_loop().create_future()
         await self.__aenter__()
 
     async def damaged(self) -> None:
-        """Wait until the database is found damaged; raises Damaged, which is to end the daemon.
+        """Wait until the database is found damaged; raises Damaged, which must end the daemon.
 
-        The next start rebuilds it: then nothing that was read before is still in use.
+        Its next start replaces the database: then nothing that was read before is still in use.
         """
         raise await asyncio.shield(self._damage)
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work that must not stop halfway: only closing stops it, no caller who leaves."""
-        return await _shielded(self._until_closed(work))
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work that goes on if its caller is cancelled; only closing cancels it."""
+        return await _shielded(self._start(work))
 
-    def once_sound(self, work: Callable[[], Awaitable[Any]]) -> None:
-        """Have work done as soon as the database can be written again."""
+    def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run work as soon as the database can be written; work that waits already is not added."""
 
         async def wait() -> None:
-            await self._sound.wait()
+            await self._writable.wait()
+            self._waiting.discard(work)
             with suppress(StoreError):
                 await work()
 
-        self._until_closed(wait())
+        if work not in self._waiting:
+            self._waiting.add(work)
+            self._start(wait())
 
     async def write(self, work: Callable[[Store], T]) -> T:
-        """Run work that changes the database. It is finished even if the caller is cancelled."""
+        """Run work that changes the database, to its end even if the caller is cancelled."""
         if self.is_read_only:
             raise StoreError(self.fault)
         return await _shielded(asyncio.ensure_future(self._written(work)))
@@ -163,14 +169,14 @@ class Archive:
             raise
 
     def _cannot_write(self, error: StoreError) -> None:
-        was_sound = not self.fault
+        was_writable = not self.fault
         self._set_fault(str(error))
-        if was_sound:
+        if was_writable:
             log.error("store cannot be written", reason=str(error))
-            self._until_closed(self._try_again())
+            self._start(self._retry())
 
-    async def _try_again(self) -> None:
-        """Write something now and then until that can be done, or something else was written."""
+    async def _retry(self) -> None:
+        """Write a probe again and again until that, or another write, succeeds."""
         for delay in chain(self._retry_seconds, repeat(self._retry_seconds[-1])):
             await asyncio.sleep(delay)
             if self.fault:
@@ -185,36 +191,36 @@ class Archive:
             return
         self.fault = fault
         if fault:
-            self._sound.clear()
+            self._writable.clear()
         else:
-            self._sound.set()
+            self._writable.set()
         self.on_change()
 
     def _found_damaged(self, error: Damaged) -> None:
         try:
             if not self.is_read_only:
-                rescue.mark(self._path)
+                recovery.mark_damaged(self._path)
         except OSError as fault:
-            # to end now would help nobody: the next start would not know
+            # ending now would not help: the next start would not know of the damage
             log.error("store damaged", reason=str(error), mark=str(fault))  # noqa: TRY400 -- a sentence, no traceback
             return
         if not self._damage.done() and not self.is_read_only:
             self._damage.set_result(error)
 
-    def _until_closed(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    def _first(self) -> Store:
+    def _open_writer(self) -> Store:
         if self.is_read_only:
-            return self._another()
-        store, self.notice = rescue.opened(self._path, self._stopping)
+            return self._open_reader()
+        store, self.notice = recovery.open_or_recover(self._path, self._stopping)
         self._open.callback(store.close)
         return store
 
-    def _another(self) -> Store:
+    def _open_reader(self) -> Store:
         store = Store(self._path, self._stopping, is_read_only=self.is_read_only)
         self._open.callback(store.close)
         return store
@@ -226,13 +232,13 @@ class Archive:
 
 
 async def _shielded(future: asyncio.Future[T]) -> T:
-    """Wait for what goes on if the caller is cancelled; its failure is then nobody's news."""
+    """Wait for work that goes on if the caller is cancelled; its failure is then dropped."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(future)
 
 
 def _lock(database: Path) -> int:
-    """Take the lock that a database has one daemon at a time by; raises StoreError."""
+    """Lock the database for this daemon; raises StoreError if another one has the lock."""
     path = database.with_suffix(".lock")
     with guarded(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The state file in step with the memory: read at start, on change, and when asked to."""
+"""The state file is loaded into the memory at start, on change, and on request."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = structlog.get_logger()
 
 
 class Declared:
-    """What a state file declares; a bad file changes nothing but `last_error`.
+    """What a state file declares; a bad file changes only `last_error`.
 
-    `on_change` is called on the event loop when `last_error` or `tried` is another.
+    `on_change` is called on the event loop when `last_error` or `attempted` changes.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Declared:
     ) -> None:
         self.path = path
         self.last_error = ""
-        # whether the file has been looked at once, with whatever outcome
-        self.tried = False
+        # whether the first load has ended, well or badly
+        self.attempted = False
         self.on_change: Callable[[], None] = lambda: None
         self._changes = changes
         self._file = StateFile(path)
@@ -47,8 +47,8 @@ class Declared:
         self._one_reader = asyncio.Lock()
 
     async def load(self) -> None:
-        """Take the file in; raises StateFileError, and StoreError if it cannot be kept."""
-        await self._memory.archive.finish(self._load())
+        """Load the file; raises StateFileError, and StoreError if it cannot be stored."""
+        await self._memory.archive.shield(self._load())
 
     async def _load(self) -> None:
         async with self._one_reader:
@@ -56,10 +56,10 @@ class Declared:
                 present, changed = await asyncio.to_thread(self._read)
                 changes = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
-                # What was read but not kept must be read again, as soon as it can be kept.
+                # what was read but not stored is read again as soon as it can be stored
                 if not isinstance(error, StateFileError):
                     self._file.forget()
-                    self._memory.archive.once_sound(self.try_load)
+                    self._memory.archive.when_writable(self.try_load)
                 self._set_error(str(error))
                 raise
             self._set_error("")
@@ -72,24 +72,24 @@ class Declared:
             raise StateFileError(f"{error}; {_meanwhile(self.path)}") from None
 
     async def try_load(self) -> None:
-        """Take the file in, or say in the log and in `last_error` why not."""
+        """Load the file, or say in the log and in `last_error` why not."""
         try:
             await self.load()
         except OpDbusError as error:
             log.warning("state file refused", reason=str(error))
         finally:
-            if not self.tried:
-                self.tried = True
+            if not self.attempted:
+                self.attempted = True
                 self.on_change()
 
     async def watch(self) -> None:
-        """Take the file in at once and whenever it changes, until cancelled."""
+        """Load the file now and whenever it changes, until cancelled."""
         try:
             async with aclosing(self._changes(self.path)) as changes:
                 async for _ in changes:
                     await self.try_load()
         except OSError as error:
-            # such as too many inotify instances of this user: SIGHUP and Reload still work
+            # such as too many inotify instances of this user; SIGHUP and Reload still work
             log.warning("state file not watched", path=str(self.path), reason=str(error))
             await self.try_load()
             await asyncio.Event().wait()
@@ -101,7 +101,7 @@ class Declared:
 
 
 def _meanwhile(path: Path) -> str:
-    """Say what to do about a file that cannot be used, and what is served until then."""
+    """Say what to do about a file that cannot be loaded, and what is served until then."""
     served = "the stored objects are served until"
     if not os.path.exists(path):  # noqa: PTH110 -- Path.exists() raises where it may not look
         return f"write it or set OP_DBUS_STATE_FILE; {served} then"

@@ -140,7 +140,7 @@ class Indexer:
                 await archive.write(lambda store: store.put_vectors(keys, digests, vectors))
                 return
         if not engine.unsaved:
-            archive.once_sound(self._again)
+            archive.when_writable(self._again)
         engine.unsaved.update(digests)
 
     async def _again(self) -> None:

@@ -15,9 +15,9 @@ from opdbus.index.catalogue import Catalogue, thing_of
 from opdbus.index.database import Damaged
 from opdbus.index.embedded import Engine, stored_vectors
 from opdbus.index.events import Changed, Drift
-from opdbus.index.holders import Holders
 from opdbus.index.quota import Usage
 from opdbus.index.records import commit, recall, record_of
+from opdbus.index.transient import TransientObjects
 from opdbus.state.drift import drifted_fields
 from opdbus.state.object import FILE, Thing
 
@@ -66,7 +66,7 @@ class Memory:
         self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
         self._clock = clock
         self._one_writer = asyncio.Lock()
-        self._holders = Holders()
+        self._transient = TransientObjects()
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
 
@@ -209,7 +209,7 @@ class Memory:
                 gone = [entry for entry in entries if entry.identity not in present]
                 return await self._write(changed, gone, owner=ROOT)
 
-        return await self.archive.finish(work())
+        return await self.archive.shield(work())
 
     async def publish(
         self, objects: Sequence[StateObject], owner: int, *, holder: str = ""
@@ -224,7 +224,7 @@ class Memory:
                 async with self._one_writer:
                     for item in objects:
                         self._require_owner(self.catalogue.get(item.identity), owner)
-                    await self._write(objects, [], owner=owner, passing=bool(holder))
+                    await self._write(objects, [], owner=owner, transient=bool(holder))
                     self._hold(objects, holder)
             finally:
                 self._publishing[holder] -= 1
@@ -233,7 +233,7 @@ class Memory:
 
         # known at once, so that `release` waits for what its holder is still publishing
         self._publishing[holder] += 1
-        await self.archive.finish(work())
+        await self.archive.shield(work())
 
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
         """Remove what an owner published about things, and count the entries.
@@ -247,22 +247,22 @@ class Memory:
                 await self._write([], list(gone.values()), owner=owner)
                 return len(gone)
 
-        return await self.archive.finish(work())
+        return await self.archive.shield(work())
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder; raises StoreError."""
-        if not self._holders.held(holder) and holder not in self._publishing:
+        if not self._transient.held_by(holder) and holder not in self._publishing:
             return
 
         async def work() -> None:
             async with self._one_writer:
-                found = map(self.catalogue.get, self._holders.held(holder))
+                found = map(self.catalogue.get, self._transient.held_by(holder))
                 await self._write([], [entry for entry in found if entry], owner=ROOT)
 
         try:
-            await self.archive.finish(work())
+            await self.archive.shield(work())
         except StoreError:
-            self.archive.once_sound(lambda: self.release(holder))
+            self.archive.when_writable(lambda: self.release(holder))
             raise
 
     async def _write(
@@ -271,17 +271,17 @@ class Memory:
         gone: Sequence[Entry],
         *,
         owner: int,
-        passing: bool = False,
+        transient: bool = False,
     ) -> Mapping[Thing, Change]:
         # on a thread: 10,000 objects take a second to render
-        records = await asyncio.to_thread(self._records, objects, owner, passing=passing)
+        records = await asyncio.to_thread(self._records, objects, owner, transient=transient)
         if not records and not gone:
             return {}
         self.catalogue.usage.require_room(records, self.catalogue.get)
         generation = self.generation + 1
         entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
         self.generation = generation
-        self._holders.drop(entry.identity for entry in gone)
+        self._transient.discard(entry.identity for entry in gone)
         changes = await self._take(gone, entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
@@ -301,15 +301,15 @@ class Memory:
         return changes
 
     def _records(
-        self, objects: Iterable[StateObject], owner: int, *, passing: bool
+        self, objects: Iterable[StateObject], owner: int, *, transient: bool
     ) -> list[Record]:
         """Make records of those objects that are not stored just so; the last of a name counts."""
         now = max(0, int(self._clock()))
         latest = {item.identity: item for item in objects}
         return [
-            record_of(item, self._owner(item.identity, owner), now, passing=passing)
+            record_of(item, self._owner(item.identity, owner), now, transient=transient)
             for item in latest.values()
-            if not self._is_known(item, passing=passing)
+            if not self._is_known(item, transient=transient)
         ]
 
     def _owner(self, identity: Identity, owner: int) -> int:
@@ -317,20 +317,20 @@ class Memory:
         entry = self.catalogue.get(identity)
         return entry.owner if entry else owner
 
-    def _is_known(self, item: StateObject, *, passing: bool) -> bool:
+    def _is_known(self, item: StateObject, *, transient: bool) -> bool:
         entry = self.catalogue.get(item.identity)
         return (
             entry is not None
-            and entry.passing is passing
+            and entry.transient is transient
             and entry.fingerprint == item.fingerprint()
         )
 
     def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
         identities = [item.identity for item in objects]
         if holder:
-            self._holders.hold(identities, holder)
+            self._transient.add(identities, holder)
         else:
-            self._holders.drop(identities)
+            self._transient.discard(identities)
 
     def _owned(self, thing: Thing, owner: int) -> list[Entry]:
         published = [e for e in self.catalogue.about(thing) if e.identity.source != FILE]

@@ -1,4 +1,4 @@
-"""How much publishers may keep, each user and all together; what files declare is free."""
+"""Limits of what publishers may store, for each user and for all; the state file is not limited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """So many objects, and so many bytes of their names, properties and texts."""
+    """Number of objects, and bytes of their names, properties and texts."""
 
     objects: int
     size: int
@@ -30,7 +30,7 @@ OF_ALL: Final = Quota(200_000, 256 << 20)
 
 
 class Usage:
-    """What publishers keep now, by uid, and whether there is room for more."""
+    """What publishers store now, by uid."""
 
     def __init__(self, of_each: Quota = OF_EACH, of_all: Quota = OF_ALL) -> None:
         self._of_each = of_each
@@ -39,7 +39,7 @@ class Usage:
         self._sizes: Counter[int] = Counter()
 
     def count(self, entry: Entry, sign: Literal[1, -1]) -> None:
-        """Count an entry that came, or with -1 one that went."""
+        """Count an entry that was added, or with -1 one that was removed."""
         if entry.identity.source != FILE:
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
@@ -47,7 +47,7 @@ class Usage:
     def require_room(
         self, records: Iterable[Record], known: Callable[[Identity], Entry | None]
     ) -> None:
-        """Raise LimitsExceeded if records do not fit in beside what they do not replace."""
+        """Raise LimitsExceeded if there is no room for records beside those that they replace."""
         objects: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
         for record in records:

@@ -23,7 +23,7 @@ WRITTEN_BY: Final = (
 )
 
 
-def record_of(item: StateObject, owner: int, now: int, *, passing: bool) -> Record:
+def record_of(item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
     """Make an object ready for the store: redacted already, now rendered and hashed."""
     rendering = text.render(item)
     return Record(
@@ -35,7 +35,7 @@ def record_of(item: StateObject, owner: int, now: int, *, passing: bool) -> Reco
         fingerprint=item.fingerprint(),
         text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
         updated_at=now,
-        passing=passing,
+        transient=transient,
     )
 
 
@@ -52,8 +52,8 @@ def recall(store: Store) -> list[Entry]:
             )
         _write_anew(store)
     if store.is_read_only:
-        return [entry for entry in store.entries() if not entry.passing]
-    store.remove_passing()
+        return [entry for entry in store.entries() if not entry.transient]
+    store.remove_transient()
     return list(store.entries())
 
 
@@ -68,14 +68,14 @@ def _write_anew(store: Store) -> None:
 
 
 def _read_anew(store: Store) -> Iterator[Record]:
-    for identity, owner, properties, updated_at, passing in store.stored():
+    for identity, owner, properties, updated_at, transient in store.stored():
         store.require_going_on()
         try:
             content: dict[str, Json] = json.loads(properties)
         except ValueError as error:
             raise Damaged(store.path, "an object in it is not JSON") from error
         item = redact.redact_object(identity, content)
-        yield record_of(item, owner, updated_at, passing=passing)
+        yield record_of(item, owner, updated_at, transient=transient)
 
 
 def commit(

@@ -53,7 +53,7 @@ class Entry:
     fingerprint: str
     text_digest: bytes
     updated_at: int
-    passing: bool
+    transient: bool
     # in bytes, see Record.size
     size: int = 0
 
@@ -62,7 +62,7 @@ class Entry:
 class Record:
     """A new or changed object, ready to be stored.
 
-    `words` is what only lexical search sees; a `passing` object does not outlive the daemon.
+    `words` is what only lexical search sees; a `transient` object does not outlive the daemon.
     """
 
     identity: Identity
@@ -73,7 +73,7 @@ class Record:
     fingerprint: str
     text_digest: bytes
     updated_at: int
-    passing: bool = False
+    transient: bool = False
 
     @property
     def size(self) -> int:
@@ -148,13 +148,13 @@ class Store:
         """Delete every object; call inside a transaction."""
         self._database.execute("DELETE FROM objects")
 
-    def remove_passing(self) -> int:
+    def remove_transient(self) -> int:
         """Delete the objects that were to live only as long as a connection, and count them."""
         with self.transaction():
             return self._database.execute("DELETE FROM objects WHERE passing").rowcount
 
     def stored(self) -> Iterator[tuple[Identity, int, str, int, bool]]:
-        """Give (identity, owner, properties, updated_at, passing) of every object."""
+        """Give (identity, owner, properties, updated_at, transient) of every object."""
         rows = self._database.execute(
             "SELECT source, plugin, kind, name, owner, properties, updated_at, passing FROM objects"
         )
@@ -259,7 +259,7 @@ class Store:
             record.fingerprint,
             record.text_digest,
             record.updated_at,
-            record.passing,
+            record.transient,
         )
         row = self._database.execute(_UPSERT, values).fetchone()
         return Entry(
@@ -269,13 +269,13 @@ class Store:
             record.fingerprint,
             record.text_digest,
             record.updated_at,
-            record.passing,
+            record.transient,
             record.size,
         )
 
 
 def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int]) -> Entry:
-    return Entry(row[0], Identity(*row[1:5]), *row[5:9], passing=bool(row[9]), size=row[10])
+    return Entry(row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10])
 
 
 def _quoted(term: str) -> str:

@@ -143,7 +143,7 @@ class VectorizerInterface:
         if self._engines.fault:
             return "failed"
         has_level = self._engines.config.vector_level != "none"
-        if not self._declared.tried or (engine is None and has_level):
+        if not self._declared.attempted or (engine is None and has_level):
             return "loading"
         fell = engine is not None and bool(engine.embedder.proven.fallbacks)
         faulty = fell or self._declared.last_error or self._memory.last_fault

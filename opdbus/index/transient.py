@@ -1,4 +1,4 @@
-"""What lives only as long as somebody's connection, and whose connection that is."""
+"""Objects that live only as long as the D-Bus connection of their publisher."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
     from opdbus.state.object import Identity
 
 
-class Holders:
-    """Who holds what; of what nobody holds, nothing is known."""
+class TransientObjects:
+    """The connection that each transient object lives by; kept objects are not in here."""
 
     def __init__(self) -> None:
         self._holder: dict[Identity, str] = {}
         self._held: dict[str, set[Identity]] = {}
 
-    def held(self, holder: str) -> frozenset[Identity]:
-        """Give what a holder holds."""
+    def held_by(self, holder: str) -> frozenset[Identity]:
+        """Return the objects that live as long as a connection."""
         return frozenset(self._held.get(holder, ()))
 
-    def hold(self, identities: Iterable[Identity], holder: str) -> None:
-        """Have one holder hold these, and nobody else."""
+    def add(self, identities: Iterable[Identity], holder: str) -> None:
+        """Let objects live as long as a connection, and no longer as long as another one."""
         for identity in identities:
-            self.drop([identity])
+            self.discard([identity])
             self._holder[identity] = holder
             self._held.setdefault(holder, set()).add(identity)
 
-    def drop(self, identities: Iterable[Identity]) -> None:
-        """Have nobody hold these any more."""
+    def discard(self, identities: Iterable[Identity]) -> None:
+        """Forget objects that were removed, or that are kept from now on."""
         for identity in identities:
             holder = self._holder.pop(identity, None)
             if holder is None:

@@ -1,4 +1,4 @@
-"""A damaged database set aside, a new one in its place, and in that what could still be read."""
+"""Recovery of a damaged database: it is set aside, and a new one gets what can still be read."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Damaged databases that are kept: someone may want to know what happened, but not of years ago.
+# So many damaged databases are kept for an inspection.
 KEPT: Final = 3
-_BESIDE: Final = ("-wal", "-shm", "")
-# Numbers past a damage that are looked up, most of them used: some seconds' work.
-_MOST_TRIED: Final = 1_000_000
+_SUFFIXES: Final = ("-wal", "-shm", "")
+# Ids past a damage that are looked up, which takes some seconds.
+_MAX_LOOKED_UP: Final = 1_000_000
 _COLUMNS: Final = (
     "id, source, plugin, kind, name, owner, properties, updated_at, fingerprint, passing"
 )
 
 
-def opened(path: Path, stopping: Event) -> tuple[Store, str]:
-    """Open the database, and say what became of the one before if that was damaged.
+def open_or_recover(path: Path, stopping: Event) -> tuple[Store, str]:
+    """Open the database, and say what was recovered if it was damaged.
 
     Raises StoreError.
     """
@@ -48,25 +48,27 @@ def opened(path: Path, stopping: Event) -> tuple[Store, str]:
                 return Store(path, stopping), ""
             except Damaged as error:
                 reason = error.reason
-            mark(path)
-        return _rebuilt(path, reason, stopping)
+            mark_damaged(path)
+        return _recover(path, reason, stopping)
 
 
-def mark(path: Path) -> None:
-    """Have the next start rebuild the database; raises OSError.
+def mark_damaged(path: Path) -> None:
+    """Make the next start recover the database; raises OSError.
 
-    A link is made whole or not at all, also where no file has room. It names what the damaged
-    database will be called, so that a rebuild that was cut short is done again from the same one.
+    The mark is a link: it is made completely or not at all, even on a full disk. It names the
+    future damaged database, so that a recovery that was interrupted starts again from that one.
     """
     with suppress(FileExistsError):
-        _mark(path).symlink_to(_beside(path, f".damaged-{max(_numbers(path), default=0) + 1}").name)
+        _mark(path).symlink_to(
+            _with_suffix(path, f".damaged-{max(_numbers(path), default=0) + 1}").name
+        )
 
 
-def _rebuilt(path: Path, reason: str, stopping: Event) -> tuple[Store, str]:
+def _recover(path: Path, reason: str, stopping: Event) -> tuple[Store, str]:
     aside = path.with_name(str(_mark(path).readlink()))
     if aside.exists():
-        for suffix in _BESIDE:
-            _beside(path, suffix).unlink(missing_ok=True)
+        for suffix in _SUFFIXES:
+            _with_suffix(path, suffix).unlink(missing_ok=True)
     else:
         _move(path, aside)
     store = Store(path, stopping)
@@ -82,7 +84,7 @@ def _rebuilt(path: Path, reason: str, stopping: Event) -> tuple[Store, str]:
 
 
 def _salvage(aside: Path, store: Store) -> int:
-    """Store what can be read of a damaged database, all or nothing, and count the objects."""
+    """Store all objects that can be read in a damaged database, and count them."""
     with store.transaction():
         found = {record.identity: record for record in _readable(aside, store)}
         store.put(found.values())
@@ -93,7 +95,7 @@ def _salvage(aside: Path, store: Store) -> int:
 
 
 def _readable(aside: Path, store: Store) -> Iterator[Record]:
-    """Give the objects that are whole: row after row and, past a damage, each by its number."""
+    """Yield the intact objects: by a scan and, past a damage, by a look-up of each id."""
     with suppress(sqlite3.Error), closing(_connected(aside)) as old:
         for row in _rows(old):
             store.require_going_on()
@@ -109,7 +111,7 @@ def _rows(old: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
             yield row
     except sqlite3.Error:
         (end,) = old.execute("SELECT max(id) FROM objects").fetchone()
-        for number in range(last + 1, min(end or 0, last + _MOST_TRIED) + 1):
+        for number in range(last + 1, min(end or 0, last + _MAX_LOOKED_UP) + 1):
             with suppress(sqlite3.Error):
                 yield from old.execute(f"SELECT {_COLUMNS} FROM objects WHERE id = ?", (number,))  # noqa: S608 -- our own constant
 
@@ -123,22 +125,22 @@ def _checked(
     properties: str,
     updated_at: int,
     fingerprint: str,
-    passing: int,
+    transient: int,
 ) -> Record | None:
-    """Make an object ready for the store if it is to stay, and is what was once stored."""
+    """Make the record of an object if it is not transient and its fingerprint is right."""
     identity = Identity(source, plugin, kind, name)
     try:
         content = json.loads(properties)
-        if passing or StateObject(identity, content).fingerprint() != fingerprint:
+        if transient or StateObject(identity, content).fingerprint() != fingerprint:
             return None
         item = redact_object(identity, content)
-        return record_of(item, int(owner), int(updated_at), passing=False)
+        return record_of(item, int(owner), int(updated_at), transient=False)
     except (ValueError, TypeError, AttributeError):
         return None
 
 
 def _generation(aside: Path) -> str:
-    """Give the number of the last change, so that numbers go on and never back."""
+    """Return the number of the last change, so that numbers never go back."""
     with suppress(sqlite3.Error), closing(_connected(aside)) as old:
         row = old.execute("SELECT value FROM facts WHERE name = 'generation'").fetchone()
         return str(int(row[0])) if row and str(row[0]).isdecimal() else ""
@@ -146,22 +148,22 @@ def _generation(aside: Path) -> str:
 
 
 def _connected(aside: Path) -> sqlite3.Connection:
-    # SQLite makes a log beside what it may write, even to read only
-    mode = "mode=ro" if _beside(aside, "-wal").exists() else "mode=ro&immutable=1"
+    # without `immutable` SQLite makes a log beside a database that it only reads
+    mode = "mode=ro" if _with_suffix(aside, "-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"{aside.absolute().as_uri()}?{mode}", uri=True)
 
 
 def _move(path: Path, aside: Path) -> None:
-    """Set a database aside, itself last: while it is there, the move is not done."""
-    for suffix in _BESIDE:
+    """Rename a database and its logs, the database last: while it is there, this is not done."""
+    for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
-            _beside(path, suffix).rename(_beside(aside, suffix))
+            _with_suffix(path, suffix).rename(_with_suffix(aside, suffix))
 
 
 def _forget_oldest(path: Path) -> None:
     for number in sorted(_numbers(path))[:-KEPT]:
-        for suffix in _BESIDE:
-            _beside(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
+        for suffix in _SUFFIXES:
+            _with_suffix(path, f".damaged-{number}{suffix}").unlink(missing_ok=True)
 
 
 def _numbers(path: Path) -> list[int]:
@@ -170,8 +172,8 @@ def _numbers(path: Path) -> list[int]:
 
 
 def _mark(path: Path) -> Path:
-    return _beside(path, ".rebuild")
+    return _with_suffix(path, ".rebuild")
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)

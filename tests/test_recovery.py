@@ -15,7 +15,7 @@ import pytest
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
-from opdbus.index import rescue
+from opdbus.index import recovery
 from opdbus.index.database import Damaged, NewerStore
 from opdbus.index.memory import Memory
 from opdbus.state.object import FILE, Identity, StateObject
@@ -42,7 +42,7 @@ def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
 async def fill(memory: Memory) -> None:
     """Publish objects enough for many pages, and one that does not outlive its publisher."""
     await memory.publish([unit(f"u{n}", f"text {n} " * 20) for n in range(COUNT)], OWNER)
-    await memory.publish([unit("passing")], OWNER, holder=":1.1")
+    await memory.publish([unit("transient")], OWNER, holder=":1.1")
 
 
 async def names(memory: Memory) -> set[str]:
@@ -178,7 +178,7 @@ def test_a_rebuild_that_was_cut_short_is_done_again(tmp_path: Path, moment: str)
     run(tmp_path, fill)
     path, aside = tmp_path / "memory.db", tmp_path / "memory.db.damaged-1"
     without_table(path)
-    rescue.mark(path)
+    recovery.mark_damaged(path)
     if moment != "marked":
         path.rename(aside)
     if moment == "begun":
