@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from bulky import lines
 from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Caller, Running, calling
 
+from opdbus.bus.admission.limits import MAX_BULK_BYTES
 from opdbus.client import Client
-from opdbus.errors import Cancelled, InvalidArgs, OpDbusError, Truncated
+from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, OpDbusError, Truncated
 
 WORDS = "network name server mail disk user web time login backup unit service host".split()
 TEXTS = [" ".join(WORDS[n % 7 : n % 11 + 1]) + " x" * (n % 20) for n in range(300)]
@@ -65,6 +67,20 @@ def test_bulk_gives_what_a_plain_call_gives(daemons: Callable[..., Running]) -> 
         )
         assert len(short[0]) == 5
         assert np.isclose(np.linalg.norm(short[0]), 1)
+
+    served(daemons(), work)
+
+
+def test_files_that_a_client_keeps_are_bounded(daemons: Callable[..., Running]) -> None:
+    """Refuse a client that keeps too many files of vectors, and serve it once it closes them."""
+
+    async def work(client: Client, _caller: Caller) -> None:
+        with ExitStack() as kept:
+            for _ in range(MAX_BULK_BYTES["user"] >> 20):
+                kept.enter_context((await client.vectorize_bulk(["mail"])).file)
+            with pytest.raises(LimitsExceeded, match="close the files that you have read"):
+                await client.vectorize_bulk(["mail"])
+        (await client.vectorize_bulk(["mail"])).file.close()
 
     served(daemons(), work)
 

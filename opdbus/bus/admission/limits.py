@@ -39,10 +39,8 @@ MAX_WAITING: Final = {"connection": 32 << 20, "user": 48 << 20, "total": 96 << 2
 # Of one bulk call: hours of computing.
 MAX_BULK_TEXTS: Final = 1_000_000
 MAX_BULK_FILE: Final = 1 << 30
-# Vectors of bulk calls are memory of ours until the caller closes their file: of one call, and of
-# all that run.
-MAX_BULK_BYTES: Final = 512 << 20
-MAX_BULK_BYTES_RUNNING: Final = 1 << 30
+# Vectors of bulk calls are memory of ours until the caller closes their file.
+MAX_BULK_BYTES: Final = {"user": 512 << 20, "total": 1 << 30}
 # That run at once.
 MAX_BULK_CALLS: Final = {"connection": 2, "user": 4, "total": 8}
 

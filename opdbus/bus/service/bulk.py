@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,26 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.bus.admission.accounting import add, require_room
-from opdbus.bus.admission.limits import (
-    MAX_BULK_BYTES,
-    MAX_BULK_BYTES_RUNNING,
-    MAX_BULK_CALLS,
-)
+from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.text_file import TextFile
+from opdbus.bus.service.vector_files import VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.errors import InvalidArgs, LimitsExceeded, Truncated
+from opdbus.errors import InvalidArgs, Truncated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from typing import Any, ParamSpec, TypeVar
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from opdbus.bus.service.formats import Format
     from opdbus.bus.service.jobs import Job, Jobs
     from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.vector_files import VectorFile
     from opdbus.engine.engines import Lease
     from opdbus.engine.tokenizer import Tokens
 
@@ -44,7 +37,6 @@ JOB_TEXTS: Final = 10_000
 _WINDOWS: Final = 3
 # Few, so that a person's text never waits long for a thread of the tokenizer's.
 _TOKENIZED_AT_ONCE: Final = 128
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class Bulk:
     def __init__(self, jobs: Jobs, threads: Executor | None = None) -> None:
         self.jobs = jobs
         self._calls: Counter[Hashable] = Counter()
-        self._bytes = 0
+        self._files = VectorFiles()
         most = MAX_BULK_CALLS["total"]
         self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
 
@@ -88,13 +80,12 @@ class Bulk:
         with self._counted(caller) as place:
             source = await place.on_thread(TextFile, file)
             lines = (await place.on_thread(source.measure)).lines
-            with self._reserved(lines * order.format.row_bytes):
+            with self._files.create(caller, order.format, lines) as vectors:
                 is_seen = order.is_job or lines > JOB_TEXTS
-                sink = Sink(order.format)
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
                     work = _Work(place, engine, order, job)
-                    await job.run(work.stream(source, sink))
-                return Vectors(await place.on_thread(sink.sealed), job.done, work.truncated)
+                    await job.run(work.stream(source, vectors))
+                return Vectors(await place.on_thread(vectors.sealed), job.done, work.truncated)
 
     @contextmanager
     def _counted(self, caller: Caller) -> Iterator[_Place]:
@@ -110,25 +101,6 @@ class Bulk:
             yield place
         finally:
             place.once_free(lambda: add(self._calls, scopes.values(), -1))
-
-    @contextmanager
-    def _reserved(self, size: int) -> Iterator[None]:
-        if size > MAX_BULK_BYTES:
-            raise LimitsExceeded(
-                f"the vectors would take {size >> 20} MiB, past the limit of"
-                f" {MAX_BULK_BYTES >> 20} MiB a call: send fewer texts, or ask for a smaller dtype"
-                " or fewer dimensions"
-            )
-        if self._bytes + size > MAX_BULK_BYTES_RUNNING:
-            raise LimitsExceeded(
-                f"running bulk calls have reserved {self._bytes >> 20} of"
-                f" {MAX_BULK_BYTES_RUNNING >> 20} MiB, and this one needs {size >> 20}: ask later"
-            )
-        self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
 
 
 class _Place:
@@ -161,33 +133,6 @@ class _Place:
             leave()
 
 
-class Sink:
-    """A file in memory that vectors are written into, in any order, and that is then sealed."""
-
-    def __init__(self, wanted: Format) -> None:
-        self._format = wanted
-        number = os.memfd_create("op-dbus-vectors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._file = Descriptor(number)
-
-    def write(self, first: int, vectors: NDArray[np.float32]) -> None:
-        """Write vectors (n, d) from the row `first` on; blocks."""
-        data = memoryview(self._format.encode(vectors))
-        offset = first * self._format.row_bytes
-        try:
-            while data:
-                written = os.pwrite(self._file.fileno(), data, offset)
-                data, offset = data[written:], offset + written
-        except OSError as error:
-            raise LimitsExceeded(
-                f"there is no memory for the vectors: {error}; send fewer texts"
-            ) from None
-
-    def sealed(self) -> Descriptor:
-        """Give the file, which nobody can change any more."""
-        fcntl.fcntl(self._file.fileno(), fcntl.F_ADD_SEALS, _SEALS)
-        return self._file
-
-
 class _Work:
     """One call's texts on their way, window by window."""
 
@@ -198,7 +143,7 @@ class _Work:
         self._job = job
         self.truncated = 0
 
-    async def stream(self, source: TextFile, sink: Sink) -> None:
+    async def stream(self, source: TextFile, file: VectorFile) -> None:
         """Read, compute and write until the file ends, several windows at a time."""
         flying: deque[asyncio.Task[None]] = deque()
         row = 0
@@ -207,7 +152,7 @@ class _Work:
                 self._require_counted(row + len(texts))
                 if len(flying) == _WINDOWS:
                     await flying.popleft()
-                flying.append(asyncio.create_task(self._embed(texts, row, sink)))
+                flying.append(asyncio.create_task(self._embed(texts, row, file)))
                 row += len(texts)
             while flying:
                 await flying.popleft()
@@ -216,13 +161,13 @@ class _Work:
                 task.cancel()
             await asyncio.gather(*flying, return_exceptions=True)
 
-    async def _embed(self, texts: Sequence[str], row: int, sink: Sink) -> None:
+    async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
         rows: list[Tokens] = []
         for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
             rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
         self._note_truncated(rows, row)
         vectors = await self._engine.embed(rows)
-        await self._place.on_thread(sink.write, row, vectors)
+        await self._place.on_thread(file.write, row, vectors)
         self._job.advance(len(rows))
 
     def _note_truncated(self, rows: Sequence[Tokens], first: int) -> None:

@@ -1,0 +1,164 @@
+"""Files of vectors in memory, which count for a user until the user's programs close them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from asyncinotify import Inotify, Mask
+
+from opdbus.bus.admission.accounting import add
+from opdbus.bus.admission.limits import MAX_BULK_BYTES
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.errors import LimitsExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from opdbus.bus.service.formats import Format
+    from opdbus.bus.service.node import Caller
+
+# No F_SEAL_SHRINK: once a file is closed it is emptied, since a program can keep a closed file's
+# memory by a path to it (O_PATH), which nothing tells of.
+_SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+# What a file counts at least, so that many small ones do not take all of our open files.
+_LEAST_BYTES: Final = 1 << 20
+
+
+class VectorFile:
+    """A file in memory that vectors are written into, in any order, and that is then sealed.
+
+    A context: the file stays open after it only for those that `sealed` gave it to.
+    """
+
+    def __init__(self, wanted: Format, file: Descriptor) -> None:
+        self._format = wanted
+        self._file = file
+
+    def __enter__(self) -> Self:
+        """Use it while vectors are written."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Drop the file; a thread that still writes closes it when it is done."""
+        del self._file
+
+    def write(self, first: int, vectors: NDArray[np.float32]) -> None:
+        """Write vectors (n, d) from the row `first` on; blocks."""
+        file, data = self._file, memoryview(self._format.encode(vectors))
+        offset = first * self._format.row_bytes
+        try:
+            while data:
+                written = os.pwrite(file.fileno(), data, offset)
+                data, offset = data[written:], offset + written
+        except OSError as error:
+            raise LimitsExceeded(
+                f"there is no memory for the vectors: {error}; send fewer texts"
+            ) from None
+
+    def sealed(self) -> Descriptor:
+        """Give the file, which nobody can write any more; blocks."""
+        fcntl.fcntl(self._file.fileno(), fcntl.F_ADD_SEALS, _SEALS)
+        return self._file
+
+
+class _Counted(NamedTuple):
+    """What an open file counts, for which scopes, and a descriptor of ours to empty it with."""
+
+    size: int
+    scopes: tuple[Hashable, ...]
+    own: Descriptor
+
+
+class VectorFiles:
+    """Makes these files, and counts their memory for each user and in all.
+
+    The memory is charged to us for as long as anybody has the file open or mapped, so that long it
+    counts. The kernel reports the end by inotify: the file is closed that was open for writing,
+    and no other user may open it again.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: Counter[Hashable] = Counter()
+        self._counted: dict[int, _Counted] = {}
+        self._inotify: Inotify | None = None
+
+    def create(self, caller: Caller, wanted: Format, rows: int) -> VectorFile:
+        """Make a file for so many vectors; raises LimitsExceeded."""
+        self._forget_closed()
+        size = max(rows * wanted.row_bytes, _LEAST_BYTES)
+        scopes = {"user": caller.uid, "total": None}
+        self._require_room(scopes, size)
+        try:
+            file, own = _created()
+            watch = self._watch(f"/proc/self/fd/{file.fileno()}")
+        except OSError as error:
+            raise LimitsExceeded(f"no file can be made for the vectors: {error}") from None
+        self._counted[watch] = _Counted(size, tuple(scopes.values()), own)
+        add(self._bytes, scopes.values(), size)
+        return VectorFile(wanted, file)
+
+    def _require_room(self, scopes: Mapping[str, Hashable], size: int) -> None:
+        most = MAX_BULK_BYTES["user"]
+        if size > most:
+            raise LimitsExceeded(
+                f"the vectors would take {size >> 20} MiB, past the limit of {most >> 20} MiB a"
+                " call: send fewer texts, or ask for a smaller dtype or fewer dimensions"
+            )
+        for name, whose in (("user", "this user"), ("total", "all users")):
+            taken, most = self._bytes[scopes[name]], MAX_BULK_BYTES[name]
+            if taken + size > most:
+                raise LimitsExceeded(
+                    f"bulk calls of {whose} that run, and files of vectors that are not closed yet,"
+                    f" take {taken >> 20} of {most >> 20} MiB, and this call needs {size >> 20}:"
+                    " close the files that you have read, or ask later"
+                )
+
+    def _watch(self, path: str) -> int:
+        """Have `_forget_closed` called when the file at `path` is closed."""
+        if self._inotify is None:
+            self._inotify = Inotify(sync_timeout=0)
+            asyncio.get_running_loop().add_reader(self._inotify.fd, self._forget_closed)
+        return self._inotify.add_watch(path, Mask.CLOSE_WRITE | Mask.ONESHOT).wd
+
+    def _forget_closed(self) -> None:
+        """Stop counting the files that are closed, and free what is left of their memory."""
+        loop = asyncio.get_running_loop()
+        for event in self._inotify or ():
+            if event.mask & Mask.CLOSE_WRITE and event.watch:
+                closed = self._counted.pop(event.watch.wd)
+                add(self._bytes, closed.scopes, -closed.size)
+                loop.run_in_executor(None, _empty, closed.own)
+        if self._inotify and not self._counted:
+            loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
+
+
+def _created() -> tuple[Descriptor, Descriptor]:
+    """Make a file: once opened by path for writing, so that its end is reported, once for us."""
+    made = Descriptor(os.memfd_create("op-dbus-vectors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    os.fchmod(made.fileno(), 0o600)
+    path = f"/proc/self/fd/{made.fileno()}"
+    own = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    return Descriptor(os.open(path, os.O_RDWR | os.O_CLOEXEC)), own
+
+
+def _empty(file: Descriptor) -> None:
+    with suppress(OSError):
+        os.truncate(f"/proc/self/fd/{file.fileno()}", 0)
+    file.close()
