@@ -61,7 +61,7 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
     try:
         settings = load()
     except OpDbusError as error:
-        return _failed(error)
+        return _failed(error, environ)
     gc_tuning.give_back()
     with closing(log.configure(settings, environ)) as lines:
         try:
@@ -71,12 +71,13 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
         except OpDbusError as error:
             if lines.target == log.JOURNAL:  # where it is found by its fields
                 logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
-            return _failed(error)
+            return _failed(error, environ)
     return 0
 
 
-def _failed(error: OpDbusError) -> int:
+def _failed(error: OpDbusError, environ: Mapping[str, str]) -> int:
     """Say to the operator what ended the daemon, and give the exit code."""
+    systemd.leave(environ, os.getpid(), error)
     print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
     return error.exit_code
 
@@ -156,7 +157,7 @@ class Daemon:
             )
         finally:
             logger.info("stopping")
-            self._systemd.stopping()
+            self._systemd.stopping(sys.exception())
             self._announcer.flush()
             await self._dispatcher.stop()
             await cancel(self._tasks)

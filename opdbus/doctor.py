@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import grp
 import importlib.util
+import os
+import pwd
 import tempfile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from opdbus.bus.names import BUS_NAME
+from opdbus import unit
+from opdbus.bus import paths
+from opdbus.bus.authorization.authorizer import GROUP
+from opdbus.bus.names import BUS_NAME, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.engine.providers import candidates
-from opdbus.errors import BusError, ModelError, OpDbusError
+from opdbus.errors import BusError, ConfigError, ModelError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from opdbus.config import Config
+    from opdbus.unit import Unit
+
+    Load: TypeAlias = Callable[[Mapping[str, str]], Config]
 
 Status: TypeAlias = Literal["ok", "warning", "wrong"]
 
-# module, and the package to install for it
+# module, and what to install for it
 _LIBRARIES: Final = (
     ("numpy", "numpy"),
     ("onnx", "onnx"),
-    ("onnxruntime", "onnxruntime-gpu"),
     ("tokenizers", "tokenizers"),
     ("safetensors", "safetensors"),
     ("dbus_fast", "dbus-fast"),
     ("asyncinotify", "asyncinotify"),
     ("structlog", "structlog"),
 )
-_NO_BUS_NEEDED: Final = "start the daemon with `op-dbus daemon` or `systemctl start op-dbus`"
+_RUNTIMES: Final = ("onnxruntime", "openvino")
+_START: Final = "start the daemon with `systemctl start op-dbus` or `op-dbus daemon`"
+_RESTART: Final = "`systemctl restart op-dbus`"
+# A daemon answers for a property at once; one that does not is stuck.
+_PATIENCE_SECONDS: Final = 10.0
 
 
 class Verdict(NamedTuple):
@@ -50,21 +63,51 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-async def examine(
-    config: Config, is_installed: Callable[[str], bool] = _is_installed
-) -> list[Verdict]:
-    """Check everything that the daemon needs with these settings."""
-    local = await asyncio.to_thread(_local, config, is_installed)
-    return [*local, *await _bus(config)]
+async def examine(load: Load, is_installed: Callable[[str], bool] = _is_installed) -> list[Verdict]:
+    """Check everything that the daemon needs with its settings.
+
+    `load` reads the settings over those that the service is given. Raises ConfigError where this
+    user's own are not accepted.
+    """
+    config = load({})
+    service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
+    verdicts = [_service(service)] if service else []
+    if service:
+        config, verdict = _settings(service, load, config)
+        verdicts.append(verdict)
+    # a user may look into the folders of a service of somebody else's no more than write there
+    denied: Status = "warning" if service and os.geteuid() else "wrong"
+    verdicts += await asyncio.to_thread(_local, config, is_installed, denied)
+    return [*verdicts, *await _bus(config, service)]
 
 
-def _local(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
+def _service(service: Unit) -> Verdict:
+    """Say whether systemd's service runs, and if it ended by a fault, by which."""
+    if service.has_failed:
+        return Verdict("service", "wrong", service.fault(), f"correct that, then {_RESTART}")
+    if not service.is_running:
+        return Verdict("service", "warning", f"{unit.NAME} does not run", _START)
+    return Verdict("service", "ok", f"{unit.NAME} runs")
+
+
+def _settings(service: Unit, load: Load, otherwise: Config) -> tuple[Config, Verdict]:
+    """Read the settings of the service, which are then what is checked."""
+    try:
+        config = load(service.environ())
+    except ConfigError as error:
+        advice = f"correct {unit.SETTINGS} or the unit, then {_RESTART}"
+        return otherwise, Verdict("settings of the service", "wrong", str(error), advice)
+    return config, Verdict("settings of the service", "ok", "accepted")
+
+
+def _local(config: Config, is_installed: Callable[[str], bool], denied: Status) -> list[Verdict]:
     return [
         *_libraries(is_installed),
+        *_runtime(config, is_installed),
         *_providers(config),
-        _model(config),
-        _folder("state folder", config.state_dir),
-        _state_file(config),
+        _seen(_model, "model", config, denied),
+        _seen(_state_folder, "state folder", config, denied),
+        _seen(_state_file, "state file", config, denied),
     ]
 
 
@@ -75,6 +118,15 @@ def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
         else Verdict(f"library {module}", "wrong", "not installed", f"pip install {package}")
         for module, package in _LIBRARIES
     ]
+
+
+def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
+    """Say what to install where nothing can run a model."""
+    found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
+    if found or config.vector_level == "none":
+        return [Verdict("runtime", "ok", f"{' and '.join(found) or 'none'} installed")]
+    advice = "pip install 'op-dbus[cpu]'; 'op-dbus[gpu]' where there is an NVIDIA GPU"
+    return [Verdict("runtime", "wrong", "nothing that runs a model is installed", advice)]
 
 
 def _providers(config: Config) -> list[Verdict]:
@@ -94,20 +146,39 @@ def _providers(config: Config) -> list[Verdict]:
     return verdicts
 
 
+def _seen(
+    check: Callable[[Config], Verdict], subject: str, config: Config, denied: Status
+) -> Verdict:
+    """Check files, as far as this user may look at them."""
+    try:
+        return check(config)
+    except PermissionError as error:
+        finding = f"this user may not look at {error.filename}"
+        advice = "run `op-dbus doctor` as root, or as the user that the daemon runs as"
+        return Verdict(subject, denied, finding, advice)
+    except OSError as error:
+        finding = f"cannot look at {error.filename}: {error.strerror}"
+        return Verdict(
+            subject, "wrong", finding, f"correct OP_DBUS_{subject.replace(' ', '_').upper()}"
+        )
+
+
 def _model(config: Config) -> Verdict:
     level = config.vector_level
     if level == "none":
-        return Verdict("model", "warning", "level none: lexical search only")
-    how = folder.how_to_get(LEVELS[level])
+        return Verdict("model", "ok", "level none: lexical search only")
+    row = LEVELS[level]
+    _exists(config.model or config.model_dir / row.folder)
+    how = folder.how_to_get(row)
     try:
-        model = folder.load(LEVELS[level], config)
+        model = folder.load(row, config)
         _open(model)
     except ImportError as error:
-        return Verdict(f"model {level}", "wrong", f"cannot be read without {error.name}", how)
+        return Verdict("model", "wrong", f"cannot be read without {error.name}", how)
     except OpDbusError as error:
         advice = "" if how in str(error) else f"get its files again: {how}"
-        return Verdict(f"model {level}", "wrong", str(error), advice)
-    return Verdict(f"model {level}", "ok", f"{model.name} in {model.folder}, checksums right")
+        return Verdict("model", "wrong", str(error), advice)
+    return Verdict("model", "ok", f"{model.name} in {model.folder}, checksums right")
 
 
 def _open(model: folder.Model) -> None:
@@ -124,56 +195,103 @@ def _open(model: folder.Model) -> None:
         raise ModelError(f"cannot read the weights {model.weights}: {error}") from None
 
 
-def _folder(subject: str, path: Path) -> Verdict:
-    existing = next(p for p in (path, *path.parents) if p.exists())
-    if not existing.is_dir():
-        return Verdict(subject, "wrong", f"{existing} is not a folder", "move that file away")
+def _state_folder(config: Config) -> Verdict:
+    """Say whether the state folder can be written, or made where it would lie."""
+    path = config.state_dir
+    existing = next(p for p in (path, *path.parents) if _exists(p))
     try:
         # tried, not looked up: permissions say nothing of a read-only mount
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        return Verdict(
-            subject,
-            "wrong",
-            f"this user cannot write {existing}: {error.strerror}",
-            f"run as its owner, or set OP_DBUS_STATE_DIR to a folder of yours (now {path})",
-        )
-    return Verdict(subject, "ok", f"{path} can be written")
+        finding = f"this user cannot write {existing}: {error.strerror}"
+        advice = f"run as its owner, or set OP_DBUS_STATE_DIR to a folder of yours (now {path})"
+        return Verdict("state folder", "wrong", finding, advice)
+    return Verdict("state folder", "ok", f"{path} can be written")
 
 
 def _state_file(config: Config) -> Verdict:
-    try:
-        present, _ = StateFile(config.state_file).read()
-    except OpDbusError as error:
+    path = config.state_file
+    if not _exists(path):
         # without a state file the daemon still serves what programs publish
-        status: Status = "wrong" if config.state_file.exists() else "warning"
-        advice = "correct the file" if status == "wrong" else "write one, or set OP_DBUS_STATE_FILE"
-        return Verdict("state file", status, str(error), advice)
-    return Verdict("state file", "ok", f"{len(present)} objects in {config.state_file}")
+        advice = "write one, or set OP_DBUS_STATE_FILE"
+        return Verdict("state file", "warning", f"there is no {path}", advice)
+    if not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    try:
+        present, _ = StateFile(path).read()
+    except OpDbusError as error:
+        return Verdict("state file", "wrong", str(error), "correct the file")
+    return Verdict("state file", "ok", f"{len(present)} objects in {path}")
 
 
-async def _bus(config: Config) -> list[Verdict]:
+def _exists(path: Path) -> bool:
+    """Return whether there is such a file or folder; raises OSError where that cannot be seen."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+async def _bus(config: Config, service: Unit | None) -> list[Verdict]:
     try:
         async with Connection(config.bus) as connection:
             reached = Verdict("message bus", "ok", f"{config.bus} can be reached")
-            return [reached, await _name(connection)]
+            return [reached, *await _daemon(connection, service)]
     except BusError as error:
         finding, _, advice = str(error).partition("; ")
         return [Verdict("message bus", "wrong", finding, advice or "set OP_DBUS_BUS")]
 
 
-async def _name(connection: Connection) -> Verdict:
-    """Tell whether a daemon serves the bus, and if not, whether this user could start one."""
+async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]:
+    """Say whether a daemon answers this user; if there is none, whether this user can start it."""
     try:
         await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
     except RemoteError:
-        pass
-    else:
-        return Verdict("daemon", "ok", f"{BUS_NAME} is served")
+        missing = Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", _START)
+        return [missing, *_membership()] if service else [await _ownership(connection, missing)]
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            member = "org.freedesktop.DBus.Properties.Get"
+            (state,) = await connection.call(
+                BUS_NAME, paths.ROOT, member, "ss", VECTORIZER, "State"
+            )
+    except TimeoutError:
+        finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
+        return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
+    except RemoteError as error:
+        return [Verdict("daemon", "wrong", str(error), _cure() or _RESTART)]
+    status: Status = "ok" if state in {"ready", "loading"} else "warning"
+    advice = "" if status == "ok" else "`op-dbus status` says why"
+    return [Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)]
+
+
+async def _ownership(connection: Connection, missing: Verdict) -> Verdict:
     try:
         await connection.own(BUS_NAME)
     except BusError as error:
         advice = "run the daemon as the user that the bus policy names, or on another bus"
         return Verdict("daemon", "wrong", str(error), advice)
-    return Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", _NO_BUS_NEEDED)
+    return missing
+
+
+def _membership() -> list[Verdict]:
+    """Say whether the daemon, when it runs, will answer this user."""
+    if not (cure := _cure()):
+        return []
+    return [Verdict("group", "wrong", f"this user is not in the group {GROUP}", cure)]
+
+
+def _cure() -> str:
+    """Say how this user gets into the group whose members may ask; empty if it is, or is root."""
+    try:
+        group = grp.getgrnam(GROUP)
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
+    if os.geteuid() == 0 or group.gr_gid in {os.getegid(), *os.getgroups()}:
+        return ""
+    if name in group.gr_mem:
+        return "log in again: this session is older than the membership"
+    return f"as root, `usermod -aG {GROUP} {name}`; then log in again"

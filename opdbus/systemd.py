@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from opdbus.errors import ConfigError
+from opdbus import unit
+from opdbus.errors import ConfigError, OpDbusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,10 +63,14 @@ class Systemd:
         finally:
             self.ready()
 
-    def stopping(self) -> None:
-        """Tell that we end, and be silent from then on."""
-        self._tell("STOPPING=1", "Stopping")
+    def stopping(self, fault: BaseException | None = None) -> None:
+        """Notify that the service ends, by a fault if one is given, and say nothing more."""
+        self._tell("STOPPING=1", _ended(fault) if isinstance(fault, OpDbusError) else "Stopping")
         self._is_stopping = True
+
+    def failed(self, error: OpDbusError) -> None:
+        """Make the fault the status, which systemd keeps when the service has ended."""
+        self._tell(_ended(error))
 
     def renew(self) -> None:
         """Tell what we are at, now or as soon as the last status is old enough."""
@@ -109,6 +114,16 @@ def connect(environ: Mapping[str, str], pid: int) -> Systemd:
             " unit"
         ) from None
     return Systemd(notify, _watchdog_seconds(environ, pid))
+
+
+def leave(environ: Mapping[str, str], pid: int, error: OpDbusError) -> None:
+    """Leave a fault as the status of the service, where it ends before it could be connected."""
+    with suppress(ConfigError):
+        connect(environ, pid).failed(error)
+
+
+def _ended(fault: OpDbusError) -> str:
+    return unit.FAILED + str(fault)
 
 
 def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float:

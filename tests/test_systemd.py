@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Running, calling, replace
+from running import PATIENCE_SECONDS, ROOT_PATH, VECTORIZER, Bus, Running, calling, replace
 
 from opdbus import systemd
 from opdbus.errors import ConfigError
@@ -110,12 +110,33 @@ async def _owner(bus: str) -> bool:
 
 
 def test_a_daemon_that_cannot_serve_is_never_ready(daemons: Make, listener: Listener) -> None:
-    """Say nothing before the end where the name cannot be owned."""
+    """Say only why it ended where the name cannot be owned."""
     with daemons(VECTOR_LEVEL="none") as first:
         first.wait_for_log("serving")
         with notifying(daemons("two", bus=first.bus), listener) as second:
             assert second.exit_code() == 4
+    message = listener.receive()
+    assert message.keys() == {"STATUS"}
+    assert message["STATUS"].startswith("Failed: org.opdbus is owned already")
     assert listener.drain() == 0
+
+
+def test_a_bad_setting_stays_as_the_status(daemons: Make, listener: Listener) -> None:
+    """Leave what is wrong with the settings where `systemctl status` shows it."""
+    with notifying(daemons(THREADS="many"), listener) as daemon:
+        assert daemon.exit_code() == 2
+    assert listener.receive()["STATUS"].startswith("Failed: OP_DBUS_THREADS='many' is not accepted")
+
+
+def test_a_fault_while_serving_stays_as_the_status(daemons: Make, listener: Listener) -> None:
+    """Say from STOPPING on by which fault the service ends: callers may ask before its end."""
+    bus = Bus()
+    with notifying(daemons(bus=bus.address, VECTOR_LEVEL="none"), listener) as daemon:
+        listener.until("READY")
+        bus.kill()
+        stopping = listener.until("STOPPING")[-1]
+        assert stopping["STATUS"].startswith("Failed: the connection to the message bus was lost")
+        assert daemon.exit_code() == 1
 
 
 def test_reload_by_signal_is_told(daemons: Make, listener: Listener) -> None:

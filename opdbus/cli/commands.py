@@ -12,7 +12,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
-from opdbus.errors import InvalidArgs, LimitsExceeded
+from opdbus.errors import BusError, InvalidArgs, LimitsExceeded, ShuttingDown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -59,7 +59,20 @@ def _ask(ask: Callable[[Client], Awaitable[T]]) -> T:
         async with Client(bus) as client:
             return await ask(client)
 
-    return asyncio.run(asking())
+    try:
+        return asyncio.run(asking())
+    except (BusError, ShuttingDown) as error:
+        raise (_fault_of_service() if bus == "system" else None) or error from None
+
+
+def _fault_of_service() -> BusError | None:
+    """Say why no daemon answers, where that is since systemd's service ended by a fault."""
+    from opdbus import unit
+
+    service = unit.find()
+    if service is None or not service.has_failed:
+        return None
+    return BusError(f"{service.fault()}; correct that, then `systemctl restart op-dbus`")
 
 
 def _path(name: str) -> str:

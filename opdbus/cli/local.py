@@ -14,7 +14,7 @@ from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,7 +69,11 @@ def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
 
     from opdbus.doctor import examine
 
-    verdicts = asyncio.run(examine(settings(context.obj)))
+    def load(service: Mapping[str, str]) -> config.Config:
+        ours = {name: text for name, text in os.environ.items() if text}
+        return config.load({**service, **ours}, context.obj)
+
+    verdicts = asyncio.run(examine(load))
     if json_:
         output.as_json([verdict._asdict() for verdict in verdicts])
     else:

@@ -1,0 +1,193 @@
+"""What systemd says of the service, as commands and the doctor read it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLE
+from running import Bus, Running
+
+from opdbus import unit
+from opdbus.errors import ConfigError
+
+Make = Callable[..., Running]
+SHOWN = {
+    "LoadState": "loaded",
+    "ActiveState": "failed",
+    "SubState": "failed",
+    "Result": "exit-code",
+    "ExecMainStatus": "2",
+    "StatusText": "Failed: OP_DBUS_THREADS='many' is not accepted",
+    "Environment": 'OP_DBUS_STATE_DIR=/var/lib/op-dbus "OP_DBUS_BUS=unix:path=/a b"',
+}
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put programs on the PATH that print what systemctl and journalctl would."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def prints(shown: dict[str, str], *files: str, journal: str = "") -> None:
+        lines = [f"{key}={value}" for key, value in shown.items()]
+        lines += [f"EnvironmentFiles={file} (ignore_errors=yes)" for file in files]
+        for name, text in (("systemctl", "\n".join(lines)), ("journalctl", journal)):
+            (folder / f"{name}.txt").write_text(text)
+            (folder / name).write_text(f"#!/bin/sh\nexec cat '{folder}/{name}.txt'\n")
+            (folder / name).chmod(0o755)
+
+    return prints
+
+
+def found() -> unit.Unit:
+    """Give the unit, which is there."""
+    service = unit.find()
+    assert service
+    return service
+
+
+def test_its_own_words_say_why_it_ended(systemd: Callable[..., None]) -> None:
+    """Take the reason from the status that the service left."""
+    systemd(SHOWN)
+    assert (found().has_failed, found().is_running) == (True, False)
+    assert (
+        found().fault()
+        == "op-dbus.service ended by a fault: OP_DBUS_THREADS='many' is not accepted"
+    )
+
+
+def test_the_journal_says_why_it_ended(systemd: Callable[..., None]) -> None:
+    """Take the last sentence of the journal where there is no status, and else the exit."""
+    log = (
+        "op-dbus: an old fault\nop-dbus: there is no model\nop-dbus.service: Main process exited\n"
+    )
+    systemd(SHOWN | {"StatusText": ""}, journal=log)
+    assert found().fault() == "op-dbus.service ended by a fault: there is no model"
+    systemd(SHOWN | {"StatusText": "Loading the model"})
+    assert (
+        found()
+        .fault()
+        .removeprefix("op-dbus.service ended by a fault: ")
+        .startswith("its exit code was 2; see `journalctl --unit op-dbus")
+    )
+    systemd(SHOWN | {"StatusText": "", "Result": "core-dump"})
+    assert (
+        found()
+        .fault()
+        .removeprefix("op-dbus.service ended by a fault: ")
+        .startswith("systemd says core-dump; see")
+    )
+
+
+@pytest.mark.parametrize(
+    ("active", "result", "has_failed"),
+    [
+        ("active", "success", False),
+        ("inactive", "success", False),
+        ("activating", "exit-code", True),
+        ("failed", "start-limit-hit", True),
+        ("deactivating", "success", False),
+    ],
+)
+def test_what_a_fault_is(
+    systemd: Callable[..., None], active: str, result: str, *, has_failed: bool
+) -> None:
+    """Call a service failed that ended by a fault, until it runs again."""
+    systemd(SHOWN | {"ActiveState": active, "Result": result, "StatusText": "Stopping"})
+    assert found().has_failed is has_failed
+
+
+def test_a_service_that_is_about_to_fail(systemd: Callable[..., None]) -> None:
+    """Call it failed as soon as its status says so, though systemd waits for its end."""
+    systemd(SHOWN | {"ActiveState": "deactivating", "Result": "success"})
+    assert found().has_failed
+
+
+def test_its_settings(systemd: Callable[..., None], tmp_path: Path) -> None:
+    """Read the unit's variables and its files' as systemd does; the later one counts."""
+    first, second = tmp_path / "one.env", tmp_path / "two.env"
+    first.write_text("# no\n; no\n\nOP_DBUS_THREADS=2\nOP_DBUS_LOG_LEVEL='de\\\nbug'\nno line\n")
+    second.write_text(' OP_DBUS_THREADS = "3" \n')
+    systemd(SHOWN, str(first), str(second), str(tmp_path / "missing"))
+    assert found().environ() == {
+        "OP_DBUS_STATE_DIR": "/var/lib/op-dbus",
+        "OP_DBUS_BUS": "unix:path=/a b",
+        "OP_DBUS_THREADS": "3",
+        "OP_DBUS_LOG_LEVEL": "debug",
+    }
+
+
+def test_settings_that_cannot_be_read(systemd: Callable[..., None], tmp_path: Path) -> None:
+    """Say which file of settings cannot be read."""
+    systemd(SHOWN, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"cannot read the settings of the service: .*Is a dir"):
+        found().environ()
+
+
+def test_no_service(systemd: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Know of no service where systemd has none, or is none."""
+    systemd(SHOWN | {"LoadState": "not-found"})
+    assert unit.find() is None
+    systemd({})
+    assert unit.find() is None
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert unit.find() is None
+
+
+# what commands make of it
+
+
+def on_system_bus(daemon: Running, bus: Bus, *arguments: str, **more: str) -> tuple[int, str]:
+    """Run a command that takes a private bus for the system's, and give its exit and output."""
+    path = os.environ["PATH"]
+    done = daemon.cli(
+        *arguments, OP_DBUS_BUS="system", DBUS_SYSTEM_BUS_ADDRESS=bus.address, PATH=path, **more
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_commands_say_why_the_service_ended(systemd: Callable[..., None], daemons: Make) -> None:
+    """Say by which fault the service ended where no daemon answers, and what to do then."""
+    systemd(SHOWN)
+    bus = Bus()
+    try:
+        for command in (["status"], ["search", "x"], ["reload"]):
+            code, said = on_system_bus(daemons(str(command)), bus, *command)
+            assert code == 4
+            assert "op-dbus.service ended by a fault: OP_DBUS_THREADS='many' is not acc" in said
+            assert "`systemctl restart op-dbus`" in said
+        systemd(SHOWN | {"ActiveState": "inactive", "Result": "success", "StatusText": ""})
+        code, said = on_system_bus(daemons("stopped"), bus, "status")
+        assert (code, "systemctl start op-dbus" in said) == (4, True)
+    finally:
+        bus.kill()
+
+
+def test_doctor_reads_the_settings_of_the_service(
+    systemd: Callable[..., None], daemons: Make, tmp_path: Path, tiny_model: Path
+) -> None:
+    """Check what the service is given, say why it ended, and exit 1 where that is a fault."""
+    file = tmp_path / "op-dbus.env"
+    ours = f"OP_DBUS_MODEL={tiny_model}\nOP_DBUS_STATE_FILE={EXAMPLE}\n"
+    file.write_text(f"{ours}OP_DBUS_TREADS=3\n")
+    shown = SHOWN | {"Environment": f"OP_DBUS_STATE_DIR={tmp_path}"}
+    systemd(shown, str(file))
+    bus = Bus()
+    own = {"OP_DBUS_STATE_FILE": "", "OP_DBUS_MODEL": ""}
+    try:
+        code, said = on_system_bus(daemons("bad"), bus, "doctor", **own)
+        assert code == 1
+        assert "wrong    service: op-dbus.service ended by a fault: OP_DBUS_THREADS='many'" in said
+        assert "wrong    settings of the service: OP_DBUS_TREADS in the environment is not" in said
+        file.write_text(ours)
+        running = {"ActiveState": "active", "Result": "success", "StatusText": "Ready"}
+        systemd(shown | running, str(file))
+        code, said = on_system_bus(daemons("good"), bus, "doctor", **own)
+        assert code == 0, said
+        assert "ok       settings of the service: accepted" in said
+        assert f"objects in {EXAMPLE}" in said
+    finally:
+        bus.kill()
