@@ -1,0 +1,251 @@
+"""Everything at once for minutes: switches, rewrites, publishers, searches, and lost providers.
+
+Starts a private bus and the daemon with the real model. Each second another provider is chosen; the
+state file is rewritten, objects are published, questions are asked all the time, and ten times the
+provider that serves is killed (see `mortal.py`). Writes JSON only when asked; ends with 1 where a
+search failed in a way that the interface does not name, or nobody answered it, where memory grew by
+more than 3% from the first minute to the end, or the daemon was not well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scale import PLACES, QUESTIONS, state
+
+from opdbus.bench.machine import describe
+from opdbus.bus.names import STATE
+from opdbus.bus.service import contract
+from opdbus.client import Client
+from opdbus.engine.host import HERE
+from opdbus.errors import OpDbusError
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from fuzz.health import Health
+from fuzz.serving import serving, wait_until_vectorized
+from running import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from running import Running
+
+MOST_GROWTH = 0.03
+KILLS = 10
+# Longer than any model takes to open: a call that is not answered by then never is.
+PATIENCE_SECONDS = 60.0
+NO_ANSWER = "no answer"
+SEARCHERS, PUBLISHERS = 2, 2
+# Seconds from one to the next.
+SWITCH, REWRITE, PUBLISH, SEARCH = 1.0, 2.0, 0.2, 0.05
+
+
+@dataclass(slots=True)
+class Calls:
+    """What became of the calls of one kind; `failures` by the error's name and sentence."""
+
+    answered: int = 0
+    milliseconds: list[float] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    names: Counter[str] = field(default_factory=Counter)
+
+    def report(self) -> dict[str, Any]:
+        """Sum up."""
+        times = sorted(self.milliseconds) or [0.0]
+        points = {"p50": 0.5, "p99": 0.99, "worst": 1.0}
+        return {
+            "answered": self.answered,
+            **{f"{n} ms": round(times[int(p * (len(times) - 1))], 1) for n, p in points.items()},
+            "errors": dict(self.names),
+            "sentences": dict(self.failures.most_common(5)),
+        }
+
+
+async def go_on(
+    calls: Calls, pause: float, end: float, work: Callable[[int], Awaitable[object]]
+) -> None:
+    """Do some work again and again until the end, each time with another number."""
+    for number in count():
+        began = time.monotonic()
+        if began >= end:
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await work(number)
+            calls.answered += 1
+        except TimeoutError:
+            calls.names[NO_ANSWER] += 1
+        except OpDbusError as error:
+            calls.names[error.dbus_name] += 1
+            calls.failures[f"{type(error).__name__}: {error}"[:300]] += 1
+        spent = time.monotonic() - began
+        calls.milliseconds.append(spent * 1000)
+        await asyncio.sleep(max(pause - spent, 0.0))
+
+
+def memory(pid: int) -> tuple[float, float]:
+    """Give the resident and the proportional memory of a process in MiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return found["Rss"], found["Pss"]
+
+
+async def watch(pid: int, end: float, readings: list[tuple[float, float]]) -> None:
+    """Read memory each second."""
+    while time.monotonic() < end:
+        readings.append(memory(pid))
+        await asyncio.sleep(1.0)
+
+
+async def kill(daemon: Running, seconds: float) -> None:
+    """Kill the provider that serves ten times, at equal distances."""
+    for _ in range(KILLS):
+        await asyncio.sleep(seconds / (KILLS + 1))
+        daemon.send(signal.SIGUSR1)
+
+
+def providers() -> list[str]:
+    """Name the two that are switched between; the one that is here, twice."""
+    return [
+        "cpu:onnxruntime",
+        "cpu:openvino" if HERE.has_package("openvino") else "cpu:onnxruntime",
+    ]
+
+
+async def live(
+    daemon: Running, seconds: float, content: dict[str, Any]
+) -> tuple[dict[str, Calls], list[tuple[float, float]]]:
+    """Let everybody work for so long, each with a connection of its own."""
+    kinds: dict[str, Calls] = {}
+    readings: list[tuple[float, float]] = []
+    end, names = time.monotonic() + seconds, cycle(providers())
+    interfaces = content["plugins"]["net"]["interfaces"]
+
+    async def rewrite(number: int) -> None:
+        changed = interfaces[number * 7 % len(interfaces)]
+        changed["description"] = f"moved to rack {number} in {PLACES[number % 10]}"
+        replace(daemon.folder / "state.json", json.dumps(content))
+
+    async def client(kind: str, pause: float, work: Callable[[Client, int], Any]) -> None:
+        async with Client(daemon.bus) as connected:
+            calls = kinds.setdefault(kind, Calls())
+            await go_on(calls, pause, end, lambda number: work(connected, number))
+
+    async with asyncio.TaskGroup() as group:
+        begin = group.create_task
+        begin(client("set-provider", SWITCH, lambda c, _: c.set_provider(next(names))))
+        begin(go_on(kinds.setdefault("rewrite", Calls()), REWRITE, end, rewrite))
+        for _ in range(SEARCHERS):
+            begin(client("search", SEARCH, lambda c, n: c.search(QUESTIONS[n % 6], 10, {})))
+        for name in range(PUBLISHERS):
+            begin(client("publish", PUBLISH, partial(publish, f"publisher {name}")))
+        begin(client("status", 1.0, lambda c, _: c.status()))
+        begin(kill(daemon, seconds))
+        begin(watch(daemon.pid, end, readings))
+    return kinds, readings
+
+
+async def publish(source: str, client: Client, number: int) -> None:
+    """Publish one of a hundred objects, changed."""
+    text = f"round {number} of the shop in {PLACES[number % 10]}"
+    thing = ("shop", "container", f"c{number % 100}", {"description": text})
+    await client.publish(source, [thing])
+
+
+def growth(readings: list[tuple[float, float]], which: int) -> dict[str, float]:
+    """Compare the end with the end of the first minute: medians of some seconds each."""
+    begin, width = min(60, len(readings) // 5), min(20, len(readings) // 5)
+    first = statistics.median(reading[which] for reading in readings[begin : begin + width])
+    last = statistics.median(reading[which] for reading in readings[-width:])
+    peak = max(reading[which] for reading in readings)
+    return {"first MiB": first, "last MiB": last, "peak MiB": peak, "growth": last / first - 1}
+
+
+def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Give what was seen."""
+    content = state(given.objects)
+    seconds = given.minutes * 60
+    starter = (sys.executable, str(Path(__file__).with_name("mortal.py")))
+    with serving(
+        folder, medium=not given.tiny, state=json.dumps(content).encode(), starter=starter
+    ) as daemon:
+        wait_until_vectorized(daemon)
+        health = Health(daemon)
+        kinds, readings = asyncio.run(live(daemon, seconds, content))
+        faults = health.faults()
+        health.close()
+        lost = daemon.log.count("provider lost")
+    return {
+        "machine": describe().line,
+        "model": "tiny" if given.tiny else "medium",
+        "minutes": given.minutes,
+        "objects": given.objects,
+        "providers": providers(),
+        "kills": KILLS,
+        "providers lost, by the log": lost,
+        "calls": {kind: calls.report() for kind, calls in kinds.items()},
+        "RSS": growth(readings, 0),
+        "PSS": growth(readings, 1),
+        "faults": faults,
+        "RSS MiB each second": [round(resident, 1) for resident, _ in readings],
+    }
+
+
+def failures(report: dict[str, Any]) -> list[str]:
+    """Say what went worse than it may."""
+    found = list(report["faults"])
+    documented = contract.interface(STATE).methods["Search"].errors
+    search = report["calls"]["search"]
+    if not search["answered"]:
+        found.append("no search was answered")
+    for name, number in search["errors"].items():
+        if not name.endswith((*documented, NO_ANSWER)):
+            found.append(f"{number} searches failed with {name}, which the interface does not name")
+    found += [
+        f"{calls['errors'][NO_ANSWER]} calls of {kind} were not answered in {PATIENCE_SECONDS:g} s"
+        for kind, calls in report["calls"].items()
+        if NO_ANSWER in calls["errors"]
+    ]
+    found += [
+        f"{what} grew by {report[what]['growth']:.1%}"
+        for what in ("RSS", "PSS")
+        if report[what]["growth"] > MOST_GROWTH
+    ]
+    if report["providers lost, by the log"] < KILLS:
+        found.append(f"only {report['providers lost, by the log']} of {KILLS} lost providers seen")
+    return found
+
+
+def main() -> int:
+    """Print what was seen, and give the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--objects", type=int, default=3000)
+    parser.add_argument("--tiny", action="store_true", help="with a tiny model")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="op-dbus-endurance-") as folder:
+        report = measure(Path(folder), given)
+    if given.json:
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in report.items() if "each second" not in k}, indent=1))
+    for failure in failures(report):
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if failures(report) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
