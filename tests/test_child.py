@@ -132,7 +132,7 @@ def test_sigterm_while_precisions_are_graded(
         EXECUTION_PROVIDER="cpu:onnxruntime",
         PRECISION="auto",
     )
-    with daemon.start(), _watched(_child(daemon, "opdbus.engine.gate")) as graded:
+    with daemon.start(), _watched(_child(daemon, "opdbus.engine.grading")) as graded:
         signal.pidfd_send_signal(graded, signal.SIGSTOP)
         assert daemon.stop() == 0
         assert _ends(graded)
@@ -151,7 +151,7 @@ def test_who_grades_for_nobody_ends(tiny_model: Path, tmp_path: Path) -> None:
         "graphs": {},
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "opdbus.engine.gate", json.dumps(request)],
+        [sys.executable, "-m", "opdbus.engine.grading", json.dumps(request)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     ) as grading:
@@ -186,14 +186,15 @@ def test_a_child_that_cannot_be_started_is_a_sentence(room: int) -> None:
     """Say so where the system refuses what a process needs, at whichever step."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    async def work() -> str:
+    async def work() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_free() + room, before[1]))
         try:
-            return await child.run("opdbus.models.build")
+            await child.run("opdbus.models.build")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    assert asyncio.run(work()) == "cannot start a process for it: Too many open files"
+    with pytest.raises(child.ChildFailed, match="cannot start a process for it: Too many open"):
+        asyncio.run(work())
 
 
 def _free() -> int:

@@ -11,7 +11,7 @@ import make_check_set
 import numpy as np
 import pytest
 
-from opdbus.engine import gate
+from opdbus.engine import gate, grading
 from opdbus.engine.gate import Candidate, Grade, Report, choose
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import ProviderError
@@ -56,7 +56,7 @@ def test_choice(others: Sequence[Grade], chosen: str) -> None:
         assert choose(order) == chosen
 
 
-class CheckSet(gate._CheckSet):
+class CheckSet(grading.CheckSet):
     """Four texts and four questions, each about the text of its number."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ EXACT = unit(np.concatenate([np.eye(4), np.eye(4) + 0.2]))
 def graded(vectors: np.ndarray) -> Grade:
     """Grade vectors against exact ones."""
     check_set = CheckSet()
-    return gate._grade("int8", vectors, (EXACT, check_set.rank(EXACT)), check_set, 5.0)
+    return grading.grade("int8", vectors, (EXACT, check_set.rank(EXACT)), check_set, 5.0)
 
 
 def test_rank() -> None:
@@ -114,7 +114,7 @@ def test_refused_by_cosine(rows: slice, cosine: float, *, passes: bool) -> None:
     """Refuse a mean cosine below 0.99, and a single one below 0.95, with the figures."""
     check_set = CheckSet()
     exact = np.pad(EXACT, ((0, 0), (0, 1)))
-    found = gate._grade("int8", turned(cosine, rows), (exact, 1.0), check_set, 5.0)
+    found = grading.grade("int8", turned(cosine, rows), (exact, 1.0), check_set, 5.0)
     assert found.min_cosine == pytest.approx(cosine, abs=1e-5)
     assert (found.refused == "") == passes
     if not passes:
@@ -125,14 +125,14 @@ def test_refused_by_rank() -> None:
     """Refuse what loses more than half a point of rank, however near its vectors are."""
     check_set = CheckSet()
     for lost, passes in ((0.004, True), (0.006, False)):
-        found = gate._grade("int8", EXACT, (EXACT, 1.0 + lost), check_set, 5.0)
+        found = grading.grade("int8", EXACT, (EXACT, 1.0 + lost), check_set, 5.0)
         assert (found.refused == "") == passes
     assert found.refused == "it loses 0.60 points of mean reciprocal rank"
 
 
 def test_a_gain_of_rank_is_no_loss() -> None:
     """Let a precision rank better than fp32 by chance."""
-    assert gate._grade("int8", EXACT, (EXACT, 0.5), CheckSet(), 5.0).refused == ""
+    assert grading.grade("int8", EXACT, (EXACT, 0.5), CheckSet(), 5.0).refused == ""
 
 
 def test_the_check_set_is_made_from_the_example() -> None:
@@ -205,7 +205,7 @@ def test_an_unreadable_report(
     model: Model, candidate: Candidate, tmp_path: Path, content: str
 ) -> None:
     """Measure anew what cannot be read."""
-    kept = tmp_path / f"{gate._key(model, candidate)}.json"
+    kept = tmp_path / f"{gate.key(model, candidate)}.json"
     kept.write_bytes(content.encode(errors="surrogateescape"))
     assert judge(model, candidate, tmp_path).provider == ROW
     assert list(tmp_path.iterdir()) == [kept]
@@ -219,7 +219,7 @@ def other_graph(candidate: Candidate) -> dict[str, str]:
 
 def test_a_report_belongs_to_what_it_measured(model: Model, candidate: Candidate) -> None:
     """Have another key for other weights, features, hardware, libraries, graphs or limits."""
-    keys = {gate._key(model, candidate)}
+    keys = {gate.key(model, candidate)}
     others: list[tuple[Any, Any]] = [
         (replace(model, weights_sha256="0"), candidate),
         (replace(model, tokenizer_sha256="0"), candidate),
@@ -230,10 +230,10 @@ def test_a_report_belongs_to_what_it_measured(model: Model, candidate: Candidate
         (model, replace(candidate, graphs=other_graph(candidate))),
     ]
     for given in others:
-        key = gate._key(*given)
+        key = gate.key(*given)
         assert key not in keys
         keys.add(key)
-    assert gate._key(model, replace(candidate)) in keys
+    assert gate.key(model, replace(candidate)) in keys
     assert gate.libraries().keys() <= set(gate._LIBRARIES)
     assert gate.libraries()
 

@@ -417,7 +417,7 @@ def test_cpu_engines(features: str, first: str) -> None:
 def test_cpu_is_what_is_installed() -> None:
     """Take `cpu` for the engines that are installed; without any, name the extra `cpu` alone."""
     for missing, engine in (("onnxruntime", "cpu:openvino"), ("openvino", "cpu:onnxruntime")):
-        machine = host("", without=[missing], features=lambda: frozenset[str]())
+        machine = host("", without=[missing], features=frozenset[str])
         assert cpu_engines(machine) == (engine,)
     for features in (frozenset[str](), frozenset({"amx_bf16"})):
         bare = host("", without=PACKAGES, features=lambda features=features: features)

@@ -1,15 +1,11 @@
-"""What each row of the provider table comes to here: installed, usable, proven, or why not."""
+"""What each provider of the table is here: installed, usable, proven, or why it is not."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus import config
@@ -34,7 +30,7 @@ NO_MODEL: Final = "the level none has no model to prove it with; set OP_DBUS_VEC
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of proving the level's model on a provider; `reason` is empty if it passed."""
+    """The result of proving the level's model on a provider; `reason` is empty if it passed."""
 
     reason: str = ""
     hardware: str = ""
@@ -46,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A shared library that a provider loads: which major version it wants, and what is here."""
+    """A shared library that a provider loads: the major version it wants, and the one found."""
 
     library: str
     wanted: str
@@ -56,7 +52,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row of the table as it is here; `reason` is empty if it is usable."""
+    """What one provider is here; `reason` is empty if it is usable."""
 
     provider: str
     # the package that it comes from, with its version, empty where that is not installed
@@ -69,7 +65,7 @@ class Finding:
 
 
 async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> list[Finding]:
-    """Look at every provider, and prove the level's model on each that is usable."""
+    """Examine every provider, and prove the level's model on each that is usable."""
     findings = []
     for row in PROVIDERS.values():
         found = await asyncio.to_thread(look, row, settings, host)
@@ -80,7 +76,7 @@ async def survey(settings: Config, prove: Prove | None, host: Host = HERE) -> li
 
 
 def look(row: Provider, settings: Config, host: Host) -> Finding:
-    """See what there is of a provider, without opening a model."""
+    """Find what is installed of a provider, without opening a model."""
     reason = ""
     try:
         row.require(settings.gpu_device, host)
@@ -96,10 +92,10 @@ def look(row: Provider, settings: Config, host: Host) -> Finding:
 
 
 def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- what is asked
-    """Ask what `require` may have said already that there is none of."""
+    """Call `ask`, whose fault `require` has already put into words."""
     try:
         return ask()
-    except Exception:  # noqa: BLE001 -- a half-installed runtime raises what it likes
+    except Exception:  # noqa: BLE001 -- a half-installed runtime raises anything
         return nothing
 
 
@@ -118,10 +114,10 @@ async def prove(name: str, settings: Config) -> Outcome:
         return Outcome(NO_MODEL)
     given = {variable: value for variable, value, _ in settings.rows()}
     given[config.PREFIX + "EXECUTION_PROVIDER"] = name
-    with tempfile.TemporaryDirectory(prefix="op-dbus-survey-") as scratch:
-        path = Path(scratch) / "outcome.json"
-        fault = await child.run("opdbus.engine.survey", json.dumps(given), str(path))
-        return Outcome(fault) if fault else Outcome(**json.loads(path.read_text()))
+    try:
+        return Outcome(**json.loads(await child.run("opdbus.engine.survey", **given)))
+    except child.ChildFailed as fault:
+        return Outcome(str(fault))
 
 
 async def _outcome(settings: Config) -> Outcome:
@@ -132,19 +128,10 @@ async def _outcome(settings: Config) -> Outcome:
     return Outcome("", proven.hardware, *figures)
 
 
-def main(arguments: list[str]) -> None:
-    """Run as the child: the settings as JSON, and the file to write the outcome to."""
-    # what is logged and what runtimes print is no answer
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    given, path = arguments
-    try:
-        outcome = asyncio.run(_outcome(config.load(json.loads(given))))
-        Path(path).write_text(json.dumps(asdict(outcome)))
-    except (OpDbusError, OSError) as error:
-        # a last line that stands for the whole: `prove` passes it on
-        sys.exit(" ".join(str(error).split()))
+def _prove(given: dict[str, Any]) -> str:
+    """Prove what `prove` asks for, in the child process."""
+    return json.dumps(asdict(asyncio.run(_outcome(config.load(given)))))
 
 
 if __name__ == "__main__":
-    child.follow()
-    main(sys.argv[1:])
+    child.answer(_prove)

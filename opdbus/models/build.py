@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-import json
 import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from opdbus.models import child, files, record
 from opdbus.models.dialects import DIALECTS, FLOAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opdbus.models.dialects import Dialect
     from opdbus.models.folder import Model, Shape
@@ -73,12 +72,16 @@ async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
     built = Built(cache / _key(model, dialect))
     if await asyncio.to_thread(_is_whole, built.folder):
         return built
-    shape = json.dumps(asdict(model.shape))
-    fault = await child.run(
-        "opdbus.models.build", str(model.weights), str(built.folder), shape, dialect
-    )
-    if fault:
-        raise ModelError(f"cannot build the graph of {model.name} in {cache}: {fault}")
+    try:
+        await child.run(
+            "opdbus.models.build",
+            weights=str(model.weights),
+            folder=str(built.folder),
+            shape=asdict(model.shape),
+            dialect=dialect,
+        )
+    except child.ChildFailed as fault:
+        raise ModelError(f"cannot build the graph of {model.name} in {cache}: {fault}") from None
     return built
 
 
@@ -136,7 +139,7 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
     Raises ModelError, OSError. Tests pass a `fill` that dies on the way.
     """
     files.make_folder(folder.parent)
-    with _alone(folder.parent):
+    with files.locked(folder.parent / LOCK):
         for left in folder.parent.glob(_PART + "*"):
             # whoever made it is dead, or would still hold the lock
             shutil.rmtree(left, ignore_errors=True)
@@ -151,21 +154,6 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
             _take_place(part, folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """Wait for the cache's lock and hold it; it falls with the process, however that ends."""
-    with (cache / LOCK).open("ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _take_place(part: Path, folder: Path) -> None:
@@ -216,23 +204,20 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
     np.savez(path, **arrays)
 
 
-def main(arguments: list[str]) -> None:
-    """Run as the child: the weights' file, the folder to make, the shape as JSON, the dialect."""
+def _build(request: dict[str, Any]) -> str:
+    """Build what `ensure` asks for, in the child process; raises ModelError, ValueError."""
     from opdbus.models.folder import Shape
 
-    weights_path, folder, shape, dialect = arguments
-    fill_in = partial(fill, dialect=DIALECTS[dialect])
     if sys.platform != "win32":
-        # politeness, which a sandbox may refuse
+        # serving goes first; a sandbox may refuse this
         with suppress(PermissionError):
             os.nice(5)
+    fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:
-        write(Path(weights_path), Path(folder), Shape(**json.loads(shape)), fill_in)
+        write(Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in)
     except OSError as error:
-        sys.exit(_refused(error))
-    except (ModelError, ValueError) as error:
-        # a last line that stands for the whole: `ensure` passes it on
-        sys.exit(" ".join(str(error).split()))
+        raise ModelError(_refused(error)) from None
+    return ""
 
 
 def _refused(error: OSError) -> str:
@@ -247,5 +232,4 @@ def _refused(error: OSError) -> str:
 
 
 if __name__ == "__main__":
-    child.follow()
-    main(sys.argv[1:])
+    child.answer(_build)

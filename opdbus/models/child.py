@@ -1,64 +1,47 @@
-"""Work in a child process: its memory goes when it ends, and it dies with whoever waits for it."""
+"""Work in a child process: its memory is freed when it ends, and it ends with its parent."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.errors import OpDbusError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-# How systemd hears of the process that it started: no business of any other.
+# By these systemd watches the process that it started; a child must not answer for it.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 
-async def run(module: str, *arguments: str) -> str:
-    """Run a module's `main` and give the last line of what it complains of, empty if all is well.
+class ChildFailed(Exception):
+    """The child could not be started, or ended with a fault: the sentence says which."""
+
+
+# in the parent
+
+
+async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
+    """Run a module that calls `answer`, and give its answer; raises ChildFailed.
 
     The child is killed if the caller is cancelled, and ends by itself when this process does.
     """
-    fault, _ = await _ran(module, arguments, None)
-    return fault
-
-
-async def ask(module: str, *arguments: str) -> tuple[str, str]:
-    """Run a module's `main` as `run` does, and give as well what it printed."""
-    return await _ran(module, arguments, asyncio.subprocess.PIPE)
-
-
-def follow() -> None:
-    """Make this process end with the one that runs it, however that ends, and by no signal before.
-
-    A service manager and a terminal send their signals to both: what they mean is the parent's to
-    decide, which else might take our end for a fault.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_outlive_nobody, daemon=True).start()
-
-
-def _outlive_nobody() -> None:
-    # nothing is ever written there, so that this returns when whoever could write is gone
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(1)
-
-
-async def _ran(module: str, arguments: Sequence[str], stdout: int | None) -> tuple[str, str]:
     try:
         with _leash() as leash:
-            return await _led(leash, module, arguments, stdout)
+            return await _answered(leash, module, json.dumps(request))
     except OSError as error:
-        return f"cannot start a process for it: {error.strerror}", ""
+        raise ChildFailed(f"cannot start a process for it: {error.strerror}") from None
 
 
 @contextmanager
 def _leash() -> Iterator[int]:
-    """Give what a child reads nothing from until we are gone."""
+    """Give the end of a pipe that is never written to, and is closed when this process ends."""
     leash, ours = os.pipe()
     try:
         yield leash
@@ -67,29 +50,61 @@ def _leash() -> Iterator[int]:
         os.close(ours)
 
 
-async def _led(
-    leash: int, module: str, arguments: Sequence[str], stdout: int | None
-) -> tuple[str, str]:
+async def _answered(leash: int, module: str, request: str) -> str:
     inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
     child = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-P",  # no modules from the folder that we happen to be started in
+        "-P",  # no modules from the current folder
         "-m",
         module,
-        *arguments,
+        request,
         env=inherited,
         stdin=leash,
-        stdout=stdout,
+        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        printed, stderr = await child.communicate()
+        answer, stderr = await child.communicate()
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    if child.returncode == 0:
-        return "", (printed or b"").decode()
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    fault = lines[-1] if lines else f"the process {module} ended with code {child.returncode}"
-    return fault, ""
+    if child.returncode:
+        lines = stderr.decode(errors="replace").strip().splitlines()
+        raise ChildFailed(lines[-1] if lines else f"its process ended with code {child.returncode}")
+    return answer.decode()
+
+
+# in the child
+
+
+def answer(work: Callable[[dict[str, Any]], str]) -> None:
+    """Be the child: answer the request of the command line, or exit with a sentence."""
+    _follow_parent()
+    # what is logged and what runtimes print is no answer
+    stdout = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        text = work(json.loads(sys.argv[1]))
+        with os.fdopen(stdout, "w") as answered:
+            answered.write(text)
+    except (OpDbusError, OSError, ValueError) as error:
+        # one line, since the parent reads the last one
+        sys.exit(" ".join(str(error).split()))
+
+
+def _follow_parent() -> None:
+    """End when the parent ends, and not by a signal before.
+
+    A service manager and a terminal signal both processes. The parent decides what that means; if
+    the child died of it first, the parent would report a fault.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    # returns when the parent's end of the pipe is closed, since nothing is ever written to it
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)

@@ -81,13 +81,13 @@ def pull(level: Level, directory: Path, request: Request, tell: Tell) -> Record:
     """
     # a retry is no news
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
-    with model_store.holding(level, directory, tell) as place:
-        held = None if request.force else place.recorded()
-        if held and place.is_whole(held) and request.revision in {"", held.revision}:
-            folder.verify(folder.read(place.folder, level), level)
+    with model_store.locked(level, directory, tell) as destination:
+        held = None if request.force else destination.recorded()
+        if held and destination.is_whole(held) and request.revision in {"", held.revision}:
+            folder.verify(folder.read(destination.folder, level), level)
             return held
         asked = request.revision or (held.revision if held else "") or _MAIN
-        return place.put(_Hub(level, asked, request.endpoint, tell).fill, force=request.force)
+        return destination.put(_Hub(level, asked, request.endpoint, tell).fill, force=request.force)
 
 
 @dataclass(frozen=True, slots=True)

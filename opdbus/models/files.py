@@ -1,20 +1,63 @@
-"""Folders that other users read, and that power failures leave whole."""
+"""Files and folders that other users read, locks, and writes that succeed whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold the lock of a file; call `on_wait` before waiting for another process.
+
+    The lock is released with the process, however that ends. Raises OSError.
+    """
+    with path.open("ab") as file:
+        if on_wait is None or not _lock(file, wait=False):
+            if on_wait:
+                on_wait()
+            _lock(file, wait=True)
+        yield
+
+
+def _lock(file: BinaryIO, *, wait: bool) -> bool:
+    """Take the lock of a file, or return False where another process has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if wait:
+            raise
+        return False
+    return True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that every user may read, whole or not at all; raises OSError."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.chmod(0o644)
+    part.replace(path)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, which every user may enter; raises OSError.
+    """Make a folder and its missing parents, which every user may enter; raises OSError.
 
-    Root makes it with a command, whatever its umask, and the daemon is another user.
+    The umask does not count: root's command makes it, and the daemon is another user.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,9 +66,9 @@ def make_folder(folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Let every user read a new folder, and see all of it to the disk; raises OSError.
+    """Let every user read a new folder, and flush all of it to the disk; raises OSError.
 
-    Only then may it get its name: power may fail between.
+    Rename it only then: power may fail between.
     """
     for path in [folder, *folder.rglob("*")]:
         path.chmod(_mode(path))
@@ -35,7 +78,7 @@ def settle(folder: Path) -> None:
 
 
 def open_to_all(folder: Path, names: Iterable[str]) -> None:
-    """Let every user read the named files of a folder that was there before; raises OSError."""
+    """Let every user read the named files of an existing folder; raises OSError."""
     paths = {folder / name for name in names}
     for path in {folder, *paths, *(path.parent for path in paths)}:
         mode = stat.S_IMODE(path.stat().st_mode)

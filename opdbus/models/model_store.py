@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +16,6 @@ from opdbus.models import files, folder, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import BinaryIO
 
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
@@ -30,8 +28,8 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one level's model belongs, held by this process alone."""
+class Destination:
+    """The folder of one level's model, which this process alone may change."""
 
     level: Level
     folder: Path
@@ -55,11 +53,11 @@ class Place:
         Raises ModelError.
         """
         directory = self.folder.parent
-        with _told(directory):
+        with _advising(directory):
             part = Path(tempfile.mkdtemp(prefix=self._prefix, dir=directory))
         try:
             fresh = part / self.folder.name
-            with _told(directory):
+            with _advising(directory):
                 fresh.mkdir()
                 source, revision = fill(fresh)
                 made = self._checked(fresh, source, revision)
@@ -116,18 +114,20 @@ class Place:
 
 
 @contextmanager
-def holding(level: Level, directory: Path, tell: Tell) -> Iterator[Place]:
-    """Hold a level's place in the model directory, waiting for whoever does; raises ModelError."""
-    place = Place(level, directory / level.folder)
-    with _told(directory):
-        files.make_folder(directory)
-        lock = (directory / f".{level.folder}.lock").open("ab")
-    with lock:
-        if not _try_lock(lock):
-            tell(f"waiting for another op-dbus that gets {level.repository}")
-            _wait_for_lock(lock)
-        place.sweep()
-        yield place
+def locked(level: Level, directory: Path, tell: Tell) -> Iterator[Destination]:
+    """Lock a level's folder in the model directory against other processes; raises ModelError."""
+
+    def waiting() -> None:
+        tell(f"waiting for another op-dbus that gets {level.repository}")
+
+    destination = Destination(level, directory / level.folder)
+    with ExitStack() as stack:
+        with _advising(directory):
+            files.make_folder(directory)
+            lock = files.locked(directory / f".{level.folder}.lock", waiting)
+            stack.enter_context(lock)
+        destination.sweep()
+        yield destination
 
 
 def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: bool) -> Record:
@@ -146,8 +146,8 @@ def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: boo
                 shutil.copyfile(source / name, fresh / name)
         return origin
 
-    with holding(level, directory, tell) as place:
-        return place.put(fill, force=force)
+    with locked(level, directory, tell) as destination:
+        return destination.put(fill, force=force)
 
 
 def check(path: Path, level: Level) -> None:
@@ -175,7 +175,7 @@ def check(path: Path, level: Level) -> None:
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
+def _advising(directory: Path) -> Iterator[None]:
     """Turn what the system refuses into a sentence that says what to do."""
     try:
         yield
@@ -186,30 +186,3 @@ def _told(directory: Path) -> Iterator[None]:
         if error.errno in _FULL:
             advice = "make room there, or set OP_DBUS_MODEL_DIR to a folder that has some"
         raise ModelError(f"cannot write {directory}: {error.strerror}; {advice}") from None
-
-
-def _try_lock(file: BinaryIO) -> bool:
-    """Take the lock if it is free; it falls with the process, however that ends."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _wait_for_lock(file: BinaryIO) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)

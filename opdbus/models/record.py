@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
+from opdbus.models import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,10 +69,7 @@ def _parsed(found: Any) -> Record:  # noqa: ANN401 -- any JSON
 
 def write(folder: Path, record: Record) -> None:
     """Write a folder's record in one step; raises OSError."""
-    part = folder / f".{NAME}"
-    part.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-    part.chmod(0o644)
-    part.replace(folder / NAME)
+    files.write_whole(folder / NAME, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
