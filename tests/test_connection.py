@@ -74,7 +74,7 @@ def test_a_variant_has_the_type_of_its_value(value: Any, signature: str) -> None
     assert variant(value).signature == signature
 
 
-@pytest.mark.parametrize("value", [None, 1 << 64, -(1 << 63) - 1, float("nan"), object()])
+@pytest.mark.parametrize("value", [None, 1 << 64, -(1 << 63) - 1, object()])
 def test_what_dbus_cannot_carry_is_refused(value: Any) -> None:
     """Raise InvalidArgs for a value that has no D-Bus type."""
     with pytest.raises(InvalidArgs):

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ from running import (
 )
 
 from opdbus.bus.service import contract
+from opdbus.client import Client
 
 NAME = "org.opdbus"
 SSHD = f"{STATE_PATH}/systemd/unit/sshd_2eservice"
@@ -209,6 +211,30 @@ def test_errors_reach_the_programs(served: Running) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode != 0
         assert "is not the path of a state object" in done.stderr
+
+
+def test_numbers_that_json_lacks_are_published(served: Running) -> None:
+    """Take NaN and infinities, which a D-Bus double may be, and keep them as strings."""
+    arguments = ["measures", "1", "p", "k", "sensor", "2", "heat", "d", "nan", "list", "ad", "2",
+                 "inf", "-inf", "0"]  # fmt: skip
+    busctl(
+        served, "--", "call", NAME, STATE_PATH, STATE, "Publish", "sa(sssa{sv})a{sv}", *arguments
+    )
+    path = f"{STATE_PATH}/p/k/sensor"
+
+    def kept() -> Any:
+        answer = busctl(served, "call", NAME, STATE_PATH, STATE, "Get", "oa{sv}", path, "0")
+        return json.loads(answer["data"][0])["observed"]
+
+    assert kept() == {"heat": "NaN", "list": ["Infinity", "-Infinity"]}
+
+    async def publish() -> None:
+        async with Client(served.bus) as client:
+            await client.publish("measures", [("p", "k", "sensor", {"heat": [math.nan, math.inf]})])
+
+    asyncio.run(publish())
+    assert kept() == {"heat": ["NaN", "Infinity"]}
+    busctl(served, "call", NAME, STATE_PATH, STATE, "Withdraw", "aoa{sv}", "1", path, "0")
 
 
 def _provoke(served: Running) -> None:

@@ -20,6 +20,7 @@ MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 # Far deeper than hosts are described, and half of what D-Bus can carry.
 MAX_DEPTH: Final = 32
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,7 +51,11 @@ def observed(
 
 
 def _json(value: Json, where: str, depth: int) -> Json:
-    """Turn what D-Bus can carry into what JSON can: bytes become hexadecimal digits."""
+    """Turn what D-Bus can carry into what JSON can.
+
+    Bytes become hexadecimal digits, and numbers that are not finite the strings that protobuf's
+    mapping to JSON has for them.
+    """
     if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
         raise InvalidArgs(f"{where} has properties nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
@@ -60,7 +65,5 @@ def _json(value: Json, where: str, depth: int) -> Json:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidArgs(
-            f"{where} has a number that is not finite: leave it out, or send a string"
-        )
+        return _NOT_FINITE[str(value)]
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -110,7 +109,7 @@ def _signature_of(value: Plain) -> str:
         if not -(1 << 63) <= value < 1 << 64:
             raise InvalidArgs(f"the number {value} does not fit into 64 bits: give it as a string")
         return "x" if value < 1 << 63 else "t"
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float):
         return "d"
     if isinstance(value, str):
         return "s"
