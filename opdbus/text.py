@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
-from opdbus.state.flatten import SETTINGS
+from opdbus.state.object import SETTINGS, is_hash_name
 from opdbus.state.redact import REDACTED
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def _head(item: StateObject) -> str:
     unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
     if unit:
         return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
-    return " ".join([*dict.fromkeys([*split(item.plugin), *split(item.kind)]), item.name])
+    name = [] if is_hash_name(item.name) else [item.name]
+    return " ".join([*dict.fromkeys([*split(item.plugin), *split(item.kind)]), *name])
 
 
 def _short(value: Json) -> str:

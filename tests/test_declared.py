@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,22 @@ def test_a_file_is_taken_in(tmp_path: Path) -> None:
         await house.declared.load()
         assert house.names() == {"b", "c"}
         assert house.errors == []
+
+    run(tmp_path, work)
+
+
+def test_reordering_a_file_changes_nothing(tmp_path: Path) -> None:
+    """Report no change where elements of a list, with a name or without, only change places."""
+    rules: list[dict[str, Any]] = [{"port": n, "action": "accept"} for n in (22, 80, 443)]
+    rules += [{"name": "a", "port": 1}, {"name": "a", "port": 2}]
+
+    async def work(house: Watched) -> None:
+        for elements in (rules, rules[::-1], rules[1:] + rules[:1]):
+            content = {"version": 1, "plugins": {"firewall": {"rules": elements}}}
+            replace(house.declared.path, json.dumps(content))
+            await house.declared.load()
+            assert len(house.names()) == len(rules)
+            assert house.memory.generation == 1
 
     run(tmp_path, work)
 

@@ -1,6 +1,7 @@
 """One rule turns any plugin into objects, and loses nothing on the way."""
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -9,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.state.drift import leaves
-from opdbus.state.flatten import NAMING_KEYS, SETTINGS, Reader, _unique, flatten, singular
-from opdbus.state.object import FILE, MAX_NAME, Identity
+from opdbus.state.flatten import NAMING_KEYS, Reader, flatten, singular
+from opdbus.state.object import MAX_NAME, SETTINGS
 
 
 def flat(plugins: dict[str, Any]) -> dict[tuple[str, str, str], Any]:
     """Flatten to {(plugin, kind, name): properties}, where no two have one name."""
     found = list(flatten(plugins))
-    assert len({identity for identity, _ in found}) == len(found)
-    return {tuple(identity[1:]): properties for identity, properties in found}
+    assert len({raw[:3] for raw in found}) == len(found)
+    return {(plugin, kind, name or ""): properties for plugin, kind, name, properties in found}
 
 
 def test_list_of_dicts_gives_an_object_each() -> None:
@@ -55,10 +56,10 @@ def test_rest_is_settings() -> None:
 
 @pytest.mark.parametrize("chosen", range(len(NAMING_KEYS)))
 def test_element_is_named_by_the_first_naming_key(chosen: int) -> None:
-    """Name an element by the first of name, id, unit, path, address."""
+    """Name an element by the first naming key that it has."""
     properties = {key: f"by-{key}" for key in reversed(NAMING_KEYS[chosen:])}
-    [(identity, _)] = flatten({"p": {"things": [properties]}})
-    assert identity == Identity(FILE, "p", "thing", f"by-{NAMING_KEYS[chosen]}")
+    [raw] = flatten({"p": {"things": [properties]}})
+    assert raw == ("p", "thing", f"by-{NAMING_KEYS[chosen]}", properties)
 
 
 def test_odd_names_fall_back() -> None:
@@ -68,10 +69,57 @@ def test_odd_names_fall_back() -> None:
         {"id": 0},
         {"id": True, "unit": "u"},
         {"name": "", "path": "/p"},
-        {"name": []},
+        {"name": [], "url": "https://h/"},
     ]
-    names = [identity.name for identity, _ in flatten({"p": {"things": elements}})]
-    assert names == ["7", "0", "u", "/p", "4"]
+    names = [name for _, _, name, _ in flatten({"p": {"things": elements}})]
+    assert names == ["7", "0", "u", "/p", "https://h/"]
+
+
+def named(elements: list[Any], reader: Reader | None = None) -> dict[str, Any]:
+    """Give the properties of the elements of a list by the names that they get."""
+    _, objects = (reader or Reader()).read({"p": {"things": elements}})
+    return {o.name: o.properties for o in objects}
+
+
+def test_nameless_elements_are_named_by_their_content() -> None:
+    """Give a nameless element a name that its place and its neighbours do not change."""
+    rules = [{"port": 80, "action": "accept"}, {"port": 22}, {}]
+    before = named(rules)
+    assert all(re.fullmatch("~[0-9a-f]{12}", name) for name in before)
+    after = named([{"port": 443}, *reversed(rules), {"action": "drop"}])
+    assert before.items() <= after.items()
+    assert named([{"action": "accept", "port": 80}]).keys() < before.keys()
+
+
+def test_equal_nameless_elements_are_counted() -> None:
+    """Tell equal nameless elements apart by an ordinal."""
+    (one,) = named([{"port": 80}])
+    assert named([{"port": 80}] * 3).keys() == {one, f"{one}#2", f"{one}#3"}
+
+
+def test_a_name_made_of_content_tells_no_secret() -> None:
+    """Make the names of elements that differ only in a secret of what is left of them."""
+    (one,) = named([{"port": 80, "password": "hunter2"}])
+    assert named([{"port": 80, "password": "hunter3"}]).keys() == {one}
+    assert len(named([{"port": 80, "password": p} for p in ("hunter2", "hunter3")])) == 2
+
+
+def test_an_unchanged_nameless_element_is_not_given_again() -> None:
+    """Give nothing again that only moved to another place of its list."""
+    rules = [{"port": n % 7, "on": True} for n in range(30)] + [{"name": "a", "n": 1}]
+    reader = Reader()
+    named(rules, reader)
+    assert named(rules[::-1], reader) == {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_permuting_a_list_changes_no_names(data: st.DataObject) -> None:
+    """Name each element of a list alike, wherever it stands."""
+    keys = st.sampled_from(["name", "id", "url", "port", "password"])
+    values = st.sampled_from([1, "1", "a", "a#2", "hunter2", "", None, [1], {"b": 2}])
+    elements = data.draw(st.lists(st.dictionaries(keys, values), max_size=8))
+    assert named(data.draw(st.permutations(elements))) == named(elements)
 
 
 @pytest.mark.parametrize(
@@ -124,28 +172,8 @@ def test_things_of_one_name_stay_apart() -> None:
         }
     }
     identities, objects = Reader().read(plugins)
-    assert [o.name for o in objects] == ["a", "a#2", "a#2#2", "a#3", "a#4"]
+    assert sorted(o.name for o in objects) == ["a", "a#2", "a#3", "a#4", "a#5"]
     assert identities == {o.identity for o in objects}
-
-
-class Looked(set[Identity]):
-    """A set that counts how often it is asked."""
-
-    asked = 0
-
-    def __contains__(self, identity: object) -> bool:
-        """Count, and answer."""
-        self.asked += 1
-        return super().__contains__(identity)
-
-
-def test_many_things_of_one_name_take_no_longer_each() -> None:
-    """Find the ordinal of the last of many things of one name as fast as that of the second."""
-    identity, taken, ordinals = Identity(FILE, "p", "thing", "a"), Looked(), dict[Identity, int]()
-    for _ in range(1000):
-        taken.add(_unique(identity, taken, ordinals))
-    assert {i.name for i in taken} == {"a"} | {f"a#{n}" for n in range(2, 1001)}
-    assert taken.asked < 2 * 1000
 
 
 def test_things_of_one_redacted_name_stay_apart() -> None:
@@ -214,7 +242,7 @@ def scalars(value: Any) -> Counter[str]:
 @given(PLUGINS)
 def test_no_leaf_is_lost(plugins: dict[str, Any]) -> None:
     """Keep every scalar of every plugin in some object, exactly once."""
-    kept = sum((scalars(properties) for _, properties in flatten(plugins)), Counter())
+    kept = sum((scalars(properties) for *_, properties in flatten(plugins)), Counter())
     assert kept == scalars(plugins)
 
 

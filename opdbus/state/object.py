@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ Json: TypeAlias = Any
 
 # In bytes, of which a path has up to three for each: an answer about one object fits any reply.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
+_HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")
 FILE = "file"
 # The kind of the one object that holds what is left of a plugin.
 SETTINGS = "settings"
@@ -78,6 +80,16 @@ def canonical(value: Json) -> str:
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
+
+
+def hash_name(content: str) -> str:
+    """Make a name for what has none of its own."""
+    return f"~{digest(content.encode()).hex()[:12]}"
+
+
+def is_hash_name(name: str) -> bool:
+    """Return whether `hash_name` may have made a name, which then says nothing to people."""
+    return bool(_HASH_NAME.fullmatch(name))
 
 
 def digest(data: bytes, key: bytes = b"") -> bytes:
