@@ -6,7 +6,10 @@ import signal
 from typing import Any
 
 import pytest
+from attacks.clients import connections
 from bulky import in_memory, open_files
+from fuzz import marshal
+from fuzz.wire import Wire
 from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
@@ -339,3 +342,34 @@ def test_a_serial_that_waits_for_its_reply_is_not_used_again(bus_address: str) -
                 return [*await first, *await second]
 
     assert asyncio.run(run()) == ["First", "Second"]
+
+
+def test_what_the_bus_does_not_answer_is_asked_again() -> None:
+    """A reply that the bus drops, because of the files that others send here, is asked for again.
+
+    dbus-daemon refuses messages for a connection that has 64 files to receive, its own included.
+    """
+    bus = Bus()
+
+    async def run() -> list[Any]:
+        async with Connection(bus.address) as service:
+            fields = marshal.call_fields("/", "a.b", "C", "hay", descriptors=16)
+            fields[marshal.DESTINATION] = service.name
+            body = marshal.encode("hay", (0, bytes(1 << 17)))
+            message = marshal.message(fields, body, 9, flags=marshal.NO_REPLY)
+            with connections(bus.address, 5) as attackers, Wire(bus.address) as other:
+                for wire in attackers * 3:
+                    wire.send(message, [0] * 16)
+                other.ask_bus("GetId")
+                asked = asyncio.ensure_future(service.ask_bus("GetId"))
+                await asyncio.sleep(0)
+                # meanwhile the bus has answered, and nothing is read here
+                for _ in range(3):
+                    other.ask_bus("GetId")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await asked
+
+    try:
+        assert len(asyncio.run(run())) == 1
+    finally:
+        bus.kill()

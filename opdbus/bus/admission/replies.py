@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.send_queue import Written
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
-_BUS: Final = ("org.freedesktop.DBus", "/org/freedesktop/DBus")
 # So often, and no sooner after another, the bus is asked whether a caller has read: it tells nobody
 # by itself. A caller who has read nothing all the while is not waited for.
 _LOOKS: Final = 50
@@ -199,7 +198,7 @@ class Replies:
         unsent = self._connection.unsent if is_ours else self._connection.unsent_to(name)
         known = self._unread[None if is_ours else name] - unsent
         try:
-            (stats,) = await self._connection.call(*_BUS, _STATS, "s", name)
+            (stats,) = await self._connection.ask_bus(_STATS, "s", name)
             unread = int(stats["IncomingBytes" if is_ours else "OutgoingBytes"])
         except (RemoteError, BusError, KeyError):
             unread = 0

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"
 _CONNECT_SECONDS: Final = 10.0
+# How long the bus has to answer a call to itself, which it does at once.
+_ASK_SECONDS: Final = 1.0
 # How long a connection that is closed waits for the bus to take what is still to be sent.
 _FLUSH_SECONDS: Final = 1.0
 # An error's text may quote what the caller sent, and that may be large.
@@ -43,6 +45,7 @@ MAX_ERROR_CHARACTERS: Final = 2000
 # Of RequestName (D-Bus specification).
 _DO_NOT_QUEUE: Final = 4
 _PRIMARY_OWNER: Final = 1
+_ALREADY_OWNER: Final = 4
 _MAX_SERIAL: Final = (1 << 32) - 1
 # The most that any bus lets through.
 _UNLIMITED: Final = 1 << 27
@@ -137,7 +140,7 @@ class Connection:
                 socket = await connect(self._transports)
                 self._transport = MessageSocket(socket, self._receive, self._keeps)
                 self._transport.on_lost = self._lost
-                (self.name,) = await self.ask_bus("Hello")
+                (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
         except (OSError, RemoteError, ValueError) as error:
             raise BusError(
                 f"cannot reach the message bus {self._address}: {error}; is it running, and may"
@@ -180,7 +183,7 @@ class Connection:
             (answer,) = await self.ask_bus("RequestName", "su", name, _DO_NOT_QUEUE)
         except RemoteError as error:
             raise BusError(f"the bus does not let this user own {name}: {error}") from None
-        if answer != _PRIMARY_OWNER:
+        if answer not in {_PRIMARY_OWNER, _ALREADY_OWNER}:
             raise BusError(
                 f"{name} is owned already: another op-dbus serves this bus; stop it, or use another"
                 " bus (OP_DBUS_BUS)"
@@ -233,8 +236,15 @@ class Connection:
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
-        """Call a method of the bus daemon itself."""
-        return await self.call(_BUS, _BUS_PATH, f"{_BUS}.{member}", signature, *body)
+        """Call a method of the bus daemon itself, again each second in which there is no reply.
+
+        dbus-daemon drops its own replies to a connection for which others' messages fill a queue.
+        """
+        interface = "" if "." in member else f"{_BUS}."
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ASK_SECONDS):
+                    return await self.call(_BUS, _BUS_PATH, interface + member, signature, *body)
 
     async def subscribe(self, rule: str) -> None:
         """Receive the signals that match a rule."""
