@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from opdbus.errors import StateFileError
 from opdbus.state import document
-from opdbus.state.document import MAX_BYTES, json_path, parse
-from opdbus.state.file import StateFile
+from opdbus.state.document import json_path, parse
+from opdbus.state.file import MAX_BYTES, StateFile
 
 PATH = Path("/x/state.json")
 HEAD = '{\n  "version": 1,\n  "plugins": {\n'
@@ -352,7 +352,7 @@ def naive(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[str | int,
 def test_walk_finds_every_value(value: Any, ascii_only: bool, indent: int | None) -> None:  # noqa: FBT001
     """Give each value's path in order, at the offset where its text begins."""
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    walked = [(keys, at) for keys, at, token in document._walk(text) if token != ":"]
+    walked = [(keys, at) for keys, at, token in document.walk(text) if token != ":"]
     assert [keys for keys, _ in walked] == naive(value)
     decode = json.JSONDecoder().raw_decode
     for keys, at in walked:
@@ -376,7 +376,7 @@ def test_any_bytes_give_an_answer(data: bytes) -> None:
     """Read arbitrary bytes or refuse them with a StateFileError, never with anything else."""
     said, value = "", None
     try:
-        value = parse(document._decoded(data, PATH), PATH)
+        value = parse(document.decode(data, PATH), PATH)
     except StateFileError as error:
         said = str(error)
     assert isinstance(value, dict) or said.startswith("/x/state.json: line ")

@@ -1,12 +1,10 @@
-"""JSON text of a state file, read strictly: every error says line, column and JSON path."""
+"""Strict parser for the JSON of a state file: every error names line, column and JSON path."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from opdbus.errors import StateFileError
@@ -18,28 +16,26 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Json
 
-MAX_BYTES: Final = 64 << 20
 MAX_DEPTH: Final = 64
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels"
-_BOM: Final = b"\xef\xbb\xbf"
 # Longer names are cut in messages.
 _MAX_SHOWN: Final = 64
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The closing quote may be missing: broken text is walked, too.
+# The closing quote may be missing: broken text is searched for its error, too.
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*"?|[{}\[\],:]|NaN|-?Infinity'
     r'|-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|[^\s{}\[\],:"]++',
     re.DOTALL,
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Escapes of NUL and of surrogates; a pair of surrogates is fine, so a match asks for a closer look.
+# Escapes of NUL and of surrogates. A pair of surrogates is valid, so a match needs a closer look.
 _UNSENDABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
-_UNSENDABLE_SAID: Final = "the string holds a NUL character or half a surrogate pair"
+_UNSENDABLE_PROBLEM: Final = "the string holds a NUL character or half a surrogate pair"
 
 
 class _Broken(ValueError):
-    """What is wrong, before it is known where."""
+    """The text breaks a rule; where, is found by a slower second pass."""
 
 
 def parse(text: str, path: Path) -> dict[str, Json]:
@@ -61,7 +57,7 @@ def parse(text: str, path: Path) -> dict[str, Json]:
             _check_strings(text)
     except json.JSONDecodeError as error:
         raise _at(text, path, error.pos, _sentence(error, text)) from None
-    # A ValueError of Python's own is an integer of more digits than it reads.
+    # Python raises ValueError for an integer of more digits than it reads.
     except (ValueError, RecursionError):
         raise _find_fault(text, path) from None
     if not isinstance(value, dict):
@@ -70,41 +66,13 @@ def parse(text: str, path: Path) -> dict[str, Json]:
 
 
 def locate(text: str, path: Path, where: tuple[str | int, ...], problem: str) -> StateFileError:
-    """Make the error for the value at JSON path `where`."""
-    position = next((pos for keys, pos, token in _walk(text) if keys == where and token != ":"), 0)
+    """Make the error for a problem with the value at JSON path `where`."""
+    position = next((pos for keys, pos, token in walk(text) if keys == where and token != ":"), 0)
     return _error(text, path, position, where, problem)
 
 
-def text_of(path: Path) -> str:
-    """Read the text of a state file.
-
-    Raises StateFileError: unreadable, over 64 MiB, or not UTF-8.
-    """
-    try:
-        with os.fdopen(_opened(path), "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-            size = file.seek(0, 2)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StateFileError(f"cannot read the state file {path}: {reason}") from None
-    if size > MAX_BYTES:
-        raise StateFileError(
-            f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
-            " ($): split it, or leave out what need not be declared"
-        )
-    return _decoded(data.removeprefix(_BOM), path)
-
-
-def _opened(path: Path) -> int:
-    """Open a regular file; what is none was looked at without waiting for a pipe's other end."""
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise StateFileError(f"cannot read the state file {path}: it is not a regular file")
-    return file
-
-
-def _decoded(data: bytes, path: Path) -> str:
+def decode(data: bytes, path: Path) -> str:
+    """Decode the bytes of the state file `path`; raises StateFileError if they are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -132,7 +100,7 @@ def _refuse_constant(_name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """Refuse 1e999: JSON's grammar has it, but no JSON writer can give it back."""
+    """Refuse 1e999: JSON's grammar allows it, but infinity cannot be written as JSON."""
     value = float(text)
     if math.isinf(value):
         raise _Broken
@@ -160,20 +128,20 @@ def _check_strings(text: str) -> None:
 
 
 def _is_unsendable(value: str) -> bool:
-    """Tell a string that no D-Bus message can hold."""
+    """Return whether no D-Bus message can hold a string."""
     return "\0" in value or bool(_SURROGATE.search(value))
 
 
 def _find_fault(text: str, path: Path) -> StateFileError:
-    """Walk the text again, slowly, to find where it breaks a rule; the first fault counts."""
+    """Go through the text again, slowly, to find the first place where it breaks a rule."""
     seen: set[tuple[str | int, ...]] = set()
-    for keys, position, token in _walk(text):
+    for keys, position, token in walk(text):
         if token != ":":
             problem = _fault(token, depth=len(keys) + 1)
         elif keys in seen:
             problem = f"the key {_shown(keys[-1])} is given twice in one object"
         else:
-            problem = _UNSENDABLE_SAID if _is_unsendable(str(keys[-1])) else None
+            problem = _UNSENDABLE_PROBLEM if _is_unsendable(str(keys[-1])) else None
             seen.add(keys)
         if problem:
             return _error(text, path, position, keys, problem)
@@ -186,7 +154,7 @@ def _fault(token: str, *, depth: int) -> str | None:
     if token in {"{", "["}:
         return _TOO_DEEP if depth > MAX_DEPTH else None
     if token[0] == '"':
-        return _UNSENDABLE_SAID if _is_unsendable(json.loads(token)) else None
+        return _UNSENDABLE_PROBLEM if _is_unsendable(json.loads(token)) else None
     if token not in {"true", "false", "null"} and _is_too_large(token):
         return "the number is too large: give it as a string"
     return None
@@ -196,12 +164,12 @@ def _is_too_large(number: str) -> bool:
     try:
         int(number)
     except ValueError:
-        # no integer, or one of more digits than Python reads
+        # not an integer, or one of more digits than Python reads
         return math.isinf(float(number))
     return False
 
 
-def _walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
+def walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
     """Yield (JSON path, offset, first token) of each value in syntactically valid JSON.
 
     The key of a member comes before its value, with ":" for a token. Raises ValueError,
@@ -234,18 +202,18 @@ def _walk(text: str) -> Iterator[tuple[tuple[str | int, ...], int, str]]:
 
 
 def _at(text: str, path: Path, position: int, problem: str) -> StateFileError:
-    """Make the error for an offset, with the path of the last value that began before it."""
+    """Make the error for an offset, with the JSON path of the last value before it."""
     keys: tuple[str | int, ...] = ()
     try:
-        for found, start, token in _walk(text):
+        for found, start, token in walk(text):
             if start > position:
                 break
             keys = found
-            # how deep json reads before it gives up differs between versions of Python
+            # the depth at which json gives up differs between versions of Python
             if token in "{[" and len(found) >= MAX_DEPTH:
                 return _error(text, path, start, found, _TOO_DEEP)
     except (IndexError, ValueError, TypeError):
-        pass  # the text is broken, so the walk may end early; the path so far is what is known
+        pass  # the text is broken, so this may end early: the path so far is what is known
     return _error(text, path, position, keys, problem)
 
 

@@ -1,10 +1,13 @@
-"""The state file: read, checked, and turned into state objects."""
+"""The state file: its bytes, its version and plugins, and the state objects in it."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from typing import TYPE_CHECKING, Final
 
+from opdbus.errors import StateFileError
 from opdbus.state import document
 from opdbus.state.flatten import Reader
 
@@ -14,11 +17,13 @@ if TYPE_CHECKING:
     from opdbus.state.object import Identity, Json, StateObject
 
 VERSION: Final = 1
+MAX_BYTES: Final = 64 << 20
+_BOM: Final = b"\xef\xbb\xbf"
 MAX_SHOWN: Final = 40
 
 
 class StateFile:
-    """A state file that is read again and again; remembers what it gave, to give changes only."""
+    """A state file that is read repeatedly; each read returns the objects that have changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,16 +32,16 @@ class StateFile:
     def read(self) -> tuple[set[Identity], list[StateObject]]:
         """Read the file: all identities in it, and the objects changed since the last read.
 
-        Raises StateFileError and then forgets nothing.
+        Raises StateFileError: the next read then compares with the same earlier one.
         """
         return self._reader.read(self._plugins())
 
     def forget(self) -> None:
-        """Give every object again at the next read."""
+        """Take every object as changed at the next read."""
         self._reader.forget()
 
     def _plugins(self) -> dict[str, dict[str, Json]]:
-        text = document.text_of(self.path)
+        text = _read_text(self.path)
         content = document.parse(text, self.path)
         problem = _problem(content)
         if problem:
@@ -46,13 +51,39 @@ class StateFile:
         return plugins
 
 
+def _read_text(path: Path) -> str:
+    """Read the text of a state file; raises StateFileError: unreadable, too large, not UTF-8."""
+    try:
+        with os.fdopen(_open(path), "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+            size = file.seek(0, 2)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StateFileError(f"cannot read the state file {path}: {reason}") from None
+    if size > MAX_BYTES:
+        raise StateFileError(
+            f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
+            " ($): split it, or leave out what need not be declared"
+        )
+    return document.decode(data.removeprefix(_BOM), path)
+
+
+def _open(path: Path) -> int:
+    """Open a regular file; O_NONBLOCK, so that opening a pipe does not wait for its writer."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise StateFileError(f"cannot read the state file {path}: it is not a regular file")
+    return file
+
+
 def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
-    """Find what in the content is not a state file: its JSON path and a sentence."""
+    """Return the JSON path and a description of what is not allowed in a state file."""
     if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
     version = content["version"]
     if isinstance(version, str | list | dict):
-        # not shown: it may be anything, and this sentence is read by more people than the file
+        # not shown: it may be a secret, and more people read this sentence than the file
         return ("version",), f'"version" must be the number {VERSION}'
     if version != VERSION or isinstance(version, bool):
         shown = json.dumps(version)[:MAX_SHOWN]

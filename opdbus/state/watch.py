@@ -1,11 +1,11 @@
-"""Tells when a file has been replaced, edited, created or removed."""
+"""Watches a file with inotify: replaced, edited, created or removed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from asyncinotify import Inotify, Mask
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-# Long enough for an editor's burst of events, short enough that nobody waits for it.
-SETTLE_SECONDS = 0.02
-# Who writes a file in place says when it is done by closing it. Who does not close it, or never
-# opened it (truncate), says nothing: then this long without a change is taken for the end.
-SILENCE_SECONDS = 0.5
+# An editor's events within this time count as one change.
+SETTLE_SECONDS: Final = 0.02
+# A file that is written in place is complete when it is closed. If it is not closed, or was never
+# opened (truncate), it counts as complete after this time without a change.
+SILENCE_SECONDS: Final = 0.5
 _EVENTS = (
     Mask.CLOSE_WRITE
     | Mask.MODIFY
@@ -31,46 +31,46 @@ _EVENTS = (
 )
 
 
-async def changes(path: Path) -> AsyncGenerator[None]:
-    """Yield at once, and then whenever the file at `path` is not what it was when last yielded.
+async def changes(path: Path, silence: float = SILENCE_SECONDS) -> AsyncGenerator[None]:
+    """Yield at once, and then whenever the file at `path` has changed since the last yield.
 
-    The watch is on before the first yield: who reads the file after each misses no change.
-    Editors replace files, so folders are watched: the file's, that of each link on the way to
-    it, and where a folder is missing, the nearest one above it.
+    The watch begins before the first yield, so a caller that reads the file after each yield
+    misses no change. Editors replace files, so folders are watched: the file's, that of each link
+    on the way to it, and instead of a missing folder the nearest one above it.
     """
-    known: tuple[int, ...] | None = ()  # as no file is, so that the first look finds a change
+    known: tuple[int, ...] | None = ()  # equal to no signature: the first look finds a change
     while True:
         with Inotify() as inotify:
             folders = _folders(path)
             for folder in folders:
-                # A folder that vanished just now changes `folders`; one that may not be read
-                # cannot be watched, and neither can a file in it be read.
+                # If a folder vanishes now, `folders` changes. An unreadable one cannot be watched,
+                # but no file in it can be read either.
                 with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                     inotify.add_watch(folder, _EVENTS)
-            # A change between the last look and the new watches would otherwise go unseen.
+            # checked before the first wait: something may have changed before the new watches
             while _folders(path) == folders:
                 if (now := _signature(path)) != known:
                     known = now
                     yield
-                await _done(inotify, path)
+                await _settled(inotify, path, silence)
 
 
-async def _done(inotify: Inotify, path: Path) -> None:
-    """Wait until something was done; a file that is being written is waited for."""
+async def _settled(inotify: Inotify, path: Path, silence: float) -> None:
+    """Wait for a change, and until a file that is being written is complete."""
     events = await _burst(inotify)
     while events == Mask.MODIFY:
         before = _signature(path)
         try:
-            async with asyncio.timeout(SILENCE_SECONDS):
+            async with asyncio.timeout(silence):
                 events = await _burst(inotify)
         except TimeoutError:
             return
         if _signature(path) == before:
-            return  # it is another file that is written to
+            return  # another file is being written
 
 
 async def _burst(inotify: Inotify) -> Mask:
-    """Wait for a burst of events, which count as one."""
+    """Wait for a burst of events, which counts as one."""
     events = (await inotify.get()).mask
     await asyncio.sleep(SETTLE_SECONDS)
     while True:
@@ -82,10 +82,10 @@ async def _burst(inotify: Inotify) -> Mask:
 
 
 def _folders(path: Path) -> frozenset[Path]:
-    """Give the folders where something may happen that makes `path` another file."""
+    """Return the folders in which a change may make `path` lead to another file."""
     found: set[Path] = set()
     seen: set[Path] = set()
-    while path not in seen:  # links may lead in a circle
+    while path not in seen:  # links may form a circle
         seen.add(path)
         link = _first_link(path)
         found.add(_nearest((link or path).parent))
@@ -96,7 +96,7 @@ def _folders(path: Path) -> frozenset[Path]:
 
 
 def _target(link: Path) -> Path:
-    # What comes before the first link is no link, so `..` means what it says.
+    # there is no link before the first one, so `..` can be resolved by name
     return type(link)(os.path.normpath(link.parent / link.readlink()))
 
 
