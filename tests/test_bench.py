@@ -21,7 +21,7 @@ from opdbus import config
 from opdbus.bench import chart, machine, table, texts
 from opdbus.bench.compare import Plan, Subject, compare
 from opdbus.bench.contenders import CONTENDERS, OURS, PEERS, REFERENCE, Contender
-from opdbus.bench.process import ContenderFailed, Place, Process, export
+from opdbus.bench.process import ContenderFailed, Process, Workspace, export
 from opdbus.bench.report import Comparison, Entry, Figure, Report, from_json
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models.catalogue import LEVELS
@@ -63,14 +63,14 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Workspace:
     """Give a place without any peers' environments."""
-    return Place(tmp_path / "venvs", tmp_path, dict(os.environ), limit=30)
+    return Workspace(tmp_path / "venvs", tmp_path, dict(os.environ), limit=30)
 
 
 def load(process: Process, **options: str) -> dict[str, object]:
     """Let a process load."""
-    found: dict[str, object] = process.ask(
+    found: dict[str, object] = process.request(
         "load", folder="/", scratch="/", threads=2, options=options
     )
     return found
@@ -109,28 +109,28 @@ def test_texts_have_their_length(make: Make, mean: int, count: int) -> None:
     assert ordered[-1] <= 128
 
 
-def test_contender_answers(script: Path, place: Place) -> None:
+def test_contender_answers(script: Path, place: Workspace) -> None:
     """Load, measure and give vectors in another process, whatever libraries print there."""
     with Process(Contender("fake", script), place) as process:
         loaded = load(process)
-        measured = process.ask("measure", texts=["a", "b", "c"], batch=2, whole=False)
-        assert process.ask("vectors", texts=["aa"], batch=1) == {"vectors": [[2.0, 97.0]]}
+        measured = process.request("measure", texts=["a", "b", "c"], batch=2, whole=False)
+        assert process.request("vectors", texts=["aa"], batch=1) == {"vectors": [[2.0, 97.0]]}
     assert loaded["facts"]["threads"] == "2"
     assert loaded["versions"].keys() == {"python", "numpy"}
     assert loaded["rss"] > 1 << 20
     assert 0 < measured["seconds"] < 5
 
 
-def test_calls_have_the_batch_size(script: Path, place: Place) -> None:
+def test_calls_have_the_batch_size(script: Path, place: Workspace) -> None:
     """Hand texts over `batch` a call, or all in one."""
     with Process(Contender("fake", script), place) as process:
         load(process, breaks="")
-        process.ask("measure", texts=["a", "b", "c"], batch=2, whole=False)
+        process.request("measure", texts=["a", "b", "c"], batch=2, whole=False)
         with pytest.raises(ContenderFailed, match="fake cannot measure: MemoryError: too many"):
-            process.ask("measure", texts=["a", "b", "c"], batch=2, whole=True)
+            process.request("measure", texts=["a", "b", "c"], batch=2, whole=True)
 
 
-def test_refusing_contender_is_quoted(script: Path, place: Place) -> None:
+def test_refusing_contender_is_quoted(script: Path, place: Workspace) -> None:
     """Tell the error of a peer that cannot load in its own words."""
     with (
         Process(Contender("fake", script), place) as process,
@@ -139,7 +139,7 @@ def test_refusing_contender_is_quoted(script: Path, place: Place) -> None:
         load(process, refuses="")
 
 
-def test_dead_contender_is_told(script: Path, place: Place) -> None:
+def test_dead_contender_is_told(script: Path, place: Workspace) -> None:
     """Tell the exit code of a peer that dies instead of answering."""
     with (
         Process(Contender("fake", script), place) as process,
@@ -148,7 +148,7 @@ def test_dead_contender_is_told(script: Path, place: Place) -> None:
         load(process, dies="")
 
 
-def test_hanging_contender_is_ended(script: Path, place: Place) -> None:
+def test_hanging_contender_is_ended(script: Path, place: Workspace) -> None:
     """End a peer that does not answer within the limit."""
     with (
         Process(Contender("fake", script), replace(place, limit=0.5)) as process,
@@ -157,7 +157,7 @@ def test_hanging_contender_is_ended(script: Path, place: Place) -> None:
         load(process, hangs="")
 
 
-def test_missing_environment_says_what_to_do(script: Path, place: Place) -> None:
+def test_missing_environment_says_what_to_do(script: Path, place: Workspace) -> None:
     """Say `make peers` where a peer's environment is missing, also to export with."""
     with pytest.raises(ContenderFailed, match="run `make peers`"):
         Process(Contender("fake", script, venv="none"), place)
@@ -172,10 +172,10 @@ def test_children_die_with_a_killed_parent(script: Path) -> None:
 import os, signal
 from pathlib import Path
 from opdbus.bench.contenders import Contender
-from opdbus.bench.process import Place, Process
-place = Place(Path("/"), Path("/"), dict(os.environ))
+from opdbus.bench.process import Workspace, Process
+place = Workspace(Path("/"), Path("/"), dict(os.environ))
 with Process(Contender("fake", Path({str(script)!r})), place) as process:
-    reply = process.ask("load", folder="/", scratch="/", threads=1, options={{}})
+    reply = process.request("load", folder="/", scratch="/", threads=1, options={{}})
     process.pause()
     print(reply["facts"]["settings"], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -205,7 +205,7 @@ def subject(tiny_model: Path) -> Subject:
     return Subject("medium", "tiny", tiny_model)
 
 
-def test_comparison_is_complete(script: Path, place: Place, subject: Subject) -> None:
+def test_comparison_is_complete(script: Path, place: Workspace, subject: Subject) -> None:
     """Measure everyone with all texts in both ways at every batch size in every round."""
     found = compare(contest(script, peer={}), subject, plan(), place, lambda _: None)
     peer = {
@@ -222,7 +222,9 @@ def test_comparison_is_complete(script: Path, place: Place, subject: Subject) ->
     assert found.tokens.keys() == {"object", "short"}
 
 
-def test_failures_are_told_and_stop_nobody(script: Path, place: Place, subject: Subject) -> None:
+def test_failures_are_told_and_stop_nobody(
+    script: Path, place: Workspace, subject: Subject
+) -> None:
     """Keep why a peer failed, whenever that was, and go on with the others."""
     others = {"refuser": {"refuses": ""}, "breaker": {"breaks": ""}, "peer": {}}
     missing = Contender("missing", script, venv="none")
@@ -239,7 +241,9 @@ def test_failures_are_told_and_stop_nobody(script: Path, place: Place, subject: 
     assert {ratio.contender for ratio in found.ratios()} >= {REFERENCE, "peer"}
 
 
-def test_interrupted_comparison_leaves_nobody(script: Path, place: Place, subject: Subject) -> None:
+def test_interrupted_comparison_leaves_nobody(
+    script: Path, place: Workspace, subject: Subject
+) -> None:
     """Kill all children when the comparison is interrupted."""
     before = children()
 
@@ -363,17 +367,17 @@ def test_every_peer_can_be_made() -> None:
     assert {OURS, REFERENCE} < {contender.name for contender in CONTENDERS}
 
 
-def test_our_own_vectors_come_through(place: Place, subject: Subject) -> None:
+def test_our_own_vectors_come_through(place: Workspace, subject: Subject) -> None:
     """Embed with op-dbus itself behind the peers' protocol."""
     ours = CONTENDERS[0]
     with Process(ours, place) as process:
-        loaded = process.ask(
+        loaded = process.request(
             "load",
             folder=str(subject.folder),
             scratch=str(place.scratch),
             threads=1,
             options={**ours.options, "level": "medium"},
         )
-        [vector] = process.ask("vectors", texts=["network name"], batch=1)["vectors"]
+        [vector] = process.request("vectors", texts=["network name"], batch=1)["vectors"]
     assert sum(x * x for x in vector) == pytest.approx(1, abs=1e-3)
     assert loaded["facts"].keys() == {"precision", "threads", "settings"}

@@ -15,8 +15,9 @@ from running import environment
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile, report
-from opdbus.bench.engine import Task, arithmetic, figures, task_from_json
-from opdbus.bench.figures import Arithmetic, Ceiling, EngineFigures, Rate, Threads, from_values
+from opdbus.bench.decode import decode
+from opdbus.bench.engine import Task, arithmetic, figures
+from opdbus.bench.figures import Arithmetic, Ceiling, EngineFigures, Rate, Threads
 from opdbus.bench.run import QUICK, Wish, models
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
@@ -89,6 +90,8 @@ def test_bench_prints_plain_tables(benched: tuple[report.Report, str]) -> None:
     """Print every table without colours into a pipe."""
     titles = ("texts/s by texts a call", "ms a call", "streamed", "bare matrix products")
     assert [title for title in titles if title not in benched[1]] == []
+    # what a quick look leaves out is said
+    assert "Left out: long streams" in benched[1]
     assert "\x1b" not in benched[1]
 
 
@@ -210,8 +213,8 @@ def test_failed_engine_is_told(tmp_path: Path) -> None:
 
 def test_task_survives_json(tmp_path: Path) -> None:
     """Tell the child exactly what is to be measured."""
-    task = Task("low", tmp_path, tmp_path, QUICK, random=True, ceiling_rows=(3,), one_cpu=True)
-    assert task_from_json(task.to_json()) == task
+    task = Task("low", tmp_path, tmp_path, QUICK, random=True, one_cpu=True)
+    assert decode(Task, json.loads(task.to_json())) == task
 
 
 def test_arithmetic_is_the_models(tiny_model: Path) -> None:
@@ -240,7 +243,7 @@ def test_share_is_of_the_own_ceiling() -> None:
     assert figures.share == pytest.approx(0.5)
     assert replace(figures, precision="bf16").share is None
     assert Threads({"auto": 9.0, "1": 10.0, "2": 5.0}).share == pytest.approx(0.9)
-    assert from_values(json.loads(json.dumps({"one_cpu": None} | values(figures)))) == figures
+    assert decode(EngineFigures, values(figures)) == figures
 
 
 def values(figures: EngineFigures) -> dict[str, object]:

@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 _PRODUCTS: Final = 8
 _ONE: Final = np.ones((1, 1), np.int64)
 _GIGA: Final = 1e9
-# For how long each way is measured, and how often.
-SECONDS: Final = 0.2
+# How often each way is measured.
 _TURNS: Final = 2
-ROWS: Final = (32, 128, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +62,20 @@ def ceilings(
     provider: str,
     arithmetic: Arithmetic,
     scratch: Path,
-    rows: Sequence[int] = ROWS,
-    seconds: float = SECONDS,
+    rows: Sequence[int],
+    seconds: float,
+    only: str = "",
 ) -> Iterator[Ceiling]:
     """Yield the ceiling of each precision of a provider or, of one on the CPU, of all there.
 
-    What a runtime cannot do here has none.
+    What a runtime cannot do here has none. With `only`, just that precision of just that provider.
     """
     own = PROVIDERS[provider]
-    kin = [row for row in PROVIDERS.values() if row.is_cpu] if own.is_cpu else [own]
+    kin = [row for row in PROVIDERS.values() if row.is_cpu] if own.is_cpu and not only else [own]
     sides = ((arithmetic.hidden, arithmetic.wide), (arithmetic.wide, arithmetic.hidden))
     for row in kin:
-        for precision in set(row.precisions(HERE)) & row.dialects.keys():
+        offered = {only} if only else set(row.precisions(HERE))
+        for precision in offered & row.dialects.keys():
             is_dynamic = DIALECTS[row.dialects[precision]].dense == "dynamic"
             forms = (True, False) if is_dynamic else (True,)
             bare = [Bare(r, *s, f) for r, s, f in product(rows, sides, forms)]

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.bench.contenders import Contender
-    from opdbus.bench.process import Place
+    from opdbus.bench.process import Workspace
 
     Tell = Callable[[str], None]
 
-BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Texts of each kind whose vectors are held against the reference's, and how many at a time.
 _CHECKED: Final = 32
 _CHECKED_BATCH: Final = 8
@@ -49,12 +48,12 @@ class Plan:
     """What each contender has to do: texts by kind, batch sizes, and how many rounds of it all."""
 
     texts: Mapping[str, Sequence[str]]
-    batches: Sequence[int] = BATCHES
-    rounds: int = 3
+    batches: Sequence[int]
+    rounds: int
 
 
 def compare(
-    contenders: Sequence[Contender], subject: Subject, plan: Plan, place: Place, tell: Tell
+    contenders: Sequence[Contender], subject: Subject, plan: Plan, place: Workspace, tell: Tell
 ) -> Comparison:
     """Run the comparison; a contender that fails is an entry that says why.
 
@@ -75,7 +74,7 @@ def compare(
 class _Run:
     """A comparison on its way: who is still in it, and what was found so far."""
 
-    def __init__(self, subject: Subject, plan: Plan, place: Place, tell: Tell) -> None:
+    def __init__(self, subject: Subject, plan: Plan, place: Workspace, tell: Tell) -> None:
         self._subject = subject
         self._plan = plan
         self._place = place
@@ -110,7 +109,7 @@ class _Run:
         texts = [text for kind in self._plan.texts.values() for text in kind[:_CHECKED]]
         for name in list(self._processes):
             with self._awake(name) as process:
-                reply = process.ask("vectors", texts=texts, batch=_CHECKED_BATCH)
+                reply = process.request("vectors", texts=texts, batch=_CHECKED_BATCH)
                 vectors[name] = _unit(reply["vectors"])
         for name, found in vectors.items():
             if REFERENCE in vectors:
@@ -137,7 +136,7 @@ class _Run:
         return options
 
     def _load(self, process: Process, options: dict[str, str]) -> Entry:
-        reply = process.ask(
+        reply = process.request(
             "load",
             folder=str(self._subject.folder),
             scratch=str(self._place.scratch),
@@ -154,7 +153,7 @@ class _Run:
 
     def _measure(self, process: Process, texts: str, batch: int, *, whole: bool) -> None:
         name = process.contender.name
-        reply = process.ask(
+        reply = process.request(
             "measure", texts=list(self._plan.texts[texts]), batch=batch, whole=whole
         )
         shown = 0 if whole and process.contender.own_batches else batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus import api
 from opdbus.bench import ceiling, measures, texts
-from opdbus.bench.figures import Arithmetic, EngineFigures, Threads, from_values
+from opdbus.bench.decode import decode
+from opdbus.bench.figures import Arithmetic, EngineFigures, Threads
 from opdbus.bench.measures import Effort, Texts
 from opdbus.bench.peers.child import die_with_parent, own_stdout, rss
+from opdbus.bench.process import Child
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
 from opdbus.models import folder as folders
@@ -47,8 +48,6 @@ class Task:
     random: bool = False
     provider: str = "cpu"
     precision: str = "auto"
-    ceiling_rows: tuple[int, ...] = ceiling.ROWS
-    ceiling_seconds: float = ceiling.SECONDS
     # only on one processor, and only by threads
     one_cpu: bool = False
 
@@ -57,22 +56,14 @@ class Task:
         return json.dumps(asdict(self), default=str)
 
 
-def task_from_json(text: str) -> Task:
-    """Read what `to_json` wrote."""
-    fields = json.loads(text)
-    effort: dict[str, Any] = fields["effort"]
-    effort |= {key: tuple(effort[key]) for key in ("batches", "streams")}
-    fields |= {"effort": Effort(**effort), "ceiling_rows": tuple(fields["ceiling_rows"])}
-    return Task(**{**fields, "folder": Path(fields["folder"]), "scratch": Path(fields["scratch"])})
-
-
 def figures(task: Task, tell: Tell) -> EngineFigures:
     """Measure in child processes, which are gone when this ends, however that is.
 
     What fails is told in the figures.
     """
     found = _child(task, tell)
-    if found.failure or task.provider != "cpu" or not hasattr(os, "sched_setaffinity"):
+    is_wanted = task.effort.one_cpu and task.provider == "cpu"
+    if found.failure or not is_wanted or not hasattr(os, "sched_setaffinity"):
         return found
     alone = _child(replace(task, one_cpu=True), tell)
     return replace(found, one_cpu=alone.one_cpu, failure=alone.failure)
@@ -81,25 +72,12 @@ def figures(task: Task, tell: Tell) -> EngineFigures:
 def _child(task: Task, tell: Tell) -> EngineFigures:
     command = [sys.executable, "-P", "-m", __spec__.name, task.to_json()]
     found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
-    with (
-        tempfile.TemporaryFile("w+") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as child,  # noqa: S603 -- our own module
-    ):
-        try:
-            assert child.stdout is not None  # noqa: S101 -- it was asked for
-            for line in child.stdout:
-                message = json.loads(line)
-                if "doing" in message:
-                    tell(f"{task.level} on {task.provider}: {message['doing']}")
-                else:
-                    found = from_values(message)
-            if child.wait() == 0:
-                return found
-            stderr.seek(0)
-            lines = stderr.read().splitlines() or [f"it ended with code {child.returncode}"]
-            return replace(found, failure=lines[-1])
-        finally:
-            child.kill()
+    with Child(command) as child:
+        while message := child.read():
+            if "doing" not in message:
+                return decode(EngineFigures, message)
+            tell(f"{task.level} on {task.provider}: {message['doing']}")
+        return replace(found, failure=child.last_words())
 
 
 # in the child process
@@ -119,8 +97,11 @@ def measure(task: Task, tell: Tell) -> EngineFigures:
         found = _measured(found, embedder, some, task, tell)
     tell("the device's ceiling")
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
-        ways = (Path(scratch), task.ceiling_rows, task.ceiling_seconds)
-        ceilings = tuple(ceiling.ceilings(found.provider, arithmetic(task.folder), *ways))
+        effort = task.effort
+        ways = (Path(scratch), effort.rows, effort.seconds)
+        only = "" if effort.all_precisions else found.precision
+        shape = arithmetic(task.folder)
+        ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only))
     return replace(found, ceilings=ceilings)
 
 
@@ -187,7 +168,7 @@ def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
 def _texts(task: Task) -> Texts:
     tokenizer = Tokenizer(task.folder / folders.TOKENIZER, LEVELS[task.level].max_tokens)
     count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
-    kinds = {"object": texts.objects(count), "short": texts.shorts(count)}
+    kinds = texts.kinds(count)
     lengths = {kind: list(map(len, tokenizer.encode(some))) for kind, some in kinds.items()}
     return Texts(kinds, lengths)
 
@@ -209,7 +190,7 @@ def main(arguments: list[str]) -> None:
 
     (text,) = arguments
     try:
-        say(asdict(measure(task_from_json(text), lambda doing: say({"doing": doing}))))
+        say(asdict(measure(decode(Task, json.loads(text)), lambda doing: say({"doing": doing}))))
     except (OpDbusError, OSError) as error:
         # a last line that stands for the whole: the parent passes it on
         sys.exit(" ".join(str(error).split()))

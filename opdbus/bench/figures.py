@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 -- read back from JSON by its type
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _GIGA: Final = 1e9
 
@@ -123,18 +126,11 @@ class EngineFigures:
         return found[0] if found else 0.0
 
 
-def from_values(written: Mapping[str, Any]) -> EngineFigures:
-    """Make the values of what `dataclasses.asdict` gave."""
-    fields = dict(written)
-    fields.pop("share", None)
-    for key, kind in (("latencies", Latency), ("streams", Stream), ("ceilings", Ceiling)):
-        fields[key] = tuple(kind(**row) for row in fields[key])
-    fields["rates"] = tuple(
-        Rate(**{**row, "seconds": tuple(row["seconds"])}) for row in fields["rates"]
-    )
-    if fields["one_cpu"]:
-        fields["one_cpu"] = Threads(fields["one_cpu"]["rates"])
-    return EngineFigures(**fields)
+def percentiles(seconds: Sequence[float], *cuts: int) -> dict[str, float]:
+    """Give percentiles in milliseconds: p50, p95 and p99, or those that are asked for."""
+    wanted = cuts or (50, 95, 99)
+    found = np.percentile(np.array(seconds) * 1000, wanted).tolist()
+    return {f"p{cut}": round(at, 3) for cut, at in zip(wanted, found, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

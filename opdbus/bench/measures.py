@@ -10,9 +10,7 @@ from itertools import cycle, islice
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from opdbus.bench.figures import Latency, Rate, Stream
+from opdbus.bench.figures import Latency, Rate, Stream, percentiles
 from opdbus.bench.peers.child import rss
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ WHOLE: Final = 0
 # Tokens of the single texts: a question that people ask, and the line of an object.
 SINGLES: Final = (16, 19)
 _HUNDRED: Final = 100
-_HUNDRED_CALLS: Final = 20
 # Beside bulk work people ask now and then, not all the time.
 _PAUSE_SECONDS: Final = 0.01
 # Shorter streams are measured as often as rates are: they end too soon to be sure of.
@@ -48,6 +45,18 @@ class Effort:
     streams: tuple[int, ...]
     # texts of each stream beside which single ones are asked; the last ones are waited for
     bulk: int = 2048
+    # calls of 100 texts
+    hundreds: int = 20
+    # of the device's ceiling: rows of the products, seconds of each, and whether of all precisions
+    # or only of the engine's own
+    rows: tuple[int, ...] = (32, 128, 512)
+    seconds: float = 0.2
+    all_precisions: bool = True
+    # whether threads are compared on one processor, too
+    one_cpu: bool = True
+    # of a comparison with others: texts of each kind, and batch sizes
+    compared: int = 256
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,7 @@ def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Late
             calls = [[text] for text in islice(cycle(some), effort.singles)]
             yield _latency(embedder, calls, tokens, beside_bulk=True)
     for kind, whole in texts.kinds.items():
-        calls = [list(whole[:_HUNDRED])] * min(effort.singles, _HUNDRED_CALLS)
+        calls = [list(whole[:_HUNDRED])] * effort.hundreds
         mean = fmean(texts.lengths[kind][:_HUNDRED])
         yield _latency(embedder, calls, mean, beside_bulk=False)
 
@@ -118,8 +127,8 @@ def _latency(
         if beside_bulk:
             time.sleep(_PAUSE_SECONDS)
         seconds.append(_timed(embedder, [call]))
-    points = np.percentile(np.array(seconds) * 1000, (50, 95, 99)).tolist()
-    return Latency(len(calls[0]), round(tokens, 1), beside_bulk, len(calls), *points)
+    points = percentiles(seconds)
+    return Latency(len(calls[0]), round(tokens, 1), beside_bulk, len(calls), **points)
 
 
 @contextmanager

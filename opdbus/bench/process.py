@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from opdbus.bench.contenders import PEERS, python_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -40,7 +40,7 @@ class ContenderFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Workspace:
     """Where contenders run: their environments, and a folder for the files made of one model.
 
     `limit` is in seconds, for one request.
@@ -56,20 +56,27 @@ class Place:
         return {**self.environ, **_ENVIRONMENT}
 
 
-class Process:
-    """One contender's process, used by `with`: killed at the end, whatever the reason."""
+class Child:
+    """A process that answers in lines of JSON, used by `with`: killed at the end in any case.
 
-    def __init__(self, contender: Contender, place: Place) -> None:
-        self.contender = contender
-        self._place = place
+    Raises OSError if it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         # not a pipe: nobody reads it while we wait for an answer
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
-        command = [contender.python(place.venvs), "-P", _CHILD, contender.script]
         try:
-            self._child = self._start([str(part) for part in command])
+            self.process = subprocess.Popen(  # noqa: S603 -- our own script or module
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=environ,
+                encoding="utf-8",
+            )
         except OSError:
             self._stderr.close()
-            raise _not_installed(contender, place) from None
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -77,23 +84,68 @@ class Process:
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        self._child.kill()
+        self.process.kill()
         with suppress(OSError):  # of a request that a dead child never read
             # closes the pipes too
-            self._child.__exit__(None, None, None)
+            self.process.__exit__(None, None, None)
         self._stderr.close()
 
-    def ask(self, request: str, **arguments: Any) -> Any:  # noqa: ANN401 -- any JSON
+    def ask(self, request: Any) -> Any:  # noqa: ANN401 -- any JSON
+        """Send a line and return the answer, None if the process has ended."""
+        assert self.process.stdin is not None  # noqa: S101 -- Popen was told to make pipes
+        with suppress(OSError):
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+        return self.read()
+
+    def read(self) -> Any:  # noqa: ANN401 -- any JSON
+        """Return the next line, None if the process has ended."""
+        assert self.process.stdout is not None  # noqa: S101 -- Popen was told to make pipes
+        with suppress(OSError, ValueError):
+            return json.loads(self.process.stdout.readline())
+        return None
+
+    def last_words(self) -> str:
+        """End the process, and return the last line that it wrote to standard error."""
+        # one that goes by itself may still be about to say why
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_LAST_WORDS_SECONDS)
+        self.process.kill()
+        self.process.wait()
+        self._stderr.seek(0)
+        return last_line(self._stderr.read().decode("utf-8", "replace"))
+
+
+class Process(Child):
+    """A contender's process."""
+
+    def __init__(self, contender: Contender, place: Workspace) -> None:
+        self.contender = contender
+        self._limit = place.limit
+        command = [contender.python(place.venvs), "-P", _CHILD, contender.script]
+        try:
+            super().__init__([str(part) for part in command], place.environment())
+        except OSError:
+            raise ContenderFailed(
+                f"{contender.name} is not installed: there is no {command[0]}; run `make peers`"
+            ) from None
+
+    def request(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 -- any JSON
         """Send one request and wait for its result; raises ContenderFailed with its own words."""
         # killing ends the wait: there is no reading of a pipe with a limit everywhere
-        watchdog = Timer(self._place.limit, self._child.kill)
+        watchdog = Timer(self._limit, self.process.kill)
         watchdog.start()
         try:
-            reply = self._exchange(json.dumps({request: arguments}))
+            reply = self.ask({name: arguments})
         finally:
             watchdog.cancel()
+        if reply is None:
+            last = self.last_words()
+            raise ContenderFailed(
+                f"the process of {self.contender.name} is gone (exit code"
+                f" {self.process.returncode}, at most {self._limit:.0f} s a request): {last}"
+            )
         if "error" in reply:
-            raise ContenderFailed(f"{self.contender.name} cannot {request}: {reply['error']}")
+            raise ContenderFailed(f"{self.contender.name} cannot {name}: {reply['error']}")
         return reply
 
     def pause(self) -> None:
@@ -104,46 +156,18 @@ class Process:
         """Let it run again."""
         self._signal("SIGCONT")
 
-    def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(  # noqa: S603 -- our own script
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=self._place.environment(),
-            encoding="utf-8",
-        )
-
-    def _exchange(self, line: str) -> Any:  # noqa: ANN401 -- any JSON
-        assert self._child.stdin is not None  # noqa: S101 -- Popen was told to make pipes
-        assert self._child.stdout is not None  # noqa: S101
-        try:
-            print(line, file=self._child.stdin, flush=True)
-            return json.loads(self._child.stdout.readline())
-        except (OSError, ValueError):
-            raise ContenderFailed(self._why_gone()) from None
-
-    def _why_gone(self) -> str:
-        # one that goes by itself may still be about to say why
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(_LAST_WORDS_SECONDS)
-        self._child.kill()
-        code = self._child.wait()
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode("utf-8", "replace").splitlines() or ["it said nothing"]
-        last = lines[-1][:_MAX_COMPLAINT]
-        return (
-            f"the process of {self.contender.name} is gone (exit code {code}, at most"
-            f" {self._place.limit:.0f} s a request): {last}"
-        )
-
     def _signal(self, name: str) -> None:
         number = getattr(signal, name, None)
         if number is not None:
-            self._child.send_signal(number)
+            self.process.send_signal(number)
 
 
-def export(folder: Path, venv: str, place: Place) -> Path:
+def last_line(text: str) -> str:
+    """Return what a program said last, cut to a readable length."""
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:_MAX_COMPLAINT]
+
+
+def export(folder: Path, venv: str, place: Workspace) -> Path:
     """Export a model's folder to ONNX in the environment `venv`, once, and give the new folder.
 
     Raises ContenderFailed.
@@ -159,14 +183,7 @@ def export(folder: Path, venv: str, place: Place) -> Path:
     except OSError:
         raise ContenderFailed(f"there is no {command[0]}: run `make peers`") from None
     except subprocess.CalledProcessError as error:
-        lines = error.stderr.splitlines() or ["it said nothing"]
-        last = lines[-1][:_MAX_COMPLAINT]
-        raise ContenderFailed(f"cannot export {folder} to ONNX: {last}") from None
+        raise ContenderFailed(
+            f"cannot export {folder} to ONNX: {last_line(error.stderr)}"
+        ) from None
     return target
-
-
-def _not_installed(contender: Contender, place: Place) -> ContenderFailed:
-    return ContenderFailed(
-        f"{contender.name} is not installed: there is no {contender.python(place.venvs)};"
-        " run `make peers`"
-    )

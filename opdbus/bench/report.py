@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping  # noqa: TC003 -- read back from JSON by its type
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
 from opdbus.bench.contenders import OURS
-from opdbus.bench.figures import EngineFigures, from_values
-from opdbus.bench.machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from opdbus.bench.decode import decode
+from opdbus.bench.figures import EngineFigures  # noqa: TC001 -- as above
+from opdbus.bench.machine import Machine  # noqa: TC001 -- as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +122,8 @@ class Report:
     machine: Machine
     comparisons: tuple[Comparison, ...]
     engines: tuple[EngineFigures, ...] = ()
+    # whether it was a quick look, whose figures are of one round
+    quick: bool = False
 
     def to_json(self) -> str:
         """Write the report, with what follows from its figures beside them."""
@@ -139,23 +139,4 @@ class Report:
 
 def from_json(text: str) -> Report:
     """Read what `to_json` wrote; what follows from the figures follows again."""
-    content = json.loads(text)
-    machine = content["machine"]
-    return Report(
-        content["date"],
-        content["version"],
-        Machine(**{**machine, "features": tuple(machine["features"])}),
-        tuple(_comparison(written) for written in content["comparisons"]),
-        tuple(from_values(written) for written in content.get("engines", ())),
-    )
-
-
-def _comparison(written: dict[str, Any]) -> Comparison:
-    figures = []
-    for row in written["figures"]:
-        fields = {key: value for key, value in row.items() if key != "rate"}
-        figures.append(Figure(**{**fields, "seconds": tuple(row["seconds"])}))
-    entries = tuple(Entry(**entry) for entry in written["entries"])
-    return Comparison(
-        written["level"], written["model"], written["tokens"], entries, tuple(figures)
-    )
+    return decode(Report, json.loads(text))

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from opdbus import __version__, api
-from opdbus.bench import ceiling, machine, texts
-from opdbus.bench.compare import BATCHES, Plan, Subject, compare
+from opdbus.bench import machine, texts
+from opdbus.bench.compare import Plan, Subject, compare
 from opdbus.bench.contenders import CONTENDERS
 from opdbus.bench.engine import Task, figures
 from opdbus.bench.measures import Effort
-from opdbus.bench.process import Place
+from opdbus.bench.process import Workspace
 from opdbus.bench.report import Report
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import InvalidArgs, ModelError
@@ -33,12 +33,23 @@ if TYPE_CHECKING:
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
 # Of random weights only the shape is of interest, and the high one is slow.
-SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, (), bulk=128)
-QUICK: Final = Effort(32, (1, 16), 1, 20, (100, 400), bulk=128)
+SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, (), bulk=128, compared=64, sizes=(1, 8, 32))
+QUICK: Final = Effort(
+    texts=32,
+    batches=(1, 16),
+    rounds=1,
+    singles=20,
+    streams=(400,),
+    bulk=128,
+    hundreds=3,
+    rows=(64,),
+    seconds=0.02,
+    all_precisions=False,
+    one_cpu=False,
+    compared=16,
+    sizes=(1, 8),
+)
 LONG: Final = 100_000
-_QUICK_CEILING: Final = (64,), 0.02
-# Texts of each kind and batch sizes of a comparison: in full, of random shapes, and quick.
-_COMPARED: Final = {FULL: (256, BATCHES), SHAPE: (64, (1, 8, 32)), QUICK: (16, (1, 8))}
 # The level whose tokenizer models with random weights are given: theirs has the same words.
 _TOKENIZER_OF: Final = "medium"
 
@@ -84,10 +95,11 @@ def bench(wish: Wish, setting: Setting, tell: Tell) -> Report:
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
         found = models(wish, setting.config, Path(scratch))
-        engines = [each for model in found for each in _engines(model, wish, setting.config, tell)]
+        engines = [each for model in found for each in _engines(model, setting.config, tell)]
         comparisons = [_compared(model, setting, tell) for model in found if wish.peers]
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    return Report(today, __version__, machine.describe(), tuple(comparisons), tuple(engines))
+    here = machine.describe()
+    return Report(today, __version__, here, tuple(comparisons), tuple(engines), wish.quick)
 
 
 def models(wish: Wish, config: Config, scratch: Path) -> list[Measured]:
@@ -131,9 +143,8 @@ def _effort(wish: Wish, usual: Effort) -> Effort:
     return replace(effort, rounds=wish.rounds or effort.rounds)
 
 
-def _engines(model: Measured, wish: Wish, config: Config, tell: Tell) -> Iterator[EngineFigures]:
+def _engines(model: Measured, config: Config, tell: Tell) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
-    rows, seconds = _QUICK_CEILING if wish.quick else (ceiling.ROWS, ceiling.SECONDS)
     task = Task(
         model.subject.level,
         model.subject.folder,
@@ -141,8 +152,6 @@ def _engines(model: Measured, wish: Wish, config: Config, tell: Tell) -> Iterato
         model.effort,
         model.random,
         precision=config.precision,
-        ceiling_rows=rows,
-        ceiling_seconds=seconds,
     )
     for provider in ("cpu", *_accelerators()):
         yield replace(figures(replace(task, provider=provider), tell), model=model.subject.name)
@@ -154,9 +163,7 @@ def _accelerators() -> list[str]:
 
 
 def _compared(model: Measured, setting: Setting, tell: Tell) -> Comparison:
-    key = next((e for e in (SHAPE, QUICK) if e.texts == model.effort.texts), FULL)
-    count, batches = _COMPARED[key]
-    kinds = {"object": texts.objects(count), "short": texts.shorts(count)}
-    plan = Plan(kinds, batches, model.effort.rounds)
-    place = Place(setting.venvs, model.scratch, setting.environ)
+    effort = model.effort
+    plan = Plan(texts.kinds(effort.compared), effort.sizes, effort.rounds)
+    place = Workspace(setting.venvs, model.scratch, setting.environ)
     return compare(setting.contenders, model.subject, plan, place, tell)

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from opdbus.bench.report import Comparison, Entry, Report
 
 _MIB: Final = 1 << 20
+_QUICK: Final = (
+    "A quick look: one round over few texts, which another program on this machine can distort."
+    " Left out: long streams, the ceilings of other precisions and runtimes, threads on one"
+    " processor."
+)
 
 
 def headline(report: Report) -> str:
@@ -23,6 +28,8 @@ def headline(report: Report) -> str:
 def everything(report: Report) -> Iterator[Any]:
     """Yield rich's tables of all that was measured, and the machine's line before them."""
     yield _escaped(headline(report))
+    if report.quick:
+        yield _QUICK
     for engine in report.engines:
         yield from _of_engine(engine)
     for comparison in report.comparisons:

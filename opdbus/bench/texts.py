@@ -94,6 +94,11 @@ def shorts(count: int, seed: int = 0) -> list[str]:
     return _make(count, Random(f"shorts {seed}"), SHORT, _short)  # noqa: S311 -- no secret
 
 
+def kinds(count: int) -> dict[str, list[str]]:
+    """Make `count` texts of each kind."""
+    return {"object": objects(count), "short": shorts(count)}
+
+
 def estimate(text: str) -> float:
     """Guess a text's tokens without a tokenizer: right on average, not for each text.
 

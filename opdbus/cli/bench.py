@@ -31,7 +31,7 @@ _REQUESTS = 100
 @click.option("--venvs", default=".peers", metavar="DIR", help="The peers' environments. [.peers]")
 @click.option("--level", "levels", multiple=True, metavar="LEVEL", help="Only this; repeatable.")
 @click.option("--random", is_flag=True, help="Random weights for levels whose model is not here.")
-@click.option("--quick", is_flag=True, help="A minute's look; no figures to rely on.")
+@click.option("--quick", is_flag=True, help="Half a minute's look at few texts, one round.")
 @click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
 @click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
 @click.option("--chart", metavar="FOLDER", help="Draw the comparisons as SVG and PNG.")

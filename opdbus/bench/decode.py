@@ -1,0 +1,34 @@
+"""Reads dataclasses back from the JSON that `dataclasses.asdict` and `json` made of them."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
+def decode(kind: type[T], written: Mapping[str, Any]) -> T:
+    """Make a value of what was written; what is no field, such as a derived figure, is skipped."""
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints[name], written[name]) for name in hints.keys() & written})
+
+
+def _value(hint: Any, written: Any) -> Any:  # noqa: ANN401 -- any type, any JSON
+    inner = get_args(hint)
+    if written is None:
+        return None
+    if NoneType in inner:
+        return _value(next(each for each in inner if each is not NoneType), written)
+    if get_origin(hint) is tuple:
+        return tuple(_value(inner[0], each) for each in written)
+    if is_dataclass(hint):
+        made: Any = hint
+        return decode(made, written)
+    return Path(written) if hint is Path else written
