@@ -165,7 +165,7 @@ PARTS = {
     "signals": Part(
         "signals that nobody wants are skipped",
         ("signals of 4 MiB",),
-        "authorization.authorizer:Authorizer.hears",
+        "authorization.authorizer:Authorizer.trusts",
         _always(answer=True),
     ),
     "closer": Part(

@@ -140,7 +140,7 @@ class Daemon:
     async def _serve(self) -> None:
         await self._refresh()
         self._connection.on_call = self._dispatcher.take
-        self._connection.wants_signal = lambda header: self._authorizer.hears(header.sender)
+        self._connection.wants_signal = lambda header: self._authorizer.trusts(header.sender)
         self._connection.on_signal = self._take_signal
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
@@ -240,7 +240,7 @@ class Daemon:
 
     def _take_signal(self, message: Message) -> None:
         """Stop working for a caller that left, and forget what was to live as long as it."""
-        self._authorizer.heed(message)
+        self._authorizer.on_signal(message)
         if message.member != "NameOwnerChanged" or message.sender != "org.freedesktop.DBus":
             return
         name = message.body[0]

@@ -32,7 +32,7 @@ def run(bus: str, ask: Callable[[Polkit, Connection], Awaitable[Any]], **more: A
             Connection(bus) as client,
         ):
             polkit = Polkit(connection, **more)
-            connection.on_signal = polkit.heed
+            connection.on_signal = polkit.on_signal
             return await ask(polkit, client)
 
     return asyncio.run(both())
@@ -100,7 +100,7 @@ def test_only_polkit_tells_of_changes(bus: str) -> None:
         async with authority(bus) as fake, Connection(bus) as stranger:
             fake.change(read="yes")
             await polkit.check(client.name, "read")
-            heard, news = polkit.heed, asyncio.Event()
+            heard, news = polkit.on_signal, asyncio.Event()
 
             def heed(message: Any) -> None:
                 heard(message)

@@ -1,4 +1,4 @@
-"""Who may do what: root and our own user all, everyone else what polkit or the group allows."""
+"""Which caller may do what: root and our own user all, others what polkit or the group allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import pwd
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from grp import getgrnam
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from opdbus.bus.async_cache import AsyncCache
-from opdbus.bus.authorization.denials import Denials
+from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
 from opdbus.bus.transport.connection import RemoteError
@@ -38,16 +38,21 @@ _ROOT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who is at the other end of a connection, and whether that user is in our group."""
+    """The user of a connection, with its name if it has one, and whether it is in our group."""
 
     uid: int
+    name: str
     is_member: bool
+
+    def __str__(self) -> str:
+        """Name the user."""
+        return f"{self.name} (uid {self.uid})" if self.name else f"uid {self.uid}"
 
 
 class Authorizer:
     """Decides by the caller's user, by polkit, and by groups; asks once per connection.
 
-    `group` gives the number of a group of that name; it raises KeyError, and may block.
+    `group` gives the number of the group of a name, or raises KeyError; it may block.
     """
 
     def __init__(
@@ -61,16 +66,16 @@ class Authorizer:
         self._group = group
         self._known: AsyncCache[Credentials] = AsyncCache()
         self._asked: Counter[int] = Counter()
-        self._denials = Denials()
+        self._log_limit = LogLimit()
 
     async def require(
         self, sender: str, action: str, method: str = "", *, interactive: bool = False
     ) -> Credentials:
         """Give the caller's credentials if it may do `action`.
 
-        Raises AccessDenied, and InteractiveAuthorizationRequired if the user's password would
-        help. An interactive caller's user is asked for it, which takes as long as typing does.
-        `method` is for the log.
+        Raises AccessDenied, or InteractiveAuthorizationRequired if a password would help. The user
+        of an interactive caller is asked for it, which takes as long as typing does. `method` is
+        for the log.
         """
         credentials = await self.credentials(sender)
         if _is_own(credentials.uid) and action in ACTIONS:
@@ -78,15 +83,14 @@ class Authorizer:
         try:
             await self._require(credentials, sender, action, interactive=interactive)
         except AccessDenied:
-            untold = self._denials.tell(credentials.uid)
-            if untold is not None:
-                uid = credentials.uid
-                log.warning("access denied", uid=uid, action=action, method=method, untold=untold)
+            uid = credentials.uid
+            if (left_out := self._log_limit.admit(uid)) is not None:
+                log.warning("access denied", uid=uid, action=action, method=method, untold=left_out)
             raise
         return credentials
 
     async def credentials(self, sender: str) -> Credentials:
-        """Tell who a connection is; raises AccessDenied if the bus does not know."""
+        """Give a connection's user; raises AccessDenied if the bus does not know it."""
         return await self._known.get(sender, "", lambda: self._ask_bus(sender))
 
     def forget(self, sender: str) -> None:
@@ -94,18 +98,18 @@ class Authorizer:
         self._known.forget(sender)
         self._polkit.forget(sender)
 
-    def hears(self, sender: str) -> bool:
-        """Whether a signal of this sender may be heeded: anyone may send us some."""
-        return self._polkit.hears(sender)
+    def trusts(self, sender: str) -> bool:
+        """Whether signals of this sender count: anyone may send us some."""
+        return self._polkit.trusts(sender)
 
-    def heed(self, message: Message) -> None:
-        """Take notice of a signal that may change what polkit says."""
-        self._polkit.heed(message)
+    def on_signal(self, message: Message) -> None:
+        """Drop what is known if a signal says that polkit's answers may have changed."""
+        self._polkit.on_signal(message)
 
     async def _require(
         self, credentials: Credentials, sender: str, action: str, *, interactive: bool
     ) -> None:
-        may_not = f"uid {credentials.uid} may not {action} here"
+        may_not = f"{credentials} may not {action} here"
         if action not in ACTIONS:
             raise AccessDenied(f"{may_not}: there is no such action, so nobody may do it")
         verdict = await self._polkit.check(sender, action)
@@ -135,43 +139,42 @@ class Authorizer:
             uid = int(answer["UnixUserID"])
         except (RemoteError, KeyError):
             raise AccessDenied("the bus does not say who you are") from None
-        # on a thread: the system's database of groups may be on the network
-        is_member = not _is_own(uid) and await asyncio.to_thread(
-            self._is_member, uid, answer.get("UnixGroupIDs")
-        )
-        return Credentials(uid, is_member)
+        if _is_own(uid):
+            return Credentials(uid, "", is_member=False)
+        # on a thread: the system's database of users and groups may be on the network
+        return await asyncio.to_thread(self._look_up, uid, answer.get("UnixGroupIDs"))
 
-    def _is_member(self, uid: int, groups: list[int] | None) -> bool:
-        """Tell whether a user with these groups is in ours; blocks."""
-        try:
-            return self._group(GROUP) in (_groups_of(uid) if groups is None else groups)
-        except KeyError:
-            return False
+    def _look_up(self, uid: int, groups: list[int] | None) -> Credentials:
+        """Give a user's credentials; groups that the bus does not send are looked up. Blocks."""
+        name = ""
+        with suppress(KeyError):
+            user = pwd.getpwuid(uid)
+            name = user.pw_name
+            groups = os.getgrouplist(name, user.pw_gid) if groups is None else groups
+        is_member = False
+        with suppress(KeyError):
+            is_member = self._group(GROUP) in (groups or ())
+        return Credentials(uid, name, is_member)
 
 
 def _require_verdict(verdict: Verdict, credentials: Credentials, action: str, may_not: str) -> None:
+    """Raise what a verdict means, with what to do about it."""
+    cure = "call as root, for example with sudo"
+    if action in _OF_THE_GROUP:
+        cure = f"run `usermod -aG {GROUP} {credentials.name or 'NAME'}` as root, then log in again"
     if verdict is Verdict.CHALLENGE:
         raise InteractiveAuthorizationRequired(
-            f"{may_not} without authenticating (polkit action {BUS_NAME}.{action}): call from a"
-            " session that has an authentication agent, such as pkttyagent, or as root"
+            f"{may_not} without authenticating (polkit action {BUS_NAME}.{action}): {cure}; or call"
+            " from a session that has an authentication agent, such as pkttyagent"
         )
     if verdict is Verdict.NO:
         raise AccessDenied(
-            f"{may_not}: polkit refused {BUS_NAME}.{action}; its rules decide who may"
+            f"{may_not}: polkit refused {BUS_NAME}.{action}: call as root, or have an administrator"
+            " allow it by a rule in /etc/polkit-1/rules.d"
         )
     if verdict is Verdict.UNDECIDED and not (credentials.is_member and action in _OF_THE_GROUP):
-        group = f" or in the group {GROUP}" if action in _OF_THE_GROUP else ""
-        raise AccessDenied(f"{may_not}: it must be root{group}")
+        raise AccessDenied(f"{may_not}: {cure}")
 
 
 def _is_own(uid: int) -> bool:
     return uid in {_ROOT, os.geteuid()}
-
-
-def _groups_of(uid: int) -> list[int]:
-    """Give a user's groups from the system's database, where the bus does not send them."""
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return []
-    return os.getgrouplist(user.pw_name, user.pw_gid)

@@ -57,7 +57,7 @@ class Verdict(Enum):
 
 
 class _Answer(NamedTuple):
-    """A verdict, and whether it holds until polkit tells of a change."""
+    """A verdict, and whether it holds until polkit signals a change."""
 
     verdict: Verdict
     lasts: bool
@@ -71,7 +71,7 @@ class _Authority(NamedTuple):
 
 
 class Polkit:
-    """Asks polkit, and remembers its answers until it tells of a change or a connection ends."""
+    """Asks polkit, and keeps its answers until it signals a change or a connection ends."""
 
     def __init__(self, connection: Connection, patience: float = PATIENCE_SECONDS) -> None:
         self._connection = connection
@@ -84,7 +84,7 @@ class Polkit:
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def check(self, sender: str, action: str) -> Verdict:
-        """Tell whether a connection may do `action`; raises AccessDenied if polkit cannot say."""
+        """Give whether a connection may do `action`; raises AccessDenied if polkit cannot say."""
         answer = await self._answers.get(sender, action, lambda: self._patiently(sender, action))
         return answer.verdict
 
@@ -110,12 +110,12 @@ class Polkit:
         """Drop what is known of a connection that is gone."""
         self._answers.forget(sender)
 
-    def hears(self, sender: str) -> bool:
-        """Whether a signal of this sender may be heeded."""
+    def trusts(self, sender: str) -> bool:
+        """Whether signals of this sender count."""
         return sender in {_BUS, self._owner}
 
-    def heed(self, message: Message) -> None:
-        """Drop all answers if a signal tells that polkit came, went, or has new rules."""
+    def on_signal(self, message: Message) -> None:
+        """Drop all answers if a signal says that polkit came, went, or has new rules."""
         came = (message.sender, message.member) == (_BUS, "NameOwnerChanged")
         is_change = (self._owner, "Changed") == (message.sender, message.member)
         if is_change or (came and message.body[0] == _NAME):
@@ -190,7 +190,7 @@ class Polkit:
         owner = await self._started()
         if not owner or not await self._is_believed(owner):
             return _Authority("", frozenset())
-        # before it is asked: it may tell of a change at once
+        # before it is asked: it may signal a change at once
         self._owner = owner
         member = f"{_AUTHORITY}.EnumerateActions"
         (actions,) = await self._connection.call(owner, _PATH, member, "s", "")
@@ -216,7 +216,7 @@ class Polkit:
         return str(owner)
 
     async def _is_believed(self, owner: str) -> bool:
-        """Tell whether polkit is run by root, its own user or ours, and by nobody else."""
+        """Return whether polkit is run by root, its own user or ours, and by nobody else."""
         (answer,) = await self._connection.ask_bus("GetConnectionCredentials", "s", owner)
         uid = answer.get("UnixUserID")
         if uid in {0, os.geteuid()} or uid == await asyncio.to_thread(_polkits_uid):

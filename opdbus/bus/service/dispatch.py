@@ -11,7 +11,7 @@ import structlog
 from opdbus.bus.admission.fair_scheduler import FairScheduler
 from opdbus.bus.admission.limits import require_reply_bytes, require_small
 from opdbus.bus.admission.replies import Replies
-from opdbus.bus.authorization.denials import Denials
+from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.service import standard
 from opdbus.bus.service.contract import snake
@@ -59,7 +59,7 @@ class Dispatcher:
         self._load = load
         self._turns = FairScheduler()
         self._replies = Replies(connection, load.scopes)
-        self._limited = Denials()
+        self._log_limit = LogLimit()
         self._stopping = False
 
     def take(self, call: Call) -> None:
@@ -163,15 +163,14 @@ class Dispatcher:
 
     def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
         uid = self._load.scopes.user_of(call.sender)
-        untold = self._limited.tell(uid)
-        if untold is not None:
+        if (left_out := self._log_limit.admit(uid)) is not None:
             log.warning(
                 "caller limited",
                 uid=uid,
                 sender=call.sender,
                 method=call.member,
                 reason=str(error),
-                untold=untold,
+                untold=left_out,
             )
 
     async def _perform(self, call: Call, caller: Caller, turn: Turn) -> _Result:

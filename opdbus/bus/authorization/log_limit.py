@@ -1,0 +1,38 @@
+"""A limit to log lines about refusals: a user who is refused often cannot fill the log."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WINDOW_SECONDS: Final = 60.0
+MOST_A_USER: Final = 5
+# A user may have 65,536 uids under it.
+MOST_USERS: Final = 64
+
+
+class LogLimit:
+    """Lets the first few refusals of each uid in a minute be logged, and counts the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._logged: Counter[int] = Counter()
+        self._suppressed = 0
+
+    def admit(self, uid: int) -> int | None:
+        """Give how many lines were suppressed since the last one, or None to suppress this one."""
+        if self._clock() - self._since >= _WINDOW_SECONDS:
+            self._since = self._clock()
+            self._logged.clear()
+        is_known = uid in self._logged or len(self._logged) < MOST_USERS
+        if not is_known or self._logged[uid] >= MOST_A_USER:
+            self._suppressed += 1
+            return None
+        self._logged[uid] += 1
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed
