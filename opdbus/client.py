@@ -35,6 +35,10 @@ _NOT_THERE: Final = (
     "org.freedesktop.DBus.Error.NameHasNoOwner",
     "org.freedesktop.DBus.Error.NoReply",
     "org.freedesktop.DBus.Error.Disconnected",
+    # the bus waited for a service that it had started
+    "org.freedesktop.DBus.Error.TimedOut",
+    "org.freedesktop.DBus.Error.Spawn.",
+    "org.freedesktop.systemd1.",
 )
 
 Json: TypeAlias = Any
@@ -77,6 +81,10 @@ class Client:
     ) -> None:
         """Disconnect."""
         await self._connection.__aexit__(kind, value, tb)
+
+    async def is_served(self) -> bool:
+        """Return whether a daemon owns the name; starts none."""
+        return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
     async def status(self) -> dict[str, Json]:
         """Give all properties of the vectorizer and of the state, in one mapping."""
@@ -239,7 +247,7 @@ class Client:
             raise self._translated(error) from None
 
     def _translated(self, error: RemoteError) -> errors.OpDbusError:
-        if error.name in _NOT_THERE:
+        if error.name.startswith(_NOT_THERE):
             return errors.BusError(
                 f"op-dbus is not running on the {self._where} bus: start it with"
                 " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus with --bus"

@@ -71,11 +71,17 @@ async def examine(load: Load, is_installed: Callable[[str], bool] = _is_installe
     """
     config = load({})
     service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
-    verdicts = [_service(service)] if service else []
+    verdicts = _libraries(is_installed)
     if service:
-        config, verdict = _settings(service, load, config)
-        verdicts.append(verdict)
-    # a user may look into the folders of a service of somebody else's no more than write there
+        verdicts.append(_service(service))
+        try:
+            config = load(service.environ())
+        except ConfigError as error:
+            advice = f"correct {unit.SETTINGS} or the unit, then {_RESTART}"
+            wrong = Verdict("settings of the service", "wrong", str(error), advice)
+            return [*verdicts, wrong, *await _bus(config, service)]
+        verdicts.append(Verdict("settings of the service", "ok", "accepted"))
+    # the folders of a service are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
     verdicts += await asyncio.to_thread(_local, config, is_installed, denied)
     return [*verdicts, *await _bus(config, service)]
@@ -90,34 +96,23 @@ def _service(service: Unit) -> Verdict:
     return Verdict("service", "ok", f"{unit.NAME} runs")
 
 
-def _settings(service: Unit, load: Load, otherwise: Config) -> tuple[Config, Verdict]:
-    """Read the settings of the service, which are then what is checked."""
-    try:
-        config = load(service.environ())
-    except ConfigError as error:
-        advice = f"correct {unit.SETTINGS} or the unit, then {_RESTART}"
-        return otherwise, Verdict("settings of the service", "wrong", str(error), advice)
-    return config, Verdict("settings of the service", "ok", "accepted")
-
-
 def _local(config: Config, is_installed: Callable[[str], bool], denied: Status) -> list[Verdict]:
     return [
-        *_libraries(is_installed),
         *_runtime(config, is_installed),
         *_providers(config),
         _seen(_model, "model", config, denied),
-        _seen(_state_folder, "state folder", config, denied),
+        _seen(_state_folder, "state dir", config, denied),
         _seen(_state_file, "state file", config, denied),
     ]
 
 
 def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
-    return [
-        Verdict(f"library {module}", "ok", "installed")
-        if is_installed(module)
-        else Verdict(f"library {module}", "wrong", "not installed", f"pip install {package}")
+    missing = [
+        Verdict(f"library {module}", "wrong", "not installed", f"pip install {package}")
         for module, package in _LIBRARIES
+        if not is_installed(module)
     ]
+    return missing or [Verdict("libraries", "ok", "installed")]
 
 
 def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
@@ -149,18 +144,19 @@ def _providers(config: Config) -> list[Verdict]:
 def _seen(
     check: Callable[[Config], Verdict], subject: str, config: Config, denied: Status
 ) -> Verdict:
-    """Check files, as far as this user may look at them."""
+    """Check files, as far as this user may use them."""
+    variable = f"OP_DBUS_{subject.upper()}".replace(" ", "_")
     try:
         return check(config)
     except PermissionError as error:
-        finding = f"this user may not look at {error.filename}"
-        advice = "run `op-dbus doctor` as root, or as the user that the daemon runs as"
+        finding = f"this user may not use {error.filename}"
+        advice = f"run as its owner, or set {variable} to what this user may use"
+        if denied == "warning":
+            advice = "it is the service's: run `op-dbus doctor` as root to check it"
         return Verdict(subject, denied, finding, advice)
     except OSError as error:
-        finding = f"cannot look at {error.filename}: {error.strerror}"
-        return Verdict(
-            subject, "wrong", finding, f"correct OP_DBUS_{subject.replace(' ', '_').upper()}"
-        )
+        finding = f"cannot use {error.filename}: {error.strerror}"
+        return Verdict(subject, "wrong", finding, f"correct {variable}")
 
 
 def _model(config: Config) -> Verdict:
@@ -204,10 +200,8 @@ def _state_folder(config: Config) -> Verdict:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        finding = f"this user cannot write {existing}: {error.strerror}"
-        advice = f"run as its owner, or set OP_DBUS_STATE_DIR to a folder of yours (now {path})"
-        return Verdict("state folder", "wrong", finding, advice)
-    return Verdict("state folder", "ok", f"{path} can be written")
+        raise type(error)(error.errno, error.strerror, str(existing)) from None
+    return Verdict("state dir", "ok", f"{path} can be written")
 
 
 def _state_file(config: Config) -> Verdict:

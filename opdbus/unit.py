@@ -44,6 +44,11 @@ class Unit:
         )
 
     @property
+    def is_given_up(self) -> bool:
+        """Whether it ended by a fault, and systemd does not start it again by itself."""
+        return self.shown["ActiveState"] == "failed"
+
+    @property
     def is_running(self) -> bool:
         """Whether it runs, or is about to."""
         return self.shown["ActiveState"] in {"active", "activating", "reloading"}

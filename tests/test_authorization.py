@@ -56,7 +56,7 @@ _DENIED = "AccessDenied"
 _ASKS = "InteractiveAuthorizationRequired"
 _COMMAND = """
 import asyncio, json, sys, opdbus.client
-from opdbus.cli import commands, main
+from opdbus.cli import main, reading
 sys.argv[0] = "op-dbus"
 """
 

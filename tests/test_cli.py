@@ -84,7 +84,8 @@ def test_status(served: Running) -> None:
     shown = ok(served, "status")
     seen = "vectors within" if values["Precision"] == "fp32" else "cosine to the reference"
     assert re.search(rf"Proof +\d+ nodes on \w+.*; {seen}", shown)
-    assert re.search(r"Fallbacks +none", shown)
+    assert re.search(r"Provider +cpu", shown)
+    assert not re.search(r"Fallbacks|Jobs|LastError", shown)
 
 
 def test_levels(served: Running) -> None:
@@ -130,7 +131,8 @@ def test_set_provider(daemons: Callable[..., Running]) -> None:
 
         asyncio.run(wait())
         for name in reversed(cpu_engines()):
-            assert ok(daemon, "set-provider", name) == ""
+            said = ok(daemon, "set-provider", name)
+            assert said.startswith(f"100 objects, state file {EXAMPLE}, level medium on {name} in ")
             assert as_json(daemon, "status")["Provider"] == name
         assert "migraphx cannot run" in fails(daemon, 3, "set-provider", "migraphx")
         assert "psychic" in fails(daemon, 2, "set-provider", "psychic")
@@ -213,8 +215,9 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
 
 
 def test_reload_config_and_models(served: Running) -> None:
-    """Reload in silence, and show settings and models without the daemon."""
-    assert ok(served, "reload") == ""
+    """Say what is served after a reload, and show settings and models without the daemon."""
+    count, on = as_json(served, "status")["Count"], "level medium on cpu:onnxruntime in "
+    assert ok(served, "reload").startswith(f"{count} objects, state file {EXAMPLE}, {on}")
     settings = as_json(served, "config")
     assert settings["OP_DBUS_STATE_FILE"] == {"value": str(EXAMPLE), "source": "environment"}
     assert settings["OP_DBUS_VECTOR_LEVEL"]["source"] == "default"

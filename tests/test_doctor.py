@@ -45,7 +45,7 @@ def test_a_missing_library(healthy: Config, module: str) -> None:
     verdict = look(healthy, f"library {module}", is_installed=lambda name: name != module)
     assert verdict.status == "wrong"
     assert verdict.advice.startswith("pip install ")
-    assert look(healthy, f"library {module}").status == "ok"
+    assert look(healthy, "libraries").status == "ok"
 
 
 def test_no_runtime(healthy: Config) -> None:
@@ -121,15 +121,15 @@ def test_weights_of_another_kind(healthy: Config, tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["/proc/nowhere", "/dev/null/state"])
 def test_a_state_folder_that_cannot_be_written(healthy: Config, folder: str) -> None:
     """Say that the state folder cannot be written, or is none, and what to set."""
-    assert look(healthy, "state folder").status == "ok"
-    verdict = look(replace(healthy, state_dir=Path(folder)), "state folder")
+    assert look(healthy, "state dir").status == "ok"
+    verdict = look(replace(healthy, state_dir=Path(folder)), "state dir")
     assert verdict.status == "wrong"
     assert verdict.advice
 
 
 NAMES = {
     "OP_DBUS_STATE_FILE": "state file",
-    "OP_DBUS_STATE_DIR": "state folder",
+    "OP_DBUS_STATE_DIR": "state dir",
     "OP_DBUS_MODEL": "model",
     "OP_DBUS_MODEL_DIR": "model",
 }
@@ -219,6 +219,6 @@ def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) 
         good = daemon.cli("doctor")
         assert (good.returncode, "daemon: org.opdbus is served" in good.stdout) == (0, True)
         bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
-        assert (bad.returncode, "wrong    state folder" in bad.stdout) == (1, True)
+        assert (bad.returncode, "wrong    state dir" in bad.stdout) == (1, True)
         assert '"status": "wrong"' in daemon.cli("doctor", "--json", OP_DBUS_MODEL="/no").stdout
         asyncio.run(ready())

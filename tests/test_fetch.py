@@ -484,7 +484,7 @@ def test_import_from_nowhere(tmp_path: Path, models: Path) -> None:
 
 # the command line
 
-MAIN = "import sys\nfrom opdbus.cli import commands, local, main, models"
+MAIN = "import sys\nfrom opdbus.cli import local, main, models, reading"
 
 
 def environment(models: Path, **more: str) -> dict[str, str]:
@@ -697,6 +697,6 @@ def test_daemon_has_no_downloader() -> None:
 
 def test_commands_start_fast() -> None:
     """Import large libraries only in the command that needs them."""
-    found = imported("from opdbus.cli import commands, local, models")
+    found = imported("from opdbus.cli import local, models, reading")
     assert "opdbus.cli.models" in found
     assert not {"numpy", "onnxruntime", "huggingface_hub", "tokenizers", "safetensors"} & found

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import click
@@ -108,7 +106,7 @@ def devices(json_: bool) -> None:  # noqa: FBT001
         shown[f"{accelerator.providers} {accelerator.index}"] = _of_accelerator(accelerator)
     if not found.accelerators:
         shown["accelerators"] = "none; `op-dbus providers` says what is missing for each"
-    output.pairs(_wrapped(shown))
+    output.pairs(shown)
     for note in found.notes:
         click.echo(note, err=True)
 
@@ -137,15 +135,4 @@ def _section(title: str, values: Mapping[str, str]) -> None:
     said = {name: value for name, value in values.items() if value}
     if said:
         print(f"\n{output.style(title, 'bright_white')}")
-        output.pairs(_wrapped(said))
-
-
-def _wrapped(values: Mapping[str, str]) -> dict[str, str]:
-    """Break long lines between words, on a terminal."""
-    if not sys.stdout.isatty():
-        return dict(values)
-    room = shutil.get_terminal_size().columns - max(map(len, values)) - 2
-    return {
-        name: "\n".join(textwrap.fill(line, max(20, room)) for line in value.splitlines())
-        for name, value in values.items()
-    }
+        output.pairs(said)

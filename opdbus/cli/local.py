@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+# of the longest verdict of the doctor's
+_WIDTH = len("warning")
+
+
 def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(config.SETTINGS):
         text = (setting.doc[0].upper() + setting.doc[1:]).replace("`", "") + "."
@@ -78,9 +82,9 @@ def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
         output.as_json([verdict._asdict() for verdict in verdicts])
     else:
         for verdict in verdicts:
-            mark = {"ok": "green", "warning": "yellow", "wrong": "red"}[verdict.status]
-            status = output.style(verdict.status.ljust(8), mark)
-            print(f"{status} {verdict.subject}: {output.visible(verdict.finding)}")
+            colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[verdict.status]
+            label = output.style(verdict.status.ljust(_WIDTH), colour)
+            output.labelled(label, _WIDTH, f"{verdict.subject}: {verdict.finding}")
             if verdict.advice:
-                print(f"         {verdict.advice}")
+                output.labelled(" " * _WIDTH, _WIDTH, verdict.advice)
     return 1 if any(verdict.status == "wrong" for verdict in verdicts) else 0

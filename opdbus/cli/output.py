@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -41,10 +43,25 @@ def pairs(values: Mapping[str, object]) -> None:
     """Print names and values, one pair a line, long values indented below."""
     width = max(map(len, values), default=0)
     for name, value in values.items():
-        lines = [visible(line) for line in str(value).splitlines()] or [""]
-        print(f"{style(name.ljust(width), 'cyan')}  {lines[0]}".rstrip())
-        for line in lines[1:]:
-            print(" " * (width + 2) + line)
+        labelled(style(name.ljust(width), "cyan"), width, str(value))
+
+
+def labelled(label: str, width: int, text: str) -> None:
+    """Print a text beside a label of this width; on a terminal, long lines are broken."""
+    lines = [visible(line) for line in text.splitlines()] or [""]
+    if sys.stdout.isatty():
+        room = max(20, shutil.get_terminal_size().columns - width - 2)
+        lines = [part for line in lines for part in _broken(line, room)]
+    print(f"{label}  {lines[0]}".rstrip())
+    for line in lines[1:]:
+        print(" " * (width + 2) + line)
+
+
+def _broken(line: str, room: int) -> list[str]:
+    """Break a line between words; paths and commands stay whole, to be copied."""
+    if len(line) <= room:
+        return [line]
+    return textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
 
 
 def visible(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import roff
 
-from opdbus.cli import bench, commands, engine, local, models
+from opdbus.cli import bench, changing, engine, local, models, reading, vectorizing
 from opdbus.cli.root import root
 
 _DESCRIPTION = """\
@@ -18,7 +18,9 @@ run on.
 Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus path.
 """
 # The order of reading: being a daemon, asking one, and what it runs with.
-_ORDER = [module.__name__ for module in (local, commands, models, engine, bench)]
+_ORDER = [
+    module.__name__ for module in (local, reading, changing, vectorizing, models, engine, bench)
+]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),

@@ -1,0 +1,70 @@
+"""Asks the daemon for a command, and says why no daemon answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdbus.cli.root import settings
+from opdbus.errors import BusError, InvalidArgs, ShuttingDown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeVar
+
+    from opdbus.client import Client
+    from opdbus.unit import Unit
+
+    T = TypeVar("T")
+
+
+def ask(question: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the daemon on the chosen bus."""
+    # asyncio and the D-Bus library are half of the start-up time: only what asks pays it
+    import asyncio
+
+    from opdbus.client import Client
+
+    bus = settings(click.get_current_context().obj).bus
+
+    async def asking() -> T:
+        async with Client(bus) as client:
+            # a call would start the service, and wait half a minute for one that ends at once
+            if bus == "system" and not await client.is_served():
+                _refuse_if_failed(lambda service: service.is_given_up)
+            return await question(client)
+
+    try:
+        return asyncio.run(asking())
+    except (BusError, ShuttingDown):
+        if bus == "system":
+            _refuse_if_failed(lambda service: service.has_failed)
+        raise
+
+
+def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
+    """Raise BusError that says why the service of systemd ended, if there is one that did."""
+    from opdbus import unit
+
+    service = unit.find()
+    if service and condition(service):
+        advice = "correct that, then `systemctl restart op-dbus`"
+        raise BusError(f"{service.fault()}; {advice}") from None
+
+
+def path_of(name: str) -> str:
+    """Give the path of an object that was named as PLUGIN/KIND/NAME or by its path."""
+    from opdbus.bus import paths
+
+    if name.startswith(paths.STATE + "/"):
+        return name
+    parts = name.split("/", 2)
+    if len(parts) != 3 or not all(parts):
+        raise InvalidArgs(f"{name!r} names no object: give PLUGIN/KIND/NAME or an object path")
+    return paths.of(*parts)
+
+
+def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values
+    """Return the options that have a value."""
+    return {key: value for key, value in options.items() if value}

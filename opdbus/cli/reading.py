@@ -1,0 +1,202 @@
+"""The commands that read from the daemon: each asks one thing and prints the answer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.asking import ask, chosen, path_of
+from opdbus.cli.root import as_json, root
+from opdbus.errors import LimitsExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.client import Client
+
+# What D-Bus carries as `u`.
+NUMBER = click.IntRange(0, (1 << 32) - 1)
+limit = click.option(
+    "-n", "--limit", type=NUMBER, default=10, show_default=True, help="How many at most."
+)
+plugin = click.option("--plugin", help="Only objects of this plugin.")
+kind = click.option("--kind", help="Only objects of this kind.")
+# What the accuracy gate tells of each precision.
+_GRADES = (
+    "level",
+    "provider",
+    "precision",
+    "chosen",
+    "mean_cosine",
+    "min_cosine",
+    "rank",
+    "texts_per_second",
+    "refused",
+)
+
+
+@root.command()
+@as_json
+def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
+    """Show what the daemon does, and on what it was proven to do it."""
+    values = ask(lambda client: client.status())
+    if json_:
+        output.as_json(values)
+        return
+    proof = values.pop("Proof")
+    values.pop("Accuracy")
+    if proof:
+        values["Proof"] = _proven(proof)
+    fallbacks = [f"{provider}: {reason}" for provider, reason in values.pop("Fallbacks")]
+    values |= {"Fallbacks": "\n".join(fallbacks), "Jobs": "\n".join(values["Jobs"])}
+    # what there is not, such as a model that is still loading, is left out
+    output.pairs({name: value for name, value in values.items() if value != ""})
+
+
+def _proven(proof: dict[str, Any]) -> str:
+    """Tell what was seen when the model was put to the test."""
+    nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
+    if proof["precision"] == "fp32":
+        return (
+            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
+            f" (limit {proof['tolerance']:.0e})"
+        )
+    return (
+        f"{nodes} in {proof['precision']}; cosine to the reference at least"
+        f" {proof['min_cosine']:.4f} (limit {1 - proof['tolerance']:.3f})"
+    )
+
+
+@root.command()
+@click.option("--detail", is_flag=True, help="Show what the accuracy gate measured.")
+@as_json
+def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
+    """List the levels and the models that they mean."""
+    columns: Sequence[str] = ("level", "model", "dimension", "status", "detail")
+    if detail:
+        columns = _GRADES
+        found = ask(lambda client: client.accuracy())
+        rows = [[grade[name] for name in columns] for grade in found]
+    else:
+        rows = ask(lambda client: client.levels())
+    if json_:
+        output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table(columns, rows)
+
+
+@root.command()
+@click.argument("query")
+@limit
+@plugin
+@kind
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "vector", "lexical"]),
+    default="hybrid",
+    help="By words and meaning, or by one of them. [hybrid]",
+)
+@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the best.")
+@click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
+@as_json
+def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
+    """Find the objects that answer QUERY, a question in plain words."""
+    _print_hits(ask(lambda client: client.search(query, limit, chosen(**options))), json_=json_)
+
+
+@root.command()
+@click.argument("object")
+@limit
+@plugin
+@kind
+@as_json
+def similar(object: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401, A002
+    """Find the objects most like OBJECT (PLUGIN/KIND/NAME or a path)."""
+    path = path_of(object)
+    _print_hits(ask(lambda client: client.similar(path, limit, chosen(**options))), json_=json_)
+
+
+def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
+    if json_:
+        output.as_json([{"path": path, "score": score, **more} for path, score, more in hits])
+        return
+    rows = [
+        (f"{score:.3f}", f"{more['plugin']}/{more['kind']}/{more['name']}", more["snippet"])
+        for _, score, more in hits
+    ]
+    output.table(("score", "object", "text"), rows)
+
+
+@root.command(name="list")
+@plugin
+@kind
+@click.option("--source", help="Only objects of this source, such as file or publish:NAME.")
+@click.option("--name", help="Only objects of this name.")
+@click.option("-n", "--limit", type=NUMBER, help="How many at most; all, if not given.")
+@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the first.")
+@as_json
+def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
+    """List the state objects."""
+    total, rows = ask(lambda client: _pages(client, chosen(**wanted), offset, limit))
+    if json_:
+        keys = ("path", "plugin", "kind", "name")
+        objects = [dict(zip(keys, row, strict=True)) for row in rows]
+        output.as_json({"total": total, "objects": objects})
+        return
+    output.table(("plugin", "kind", "name"), [row[1:] for row in rows])
+    if len(rows) < total - offset:
+        click.echo(f"{len(rows)} of {total} objects", err=True)
+
+
+async def _pages(
+    client: Client, wanted: dict[str, Any], offset: int, limit: int | None
+) -> tuple[int, list[list[str]]]:
+    """Read page by page, since no reply may be large."""
+    page_size = 1000
+    rows: list[list[str]] = []
+    while True:
+        ask = page_size if limit is None else min(page_size, limit - len(rows))
+        try:
+            total, page = await client.page(wanted, offset + len(rows), ask)
+        except LimitsExceeded:  # names can be very long
+            if page_size == 1:
+                raise
+            page_size = max(1, page_size // 10)
+            continue
+        rows += page
+        if not page or len(rows) in {limit, total - offset}:
+            return total, rows
+
+
+@root.command()
+@click.argument("object")
+@as_json
+def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
+    """Show all about OBJECT (PLUGIN/KIND/NAME or a path)."""
+    path = path_of(object)
+    values = ask(lambda client: client.show(path))
+    for side in ("Declared", "Observed"):
+        content = json.loads(values[side]) if values[side] else None
+        values[side] = content if json_ else json.dumps(content, indent=2, ensure_ascii=False)
+    if json_:
+        output.as_json({"Path": path, **values})
+    else:
+        output.pairs({"Path": path, **values})
+
+
+@root.command()
+@plugin
+@kind
+@as_json
+def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
+    """List what is observed to be other than declared, the farthest first."""
+    rows = ask(lambda client: client.drift(chosen(**wanted)))
+    if json_:
+        keys = ("path", "distance", "fields")
+        output.as_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        shown = [(f"{distance:.3f}", path, ", ".join(fields)) for path, distance, fields in rows]
+        output.table(("distance", "object", "fields"), shown)
