@@ -60,6 +60,15 @@ def test_xml_is_as_the_specification_says(file: Path) -> None:
     assert {element.get("access") for element in root.iter("property")} <= {"read", "readwrite"}
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_everything_is_documented(file: Path) -> None:
+    """Describe each interface and member in the annotation that D-Bus programs read."""
+    for element in ET.parse(file).iter():  # noqa: S314 -- our own file
+        if element.tag in {"interface", "method", "signal", "property"}:
+            docs = element.findall("annotation[@name='org.gtk.GDBus.DocString']")
+            assert [bool(doc.attrib["value"].strip()) for doc in docs] == [True], element.attrib
+
+
 @pytest.mark.parametrize(("name", "method"), METHODS)
 def test_every_method_names_its_action(name: str, method: contract.Method) -> None:
     """Name, for each method, what a caller must be allowed to do."""

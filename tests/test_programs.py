@@ -183,7 +183,11 @@ def test_busctl_introspects(served: Running, interface: str) -> None:
         _program("busctl"), f"--address={served.bus}", "--xml-interface", "introspect", NAME,
         PATHS[interface],
     )  # fmt: skip
-    assert ET.fromstring(xml).find(f"interface[@name='{interface}']") is not None  # noqa: S314
+    shown = ET.fromstring(xml).find(f"interface[@name='{interface}']")  # noqa: S314
+    assert shown is not None
+    docs = shown.findall("*/annotation[@name='org.gtk.GDBus.DocString']")
+    assert len(docs) == len(known.methods) + len(known.properties) + len(known.signals)
+    assert not any("  " in doc.attrib["value"] for doc in docs)
 
 
 def test_programs_walk_the_tree(served: Running) -> None:

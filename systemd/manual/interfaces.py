@@ -1,4 +1,4 @@
-"""org.opdbus(5): the service on D-Bus, from the comments in the interfaces' XML."""
+"""org.opdbus(5): the service on D-Bus, from the annotations in the interfaces' XML."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -27,6 +27,7 @@ busctl call org.opdbus /org/opdbus/state org.opdbus.State1 Search \\
     'sua{sv}' 'name resolution' 3 0"""
 _ACTION = "org.opdbus.Action"
 _ERRORS = "org.opdbus.Errors"
+_DOC = "org.gtk.GDBus.DocString"
 # The order of reading: what searches, what vectorizes, then what these point to.
 _FIRST = ("org.opdbus.State1", "org.opdbus.Object1", "org.opdbus.Vectorizer1", "org.opdbus.Job1")
 
@@ -59,45 +60,39 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _interface(text: str) -> Iterator[str]:
-    """Describe an interface; the comment before the root says what it is for."""
-    parser = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))  # noqa: S314 -- our own file
-    interface = ET.fromstring(text, parser).find("interface")  # noqa: S314
+    """Describe an interface and its members, each by its annotation."""
+    interface = ET.fromstring(text).find("interface")  # noqa: S314 -- our own file
     if interface is None:
         raise ValueError(f"no interface in {text}")
-    about = text.partition("<!--")[2].partition("-->")[0]
-    yield roff.section(interface.attrib["name"], roff.paragraphs(about))
-    before = ""
+    yield roff.section(interface.attrib["name"], roff.paragraphs(_annotation(interface, _DOC)))
     for element in interface:
-        if _is_comment(element):
-            before = element.text or ""
-        elif element.tag in _MEMBERS:
-            yield _MEMBERS[element.tag](element, before)
-            before = ""
+        if element.tag in _MEMBERS:
+            yield _MEMBERS[element.tag](element)
 
 
-def _method(element: ET.Element, before: str) -> str:
+def _method(element: ET.Element) -> str:
     action, errors = _annotation(element, _ACTION), _annotation(element, _ERRORS)
     return roff.tagged(
         f"{roff.bold(element.attrib['name'])}({_arguments(element, 'in')})"
         f" \\(-> ({_arguments(element, 'out')})",
-        _comment(element) or before,
+        _annotation(element, _DOC),
         f"Action: `{action}`." + (f" Errors: {', '.join(errors.split())}." if errors else ""),
     )
 
 
-def _signal(element: ET.Element, before: str) -> str:
+def _signal(element: ET.Element) -> str:
     tag = f"signal {roff.bold(element.attrib['name'])}({_arguments(element)})"
-    return roff.tagged(tag, _comment(element) or before)
+    return roff.tagged(tag, _annotation(element, _DOC))
 
 
-def _property(element: ET.Element, before: str) -> str:
+def _property(element: ET.Element) -> str:
     access = {"read": "", "readwrite": ", may be set", "write": ", can only be set"}
     action = _annotation(element, _ACTION)
     tag = (
         f"property {roff.bold(element.attrib['name'])}"
         f" {roff.escaped(element.attrib['type'])}{access[element.attrib['access']]}"
     )
-    return roff.tagged(tag, before, f"Action: `{action}`." if action else "")
+    return roff.tagged(tag, _annotation(element, _DOC), f"Action: `{action}`." if action else "")
 
 
 _MEMBERS = {"method": _method, "signal": _signal, "property": _property}
@@ -108,15 +103,6 @@ def _arguments(element: ET.Element, direction: str = "") -> str:
     return ", ".join(
         f"{roff.escaped(a.attrib['type'])} {roff.italic(a.attrib['name'])}" for a in found
     )
-
-
-def _comment(element: ET.Element) -> str:
-    return next((child.text or "" for child in element if _is_comment(child)), "")
-
-
-def _is_comment(element: ET.Element) -> bool:
-    # a comment has no name: its tag is the function that makes one
-    return not isinstance(element.tag, str)
 
 
 def _annotation(element: ET.Element, name: str) -> str:

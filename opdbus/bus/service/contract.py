@@ -97,6 +97,9 @@ def read(xml: str) -> Interface:
     element = root.find("interface")
     if element is None:
         raise ValueError("there is no interface in this XML")
+    for annotation in element.iter("annotation"):
+        # texts are broken into lines, which XML turns into spaces
+        annotation.set("value", " ".join(annotation.attrib["value"].split()))
     return Interface(
         name=element.attrib["name"],
         methods={m.name: m for m in map(_method, element.findall("method"))},
