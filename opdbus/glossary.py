@@ -1,4 +1,4 @@
-"""Plain words for well-known names: what `chronyd` or `wg0` is for, from glossary.tsv."""
+"""Plain words for well-known names such as `chronyd` or `wg0`, from glossary.tsv."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _SEPARATOR = re.compile(r"[-_.:@ ]+")
 _DIGITS = re.compile(r"\d.*$")
 # Shorter parts are more often abbreviations of something else.
 _SHORTEST_PART = 3
-
-
 _WHOLE_ONLY = "(whole names only)"
 
 
 @cache
 def version() -> str:
-    """Give a hash of the glossary: texts are written anew when it changes."""
+    """Return a hash of the glossary: texts are rendered again when it changes."""
     return hashlib.blake2b(_file().read_bytes(), digest_size=4).hexdigest()
 
 
@@ -36,9 +34,9 @@ def _file() -> Traversable:
 
 @cache
 def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Read the glossary: all names with their glosses, and those that count as parts of names.
+    """Read the glossary: all names with their glosses, and those that may be parts of names.
 
-    Words such as `rotate` mean what the glossary says only where they stand alone.
+    Words such as `rotate` have the meaning of the glossary only as whole names.
     """
     names: dict[str, str] = {}
     parts: dict[str, str] = {}
@@ -55,7 +53,7 @@ def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def gloss(name: str) -> str:
-    """Give the gloss of a name, or of the longest part of it that is known; empty if none is."""
+    """Return the gloss of a name or of its longest known part, else an empty string."""
     names, parts = entries()
     whole = (names[form] for form in _wholes(name.lower()) if form in names)
     partial = (parts[form] for form in _parts(name.lower()) if form in parts)
@@ -63,7 +61,7 @@ def gloss(name: str) -> str:
 
 
 def _wholes(name: str) -> Iterator[str]:
-    """Yield a name as it is, and without what only tells units apart."""
+    """Yield a name as it is, and without the suffix and instance of a unit."""
     yield name
     bare = _UNIT.sub("", name)
     yield bare
@@ -76,7 +74,7 @@ def _wholes(name: str) -> Iterator[str]:
 def _parts(name: str) -> Iterator[str]:
     """Yield a name's beginnings, longest first, then its parts, with and without numbers."""
     if "/" in name:
-        return  # a mount point is known whole or not at all
+        return  # of a mount point only the whole is a name
     parts = _SEPARATOR.split(_UNIT.sub("", name).partition("@")[0])
     for end in range(len(parts) - 1, 1, -1):
         yield "-".join(parts[:end])

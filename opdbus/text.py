@@ -1,6 +1,6 @@
 """A state object as text: the short line that is embedded, and the words for lexical search.
 
-What a text holds was decided by measurement: benchmarks/quality.py, and the README's table.
+What a text holds was decided by measurement: see benchmarks/quality.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opdbus.state.redact import REDACTED
 if TYPE_CHECKING:
     from opdbus.state.object import Json, StateObject
 
-# Part of every vector's key: raise it with any change to how `render` makes texts.
+# Part of every vector's key: raise it when `render` makes other texts of the same objects.
 VERSION: Final = 1
 
 MAX_PAIRS: Final = 3
@@ -26,11 +26,11 @@ MAX_VALUE: Final = 48
 MAX_LINE: Final = 240
 MAX_LIST: Final = 4
 
-# Keys that say in words what a thing is, best first; the first one found ends the line.
+# Keys whose values describe an object in words; the first one found is part of the line.
 DESCRIBING: Final = (
     "description summary comment purpose title label role gecos fullname realname".split()
 )
-# Keys whose values tell what an undescribed thing is or works on, the most telling first.
+# Keys whose values tell most about an object without a description, best first.
 TELLING: Final = {
     key: rank
     for rank, key in enumerate(
@@ -39,7 +39,7 @@ TELLING: Final = {
         " listenstream port ports dport model vendor provider".split()
     )
 }
-# Values that change by themselves say nothing about what a thing is.
+# Words in keys of values that change by themselves: they do not tell what an object is.
 VOLATILE: Final = frozenset(
     "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
     " nsec monotonic nrestarts invocation handshake serial uuid guid mac machine checksum sha256"
@@ -67,14 +67,14 @@ _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """`text` is embedded, shown and searched; `words` is everything else that search may find."""
+    """`text` is embedded, shown and searched; `words` is for lexical search only."""
 
     text: str
     words: str
 
 
 def render(item: StateObject) -> Rendering:
-    """Render an object; the same object always gives the same text."""
+    """Render an object; equal objects have equal texts."""
     pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
     described = _description(pairs)
     telling = [] if described else _telling(item, pairs)
@@ -92,7 +92,7 @@ def split(name: str) -> list[str]:
 
 
 def _head(item: StateObject) -> str:
-    """Name the thing and its kind: `net interface wg0`, and of units `systemd service sshd`."""
+    """Name the object and its kind: `net interface wg0`, or `systemd service sshd`."""
     unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
     if unit:
         return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
@@ -116,9 +116,9 @@ def _description(pairs: list[tuple[str, str]]) -> str:
 
 
 def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Choose the few (key, value) pairs that tell what an undescribed thing is.
+    """Choose the (key, value) pairs that tell most about an object without a description.
 
-    Settings have no name that would say anything: there the keys do, so more of them count.
+    The name of settings has no meaning, but their keys do, so more of them are chosen.
     """
     settings = item.kind == SETTINGS
     ranked = []
@@ -133,7 +133,7 @@ def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str,
 
 
 def _words(item: StateObject, pairs: list[tuple[str, str]]) -> str:
-    """Give the whole object for lexical search, identifiers also in their parts."""
+    """Return the whole object for lexical search, identifiers also split into words."""
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += [f"{' '.join(split(name))} {value}" for name, value in pairs if value != REDACTED]
     return _clean(" ".join(parts))

@@ -1,1 +1,1 @@
-"""Where state objects come from: the value, the state file, watching, publishers, drift."""
+"""State objects and their sources: the state file, publishers, redaction, drift."""

@@ -1,4 +1,4 @@
-"""How observed state differs from declared state, field by field."""
+"""Drift: declared fields that were observed with another value."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Json
 
-# Everyone who listens is told of them: so many fields, and so many characters of a name.
+# A signal names at most so many fields, with so many characters of each name.
 MAX_FIELDS: Final = 64
 MAX_FIELD: Final = 200
 
 
 def drifted_fields(declared: Mapping[str, Json], observed: Mapping[str, Json]) -> list[str]:
-    """Give the dotted names of declared fields that were observed with another value.
+    """Return the dotted names of declared fields that were observed with another value.
 
-    The first MAX_FIELDS of them in order, and of a longer name its beginning and `...`.
-    A field that only one side has is no drift: files declare less than hosts show, and programs
-    publish less than files declare.
+    The first MAX_FIELDS in order, names longer than MAX_FIELD cut. A field of one side only is not
+    drift: files declare less than hosts show, and programs publish less than files declare.
     """
     # by path, not by dotted name: {"a.b": 1} and {"a": {"b": 1}} are two fields
     seen = dict(_walk(observed, ()))
@@ -33,7 +32,7 @@ def drifted_fields(declared: Mapping[str, Json], observed: Mapping[str, Json]) -
 
 
 def leaves(value: Json) -> Iterator[tuple[str, Json]]:
-    """Yield (dotted name, scalar or list of scalars) of everything in a JSON value."""
+    """Yield (dotted name, scalar or list of scalars) of all values inside a JSON value."""
     return ((".".join(path), leaf) for path, leaf in _walk(value, ()))
 
 

@@ -1,4 +1,4 @@
-"""One generic rule turns any plugin's part of the state file into state objects."""
+"""One rule turns any plugin's part of the state file into state objects."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _distinct(
 
 
 def _bounded(identity: Identity) -> Identity:
-    """Cut names that are longer than a path may hold; a hash keeps what was cut apart."""
+    """Cut names that are too long for a path; a hash keeps cut names distinct."""
     named = zip(identity[1:], MAX_NAME.values(), strict=True)
     return Identity(identity.source, *(_cut(part, most) for part, most in named))
 

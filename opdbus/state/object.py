@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What a property can hold: str, int, float, bool, None, list and dict of them.
+# The value of a property: str, int, float, bool, None, and lists and dicts of them.
 Json: TypeAlias = Any
 
-# In bytes, of which a path has up to three for each: an answer about one object fits any reply.
+# In bytes; each takes up to three in a path, so that any reply has room for one object.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 _HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")
 FILE = "file"
-# The kind of the one object that holds what is left of a plugin.
+# The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 
 
 class Identity(NamedTuple):
-    """What tells one state object from all others."""
+    """The identity of a state object."""
 
     source: str
     plugin: str
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 
 class Thing(NamedTuple):
-    """What has one object path: a file may declare it and programs may observe it."""
+    """What an object path names: a file may declare it, and programs may observe it."""
 
     plugin: str
     kind: str
@@ -41,7 +41,7 @@ class Thing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateObject:
-    """One state object; its properties hold no secrets, since only `redact` lets them in."""
+    """One state object. Its properties hold no secrets: `redact_object` makes it."""
 
     identity: Identity
     properties: Mapping[str, Json]
@@ -53,45 +53,45 @@ class StateObject:
 
     @property
     def kind(self) -> str:
-        """The kind of thing it is within its plugin."""
+        """Its kind within the plugin."""
         return self.identity.kind
 
     @property
     def name(self) -> str:
-        """Its name, unique within source, plugin and kind."""
+        """Its name, unique for its source, plugin and kind."""
         return self.identity.name
 
     @property
     def source(self) -> str:
-        """Where it was read: `file`, `publish:<name>` or `live:<observer>`."""
+        """Where it comes from: `file`, `publish:<name>` or `live:<observer>`."""
         return self.identity.source
 
     def json(self) -> str:
-        """Give the properties as canonical JSON: sorted keys, no spaces."""
+        """Return the properties as canonical JSON."""
         return canonical(self.properties)
 
     def fingerprint(self) -> str:
-        """Give the hash (hex, 128 bits) of identity and properties."""
+        """Return the hash (hex, 128 bits) of identity and properties."""
         return digest(canonical([*self.identity, self.properties]).encode()).hex()
 
 
 def canonical(value: Json) -> str:
-    """Write a JSON value in its one canonical form."""
+    """Write a JSON value in one canonical form: sorted keys, no spaces."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 
 def hash_name(content: str) -> str:
-    """Make a name for what has none of its own."""
+    """Make a name for an object that has none, from its content."""
     return f"~{digest(content.encode()).hex()[:12]}"
 
 
 def is_hash_name(name: str) -> bool:
-    """Return whether `hash_name` may have made a name, which then says nothing to people."""
+    """Return whether `hash_name` made a name, which then has no meaning for people."""
     return bool(_HASH_NAME.fullmatch(name))
 
 
 def digest(data: bytes, key: bytes = b"") -> bytes:
-    """Hash to 16 bytes: enough that no two objects of one host ever collide."""
+    """Hash to 16 bytes, at which no two objects of one host collide in practice."""
     return hashlib.blake2b(data, digest_size=16, key=key).digest()

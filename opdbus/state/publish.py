@@ -1,4 +1,4 @@
-"""What programs publish, checked and made into state objects."""
+"""Objects that programs publish: checked, and made into state objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def source(name: str) -> str:
-    """Give the source of what is published under a name; raises InvalidArgs."""
+    """Return the source of objects published under a name; raises InvalidArgs."""
     if not _SOURCE.fullmatch(name):
         raise InvalidArgs(
             f"{name!r} cannot name a source: use 1 to 64 letters, digits, dots, dashes and"
@@ -37,8 +37,8 @@ def source(name: str) -> str:
 def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
-    """Make the state object of what a program published; raises InvalidArgs."""
-    # What names the object in a refusal, which is logged and sent: short, and without secrets.
+    """Make a state object of a published one; raises InvalidArgs."""
+    # for refusals, which are logged and sent: short, and without secrets
     where = "/".join(redact_text(part)[:MAX_SHOWN] for part in (plugin, kind, name))
     for (what, most), value in zip(MAX_NAME.items(), (plugin, kind, name), strict=True):
         if not value or len(value.encode()) > most:

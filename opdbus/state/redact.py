@@ -1,4 +1,4 @@
-"""Secrets are replaced where objects come in, before anything is hashed, stored or sent."""
+"""Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["REDACTED", "VERSION", "redact", "redact_identity", "redact_object", 
 
 VERSION: Final = 1
 
-# {"name": "DB_PASSWORD", "value": "x"}: what names, and what holds.
+# {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(
     "name key variable env header field option param parameter setting property attribute".split()
 )
@@ -35,13 +35,13 @@ _VALUE_KEYS: Final = frozenset("value values val default data content current ar
 _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 _NAME = re.compile(r"[\w .-]{1,100}")
-# A word of a command line, or of a list of variables, that is one assignment as a whole.
+# An element of a command line or of a list of variables that is an assignment as a whole.
 _ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
 
 def redact_text(text: str) -> str:
     """Replace every part of a string that looks like a secret; JSON is redacted as JSON."""
-    # What is left may read otherwise than before: redacted text is redacted until it stays.
+    # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
         clean = hide_in_text(_redact_json(text))
         if clean == text:
@@ -51,12 +51,11 @@ def redact_text(text: str) -> str:
 
 
 def _redact_key(key: str) -> str:
-    # Keys repeat from object to object; long ones are no keys worth remembering.
-    return _remembered(key) if len(key) <= _MAX_KEY else redact_text(key)
+    return _redact_short_key(key) if len(key) <= _MAX_KEY else redact_text(key)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(key: str) -> str:
+def _redact_short_key(key: str) -> str:
     return redact_text(key)
 
 
@@ -83,7 +82,7 @@ def redact_identity(identity: Identity) -> Identity:
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
-    """Make the state object; what is listed under a secret name is secret as a whole."""
+    """Make the state object; everything in a list or table of a secret name is secret."""
     single = identity.kind == SETTINGS
     if is_secret_name(identity.plugin if single else identity.kind):
         clean = _hide_leaves(properties, naming=not single)
@@ -101,7 +100,7 @@ def _redact_value(value: Json) -> Json:
 
 
 def _redact_list(values: list[Json]) -> list[Json]:
-    """Hide secrets that span elements: ["--password", "x"], and a key given line by line."""
+    """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     flags = flags_of(value for value in values if isinstance(value, str))
     out: list[Json] = []
     hide_next = inside_key = False
@@ -122,7 +121,7 @@ def _redact_list(values: list[Json]) -> list[Json]:
 
 
 def _redact_element(value: str, flags: tuple[str, ...]) -> str:
-    """Redact one word of a command line, or one VARIABLE=value with all spaces of the value."""
+    """Redact one word of a command line, or one VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
             return flag + REDACTED
@@ -137,7 +136,7 @@ def _is_secret_flag(value: str) -> bool:
 
 
 def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
-    """Replace what stands under a secret name; true, false and null tell nothing."""
+    """Replace the value of a secret name; true, false and null are not secret."""
     if isinstance(value, dict):
         return _hide_leaves(value, naming=naming)
     if isinstance(value, list):
@@ -148,7 +147,7 @@ def _hide(name: str, value: Json, *, naming: bool = True) -> Json:
 
 
 def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, Json]:
-    """Hide everything below a secret name, but (if `naming`) what only names the secret."""
+    """Hide everything below a secret name; if `naming`, keep what only names the secret."""
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
         key = _redact_key(raw_key)
@@ -158,7 +157,7 @@ def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, J
 
 
 def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
-    """Find the keys whose secrecy another key tells."""
+    """Return the keys whose values another key declares secret."""
     hidden: set[str] = set()
     for key, value in properties.items():
         if key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value):
@@ -173,13 +172,13 @@ def _is_named_secret(name: str) -> bool:
 
 
 def _redact_json(text: str) -> str:
-    """Redact JSON inside a string by its structure."""
+    """Redact a string that is JSON, by its structure."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
         value = json.loads(text)
         clean = _redact_value(value)
-        # An escape may be half a surrogate pair, which only an escape can say again.
+        # an escape may be half a surrogate pair, which can only be written as an escape
         return text if clean == value else json.dumps(clean, ensure_ascii="\\u" in text)
     except (ValueError, RecursionError):
         return text

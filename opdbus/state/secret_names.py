@@ -1,4 +1,4 @@
-"""Which names say that what they name is a secret, judged by whole words."""
+"""Names of secrets, recognized by whole words: `db_password`, but not `keyboard`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-# A name is split into words; one of these words, or two of them side by side, makes it secret.
+# A name is split into words. One of these words, or a pair of neighbours, makes it secret ...
 _WORDS: Final = frozenset(
     "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
     " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
@@ -59,23 +59,23 @@ _NAMING: Final = frozenset(
 )
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Names are short; of a longer one only the end is read.
+# Of a longer name only the end is looked at.
 _MAX_NAME: Final = 200
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a key, flag or variable of this name holds a secret."""
+    """Return whether a key, flag or variable of this name holds a secret."""
     return _is_secret(name[-_MAX_NAME:])
 
 
 def is_naming(name: str) -> bool:
-    """Tell whether a key below a secret one only names or describes the secret."""
+    """Return whether a key below a secret one only names or describes the secret."""
     words = _words(name[-_MAX_NAME:])
     return name.lower() in _NAMING or (bool(words) and words[-1] in _ABOUT)
 
 
 def is_plural(name: str) -> bool:
-    """Tell whether a secret name stands for several secrets, or for a number of them."""
+    """Return whether a secret name may mean several secrets, or their number."""
     lower = name.lower()
     return lower.endswith("s") and not lower.endswith(("ss", "credentials", "creds"))
 
