@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,8 +74,8 @@ def test_a_database_that_all_could_read_is_closed_to_them(tmp_path: Path) -> Non
 
 def test_it_is_in_wal_mode(store: Store) -> None:
     """Let readers read while a writer writes."""
-    mode = store._database.execute("PRAGMA journal_mode").fetchone()[0]
-    assert mode == "wal"
+    with closing(sqlite3.connect(store.path)) as reader:
+        assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     other = Store(store.path)
     with store.transaction():
         store.put([record("a")])
@@ -154,19 +154,18 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, damage: str) -> None:
 
 def refused(store: Store, code: int) -> str:
     """Have SQLite fail with a code, and give the sentence."""
-    database, other = store._database, sqlite3.connect(store.path)
-    try:
-        if code == sqlite3.SQLITE_FULL:
-            database.execute("PRAGMA max_page_count = 1")
-        elif code == sqlite3.SQLITE_BUSY:
-            database.execute("PRAGMA busy_timeout = 0")
-            other.execute("BEGIN IMMEDIATE")
-        elif code == sqlite3.SQLITE_READONLY:
-            database.execute("PRAGMA query_only = ON")
-        with pytest.raises(StoreError) as caught:
-            put(store, record("a", "a text" * 20_000))
-    finally:
-        other.close()
+    setting = {
+        sqlite3.SQLITE_FULL: "PRAGMA max_page_count = 1",
+        sqlite3.SQLITE_BUSY: "PRAGMA busy_timeout = 0",
+        sqlite3.SQLITE_READONLY: "PRAGMA query_only = ON",
+    }
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        connection.execute(setting[code])
+        with ExitStack() as stack:
+            if code == sqlite3.SQLITE_BUSY:
+                stack.enter_context(store.transaction())
+            with pytest.raises(StoreError) as caught, store.guarded():
+                connection.execute("INSERT INTO facts VALUES ('a', ?)", ("a text" * 20_000,))
     return str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Which objects there are, in memory: by identity, by thing, and in listing order."""
+"""The entries of all objects in memory: by identity, by thing, and in listing order."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from opdbus.index.store import Entry
     from opdbus.state.object import Identity
 
-# What is declared of a thing, and what was last observed of it.
+# The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"
 Change: TypeAlias = Literal["added", "changed", "removed"]
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
 def thing_of(entry: Entry) -> Thing:
-    """Give the thing that an entry is about."""
+    """Return the thing that an entry is about."""
     return Thing(*entry.identity[1:])
 
 
 class View:
-    """Entries laid out for search: each keeps its place while it lives, None is where one went."""
+    """Entries at fixed places, for search in arrays; None is at a free place."""
 
     def __init__(self, about: Callable[[Thing], Sequence[Entry]]) -> None:
         self.entries: list[Entry | None] = []
         # the place of each entry by its id
         self.places: dict[int, int] = {}
-        # grows with every change
+        # increases with every change
         self.version = 0
         self._about = about
         self._free: list[int] = []
@@ -41,7 +41,7 @@ class View:
         self._pairs: tuple[int, Sequence[tuple[int, int, str]]] = (0, ())
 
     def put(self, entry: Entry, thing: Thing) -> None:
-        """Give an entry its place, or the one of the same id another entry."""
+        """Put an entry at a place, that of the entry with the same id if there is one."""
         place = self.places.get(entry.id)
         if place is None:
             if self._free:
@@ -64,7 +64,7 @@ class View:
         self.version += 1
 
     def pairs(self) -> Sequence[tuple[int, int, str]]:
-        """Give (starter, service, suffix) by place: see search.pairs."""
+        """Return (place of a starter, of its service, suffix): see search.pairs."""
         if self._pairs[0] != self.version:
             self._pairs = self.version, search.pairs(self._starters, self._place)
         return self._pairs[1]
@@ -75,18 +75,18 @@ class View:
 
 
 class Catalogue:
-    """Entries by what they are about; an entry is replaced whole, never changed."""
+    """The entries of all objects; an entry is replaced, never changed."""
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self.view = View(lambda thing: self._by_thing.get(thing, ()))
-        # those that are both declared and observed
+        # things that are both declared and observed
         self._paired: set[Thing] = set()
-        # in listing order, without those that came since and with those that went
+        # things in listing order, without those that were added since, with those that were removed
         self._order: list[Thing] = []
-        self._came: set[Thing] = set()
+        self._added: set[Thing] = set()
         self._sorted: Sequence[Entry] | None = None
 
     def __len__(self) -> int:
@@ -94,17 +94,17 @@ class Catalogue:
         return len(self._by_thing)
 
     def __iter__(self) -> Iterator[Entry]:
-        """Give all entries, in no order that means anything."""
+        """Iterate over all entries, in no particular order."""
         return iter(self._by_identity.values())
 
     def put(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
-        """Insert or replace entries, and tell what that did to their things."""
+        """Insert or replace entries, and return how their things changed."""
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)
             changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
             others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
-            # What is declared comes first, then what was observed last, whatever the clock says.
+            # the declared entry first, then the last observed one, whatever the clock says
             self._set(thing, tuple(sorted([entry, *others], key=_is_observed)))
             self.view.put(entry, thing)
             if before := self._by_identity.get(entry.identity):
@@ -115,7 +115,7 @@ class Catalogue:
         return changes
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
-        """Take entries out, and tell what that did to their things."""
+        """Remove entries, and return how their things changed."""
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)
@@ -128,13 +128,13 @@ class Catalogue:
         return changes
 
     def _set(self, thing: Thing, entries: tuple[Entry, ...]) -> None:
-        """Have these entries be about a thing."""
+        """Set the entries about a thing."""
         if not entries:
             del self._by_thing[thing]
-            self._came.discard(thing)
+            self._added.discard(thing)
         else:
             if thing not in self._by_thing:
-                self._came.add(thing)
+                self._added.add(thing)
             self._by_thing[thing] = entries
         if len({_is_observed(entry) for entry in entries}) > 1:
             self._paired.add(thing)
@@ -142,11 +142,11 @@ class Catalogue:
             self._paired.discard(thing)
 
     def get(self, identity: Identity) -> Entry | None:
-        """Give an entry by identity."""
+        """Return an entry by identity."""
         return self._by_identity.get(identity)
 
     def about(self, thing: Thing) -> tuple[Entry, ...]:
-        """Give the entries about a thing, the declared one first; raises UnknownObject."""
+        """Return the entries about a thing, the declared one first; raises UnknownObject."""
         try:
             return self._by_thing[thing]
         except KeyError:
@@ -155,45 +155,45 @@ class Catalogue:
             ) from None
 
     def pairs(self, wanted: Mapping[str, str]) -> list[Pair]:
-        """Give what is declared and what was last observed of matching things that have both."""
+        """Return the declared and the last observed entry of matching things that have both."""
         found = (self._by_thing[thing] for thing in sorted(self._paired))
         return [(entries[0], entries[1]) for entries in found if matches(entries[0], wanted)]
 
     def has(self, thing: Thing) -> bool:
-        """Tell whether a thing is known."""
+        """Return whether a thing is known."""
         return thing in self._by_thing
 
     def of_source(self, source: str) -> list[Entry]:
-        """Give all entries of a source."""
+        """Return all entries of a source."""
         return [e for e in self._by_identity.values() if e.identity.source == source]
 
     def entries(self) -> Sequence[Entry]:
-        """Give all entries in listing order: plugin, kind, name, declared before observed."""
+        """Return all entries in listing order: plugin, kind, name, declared before observed."""
         if self._sorted is None:
             kept = [thing for thing in self._order if thing in self._by_thing]
-            # two runs in order, which sorting merges in one pass
-            kept += sorted(thing for thing in self._came if thing in self._by_thing)
+            # two sorted runs, which sorting merges in one pass
+            kept += sorted(thing for thing in self._added if thing in self._by_thing)
             kept.sort()
-            self._order, self._came = kept, set()
+            self._order, self._added = kept, set()
             self._sorted = [entry for thing in kept for entry in self._by_thing[thing]]
         return self._sorted
 
     def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
-        """Give things of which an entry has all the wanted values, in listing order."""
+        """Return things of which an entry has all wanted values, in listing order."""
         if not wanted:
             self.entries()
             return self._order
         return list(dict.fromkeys(map(thing_of, self.matching(wanted))))
 
     def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
-        """Give entries whose identity has all the wanted values, in listing order."""
+        """Return entries whose identity has all wanted values, in listing order."""
         if not wanted:
             return list(self.entries())
         return [entry for entry in self.entries() if matches(entry, wanted)]
 
 
 def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:
-    """Tell whether an entry's identity has all the wanted values."""
+    """Return whether the identity of an entry has all wanted values."""
     return all(getattr(entry.identity, key) == value for key, value in wanted.items())
 
 

@@ -1,4 +1,4 @@
-"""The SQLite file itself: opened, told from other files, and its errors put into sentences."""
+"""The SQLite file: opening it, recognizing it as ours, and explaining SQLite's errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Says in a file's header whose it is: "opdb".
+# Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
 _VERSION: Final = 1
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
@@ -53,7 +53,7 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
     INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
 END;
 """
-# What to do about an error, by SQLite's primary result code.
+# Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
 _ROOM: Final = "make room on its file system"
@@ -67,8 +67,8 @@ _ADVICE: Final = {
     sqlite3.SQLITE_IOERR: "look in the kernel's log for what is wrong with its disk",
 }
 _UNREADABLE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# SQLite's driver has no code for text that is none, which only damage makes.
-_NO_TEXT: Final = "Could not decode to UTF-8"
+# SQLite's driver has no code for text that is not UTF-8, which only damage makes.
+_NOT_UTF8: Final = "Could not decode to UTF-8"
 
 
 class Damaged(StoreError):
@@ -84,19 +84,19 @@ class Damaged(StoreError):
 
 
 class NewerStore(StoreError):
-    """A newer op-dbus wrote the database: starting this one again and again is no use."""
+    """A newer op-dbus wrote the database, so that restarting this one does not help."""
 
     exit_code = 2
 
 
 def is_read_only(path: Path) -> bool:
-    """Tell a database that may be read and not written, or not what SQLite puts beside it."""
+    """Return whether the database, or the folder of its log, cannot be written."""
     parts = (path, path.parent)
     return path.exists() and not all(os.access(p, os.W_OK, effective_ids=True) for p in parts)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database for writing, made if there is none; raises StoreError."""
+    """Open the database for writing, and create it if there is none; raises StoreError."""
     with guarded(path):
         _make(path)
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
@@ -116,12 +116,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database that stays as it is; raises StoreError."""
+    """Open a database read-only; raises StoreError."""
     with guarded(path):
         try:
             return _connected_to_read(path, "mode=ro")
         except sqlite3.OperationalError:
-            # without a log beside it, SQLite would have to make one; nobody writes, so none is due
+            # without a log beside the database SQLite would create one, which is not needed to read
             return _connected_to_read(path, "mode=ro&immutable=1")
 
 
@@ -145,13 +145,13 @@ def _require_content(version: int, path: Path) -> None:
 
 @contextmanager
 def guarded(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say of the database into a StoreError."""
+    """Turn errors of SQLite and of the system into StoreError."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        # the low byte of an extended code is the primary one; some errors are the driver's own
+        # the low byte of an extended code is the primary one; errors of the driver have none
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-        if code in _UNREADABLE or str(error).startswith(_NO_TEXT):
+        if code in _UNREADABLE or str(error).startswith(_NOT_UTF8):
             raise Damaged(path, error) from None
         advice = _ROOM if code in _ADVICE and _is_full(path) else _ADVICE.get(code, "")
         said = f"{error}; {advice}" if advice else str(error)
@@ -162,7 +162,7 @@ def guarded(path: Path) -> Iterator[None]:
 
 
 def _is_full(path: Path) -> bool:
-    """Tell a file system without room, on which SQLite's errors are of many kinds."""
+    """Return whether the file system is full: then SQLite's errors are of many kinds."""
     try:
         return os.statvfs(path.parent).f_bavail == 0
     except OSError:
@@ -171,8 +171,8 @@ def _is_full(path: Path) -> bool:
 
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its -wal and -shm files the mode of the database itself. Only a new file is
-    # opened here: closing one that SQLite has open would take its locks away (fcntl(2)).
+    # SQLite gives its -wal and -shm files the mode of the database. Only a new file is opened here:
+    # closing a file that SQLite has open would release its locks (fcntl(2)).
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if path.exists() and not path.is_file():
@@ -181,16 +181,13 @@ def _make(path: Path) -> None:
 
 
 def _recognize(database: sqlite3.Connection, path: Path) -> int:
-    """Give the version of a database that is ours, 0 for an empty file.
-
-    Raises NewerStore, and Damaged for what is none of ours or lacks a part.
-    """
+    """Return the version of our database, 0 for an empty file; raises NewerStore, Damaged."""
     application = database.execute("PRAGMA application_id").fetchone()[0]
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
     if not tables and not application and not version:
         return 0
-    # the first op-dbus left its mark in the version only
+    # the first op-dbus set the version only
     if application not in {0, _APPLICATION} or not (tables >= _TABLES and version > 0):
         raise Damaged(path, "another program made it, or a part of it is missing")
     if version > _VERSION:
@@ -203,6 +200,6 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
 
 def _tune(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA journal_mode = WAL")
-    # In WAL mode NORMAL loses nothing to a killed process, and stays consistent after a power cut.
+    # in WAL mode NORMAL survives a killed process, and a power cut leaves it consistent
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA secure_delete = ON")

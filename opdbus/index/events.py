@@ -1,4 +1,4 @@
-"""What happens in the memory, for whoever wants to tell of it."""
+"""Events of the memory: objects changed, vectors complete, drift."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Vectorized:
-    """Every object has its vector; so many texts were computed, so many were known before."""
+    """Every object has its vector: `computed` are new, `reused` were known before."""
 
     generation: int
     level: str
@@ -32,7 +32,7 @@ class Vectorized:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A thing is observed to be other than declared: by what cosine distance, in which fields."""
+    """A thing was observed other than declared, at a cosine distance, in these fields."""
 
     thing: Thing
     distance: float

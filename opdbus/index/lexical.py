@@ -1,11 +1,11 @@
-"""The words of a question that lexical search looks for."""
+"""The search terms in a question, for lexical search."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Words that every question has and no object is about.
+# Words of many questions that no object is about.
 STOP_WORDS: Final = frozenset(
     "a about all also an and any anything are as at be been being but by can could did do "
     "does doing done for from get gets give had has have having here how i if in into is it "
@@ -16,15 +16,15 @@ STOP_WORDS: Final = frozenset(
 )
 _TERM = re.compile(r"[^\W_]+(?:[-._:/@+]+[^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
-# A question of more terms than this is a document; its rarest words are not worth the scan.
+# A question of more terms is a document: looking for all of them would take too long.
 MAX_TERMS: Final = 64
 
 
 def terms(question: str) -> list[str]:
-    """Give the words of a question that may tell objects apart, each once.
+    """Return the words of a question without stop words, each once.
 
-    What has digits or slashes inside, such as an address, a version or a path, is one term: it
-    is meant whole, and matches as a phrase. Other compounds count as their words.
+    A compound with digits or slashes, such as an address, a version or a path, is one term, which
+    matches as a phrase. Other compounds are split into words.
     """
     found: dict[str, None] = {}
     for compound in _TERM.findall(question.lower()):
@@ -35,5 +35,5 @@ def terms(question: str) -> list[str]:
 
 
 def is_identifier(term: str) -> bool:
-    """Tell an address, port, path or numbered name from a mere word."""
+    """Return whether a term is an address, port, path or numbered name, not a mere word."""
     return "/" in term or any(c.isdigit() for c in term)

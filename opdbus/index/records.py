@@ -1,4 +1,4 @@
-"""Objects made ready for the store, and the store read and written as a whole."""
+"""Objects rendered for the store; the store loaded at start, and changed in transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITTEN_BY: Final = (
 
 
 def record_of(item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
-    """Make an object ready for the store: redacted already, now rendered and hashed."""
+    """Render and hash an object, which is redacted already."""
     rendering = text.render(item)
     return Record(
         identity=item.identity,
@@ -40,9 +40,9 @@ def record_of(item: StateObject, owner: int, now: int, *, transient: bool) -> Re
 
 
 def recall(store: Store) -> list[Entry]:
-    """Give what is stored, written anew if an older op-dbus redacted or rendered it otherwise.
+    """Return all entries; objects that another version redacted or rendered are rewritten first.
 
-    Raises StoreError, also where that had to be written and cannot be.
+    Raises StoreError, also if objects must be rewritten and cannot be.
     """
     if store.fact("written by") != WRITTEN_BY:
         if store.is_read_only:
@@ -50,26 +50,26 @@ def recall(store: Store) -> list[Entry]:
                 f"the database {store.path} is read-only and of an older op-dbus, which may have"
                 " hidden less of what is secret: let the user that op-dbus runs as write it"
             )
-        _write_anew(store)
+        _rewrite(store)
     if store.is_read_only:
         return [entry for entry in store.entries() if not entry.transient]
     store.remove_transient()
     return list(store.entries())
 
 
-def _write_anew(store: Store) -> None:
-    records = list(_read_anew(store))
+def _rewrite(store: Store) -> None:
+    records = list(_read_again(store))
     with store.transaction():
-        # names are redacted too, so a row may come back under another identity
+        # names are redacted too, so that an identity may change
         store.remove_all()
         store.put(records)
         store.remember("written by", WRITTEN_BY)
     store.scrub()
 
 
-def _read_anew(store: Store) -> Iterator[Record]:
+def _read_again(store: Store) -> Iterator[Record]:
     for identity, owner, properties, updated_at, transient in store.stored():
-        store.require_going_on()
+        store.require_running()
         try:
             content: dict[str, Json] = json.loads(properties)
         except ValueError as error:
@@ -81,7 +81,7 @@ def _read_anew(store: Store) -> Iterator[Record]:
 def commit(
     store: Store, records: Sequence[Record], gone: Sequence[Entry], generation: int
 ) -> list[Entry]:
-    """Store records and remove entries, all or nothing; give the entries of the records."""
+    """Store records and remove entries in one transaction; return the entries of the records."""
     with store.transaction():
         store.remove(entry.id for entry in gone)
         store.remember("generation", str(generation))

@@ -98,7 +98,7 @@ def _readable(aside: Path, store: Store) -> Iterator[Record]:
     """Yield the intact objects: by a scan and, past a damage, by a look-up of each id."""
     with suppress(sqlite3.Error), closing(_connected(aside)) as old:
         for row in _rows(old):
-            store.require_going_on()
+            store.require_running()
             if record := _checked(*row[1:]):
                 yield record
 

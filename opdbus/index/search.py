@@ -1,4 +1,4 @@
-"""Ranking: cosine and BM25 joined by weight, units before what merely starts them. Pure."""
+"""Ranking: weighted sum of cosine and BM25, services before their timers and sockets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from opdbus.state.object import Thing
 
 MODES: Final = ("hybrid", "vector", "lexical")
-# What a full lexical match weighs beside a cosine: measured by benchmarks/quality.py.
+# Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.
 LEXICAL_WEIGHT: Final = 0.5
-# BM25 grows towards (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
+# The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
-# What starts a service, and the words of a question that ask for it rather than for the service.
+# Suffixes of units that start a service, and words of questions that ask for such a unit itself.
 _STARTERS: Final = {
     ".timer": frozenset(
         "when often schedule schedules scheduled timer timers time date next every interval hourly"
@@ -38,7 +38,7 @@ _WORD = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well one entry answers: `total` ranks, the parts explain; both parts end at 1."""
+    """How well an entry answers: `total` ranks, its parts explain it; each part is at most 1."""
 
     total: float
     vector: float
@@ -46,12 +46,12 @@ class Score:
 
 
 def ceiling(matches: Sequence[int], objects: int) -> float:
-    """Give the BM25 score that no object can exceed, from how many objects match each term.
+    """Return an upper bound of BM25 scores, from how many objects match each term.
 
-    A term that nothing matches counts most: an object that has only the other words of a
-    question is a poor answer. Source of the formula: SQLite's FTS5 documentation.
+    A term without a match counts most: an object that has only the other words of a question is a
+    poor answer. Source of the formula: SQLite's FTS5 documentation.
     """
-    # an object may be in the database a moment before it is counted
+    # an object is in the database before it is counted
     idf = (math.log((max(objects - n, 0) + 0.5) / (n + 0.5)) for n in matches)
     return _BM25_CEILING * sum(max(weight, 1e-6) for weight in idf)
 
@@ -63,8 +63,8 @@ def rank(
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are parts of the BM25 ceiling; `cosines` (entries,) are NaN where an entry
-    has no vector, and None in lexical mode, where only matches are given; `pairs` are (index of a
+    `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
+    without a vector, and None in lexical mode, which yields matches only; `pairs` are (index of a
     starter, index of its service). Equal scores keep the order of the entries.
     """
     vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
@@ -79,17 +79,17 @@ def rank(
 
 
 def is_starter(thing: Thing) -> bool:
-    """Tell what may start a service."""
+    """Return whether a thing is a unit that may start a service."""
     return thing.name.endswith(tuple(_STARTERS))
 
 
 def pairs(
     starters: Mapping[int, Thing], place: Callable[[Thing], int | None]
 ) -> list[tuple[int, int, str]]:
-    """Find what starts which service: (place of a timer, socket or path, of its service, suffix).
+    """Return (place of a timer, socket or path, place of its service, suffix) for each pair.
 
-    A pair ranks as one, the service first, unless the question asks for the other:
-    `cups.socket` says as much about printing as `cups.service`, but is not what is meant.
+    A pair ranks as one, the service first, unless the question asks for the other unit:
+    `cups.socket` says as much about printing as `cups.service`, but rarely is the answer.
     """
     found = []
     for index, thing in starters.items():
@@ -102,7 +102,7 @@ def pairs(
 
 
 def relevant(question: str, all_pairs: Sequence[tuple[int, int, str]]) -> list[tuple[int, int]]:
-    """Give the pairs of which a question asks for the service."""
+    """Return the pairs of which a question asks for the service."""
     asked = set(_WORD.findall(question.lower()))
     meant = {suffix for suffix, words in _STARTERS.items() if asked.isdisjoint(words)}
     return [(starter, service) for starter, service, suffix in all_pairs if suffix in meant]
