@@ -1,8 +1,11 @@
 """Dependencies: what each extra installs, and what works, or is said, where one is missing."""
 
 import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -102,3 +105,29 @@ def test_a_missing_hub_is_named(daemons: Callable[..., Running]) -> None:
     assert done.returncode == 2
     assert "pip install 'op-dbus[pull]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+EMBEDDED = """
+import sys
+from opdbus import Embedder
+
+with Embedder(model=sys.argv[1], model_dir=sys.argv[1], state_dir=sys.argv[2]) as embedder:
+    print(embedder.embed(["a unit"]).shape, embedder.provider, len(embedder.fallbacks))
+"""
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_one_runtime_is_enough(tiny_model: Path, tmp_path: Path, runtime: str) -> None:
+    """Embed on `cpu` with either runtime alone, graded and proven, in child processes too."""
+    pytest.importorskip(runtime)
+    missing = "openvino" if runtime == "onnxruntime" else "onnxruntime"
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules['{missing}'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    embedded = subprocess.run(
+        [sys.executable, "-c", EMBEDDED, tiny_model, tmp_path / "state"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"(1, 32) cpu:{runtime}" in embedded.stdout, embedded.stderr
