@@ -17,7 +17,7 @@ from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.names import BUS_NAME, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.engine.providers import candidates
-from opdbus.errors import BusError, ConfigError, ModelError, OpDbusError
+from opdbus.errors import BusError, ConfigError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
@@ -179,16 +179,11 @@ def _model(config: Config) -> Verdict:
 
 def _open(model: folder.Model) -> None:
     """Open the files that only the daemon reads; raises ModelError, ImportError."""
-    from safetensors import SafetensorError, safe_open
-
     from opdbus.engine.tokenizer import Tokenizer
+    from opdbus.models import weights
 
     Tokenizer.of(model)
-    try:
-        with safe_open(model.weights, framework="numpy"):
-            pass
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the weights {model.weights}: {error}") from None
+    weights.require_readable(model.weights)
 
 
 def _state_folder(config: Config) -> Verdict:

@@ -21,7 +21,7 @@ from users import NOBODY, as_user
 
 from opdbus import config
 from opdbus.errors import ModelError
-from opdbus.models import fetch, folder, model_store, record
+from opdbus.models import fetch, folder, model_store, record, shape
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.fetch import Request
 from opdbus.models.record import Record
@@ -141,8 +141,8 @@ def test_pulled_model_loads(hub: Hub, models: Path) -> None:
 
 def test_without_a_limit_of_its_own(hub: Hub, models: Path) -> None:
     """Pull a repository that lacks the one file that may be missing."""
-    del hub.main[folder.LIMIT]
-    assert folder.LIMIT not in pull(hub, models).files
+    del hub.main[shape.LIMIT]
+    assert shape.LIMIT not in pull(hub, models).files
     assert load(models).level == "low"
 
 
@@ -161,10 +161,10 @@ def test_pulled_files_are_for_everyone(hub: Hub, models: Path) -> None:
 
 def test_revision_is_asked_for(hub: Hub, models: Path) -> None:
     """Take the branch, tag or commit that is named, and record its commit."""
-    hub.commits[SECOND] = hub.main | {folder.LIMIT: b'{"max_seq_length": 9}'}
+    hub.commits[SECOND] = hub.main | {shape.LIMIT: b'{"max_seq_length": 9}'}
     hub.heads["v2"] = SECOND
     assert pull(hub, models, revision="v2").revision == SECOND
-    assert (models / OWN.folder / folder.LIMIT).read_bytes() == b'{"max_seq_length": 9}'
+    assert (models / OWN.folder / shape.LIMIT).read_bytes() == b'{"max_seq_length": 9}'
 
 
 # later pulls
@@ -197,11 +197,11 @@ def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
 
 def test_added_file_is_refused(hub: Hub, models: Path) -> None:
     """Refuse a limit that was not there when the model was pulled."""
-    del hub.main[folder.LIMIT]
+    del hub.main[shape.LIMIT]
     pull(hub, models)
-    (models / OWN.folder / folder.LIMIT).write_text('{"max_seq_length": 5}')
-    assert folder.LIMIT in fails(lambda: load(models))
-    assert folder.LIMIT in fails(lambda: pull(hub, models))
+    (models / OWN.folder / shape.LIMIT).write_text('{"max_seq_length": 5}')
+    assert shape.LIMIT in fails(lambda: load(models))
+    assert shape.LIMIT in fails(lambda: pull(hub, models))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"source": 1}', '{"files": 0}'])
@@ -224,7 +224,7 @@ def test_record_with_strange_values_is_refused(hub: Hub, models: Path) -> None:
 def test_missing_file_comes_back_at_its_revision(hub: Hub, models: Path) -> None:
     """Repair a model from the recorded commit, not from where main is now."""
     made = pull(hub, models)
-    hub.commits[SECOND] = hub.main | {folder.LIMIT: b"{}"}
+    hub.commits[SECOND] = hub.main | {shape.LIMIT: b"{}"}
     hub.heads["main"] = SECOND
     (models / OWN.folder / WEIGHTS).unlink()
     assert pull(hub, models).files == made.files
@@ -234,13 +234,13 @@ def test_missing_file_comes_back_at_its_revision(hub: Hub, models: Path) -> None
 def test_other_revision_with_other_files_is_refused(hub: Hub, models: Path) -> None:
     """Name what another revision would change, and change it only by force."""
     pull(hub, models)
-    hub.commits[SECOND] = hub.main | {folder.LIMIT: b"{}"}
+    hub.commits[SECOND] = hub.main | {shape.LIMIT: b"{}"}
     sentence = fails(lambda: pull(hub, models, revision=SECOND))
-    assert sentence.startswith(f"{folder.LIMIT} in ")
+    assert sentence.startswith(f"{shape.LIMIT} in ")
     assert f"@{SECOND[:12]}" in sentence
     assert load(models).level == "low"
     assert pull(hub, models, revision=SECOND, force=True).revision == SECOND
-    assert (models / OWN.folder / folder.LIMIT).read_bytes() == b"{}"
+    assert (models / OWN.folder / shape.LIMIT).read_bytes() == b"{}"
 
 
 def test_other_revision_with_the_same_files(hub: Hub, models: Path) -> None:
@@ -421,9 +421,9 @@ def test_import_keeps_what_a_pull_recorded(hub: Hub, models: Path, tmp_path: Pat
     made = pull(hub, models)
     again = adopt(models / OWN.folder, tmp_path / "other")
     assert (again.source, again.revision, again.files) == (made.source, FIRST, made.files)
-    (models / OWN.folder / folder.LIMIT).write_text("{}")
+    (models / OWN.folder / shape.LIMIT).write_text("{}")
     sentence = fails(lambda: adopt(models / OWN.folder, tmp_path / "third"))
-    assert f"{folder.LIMIT} in " in sentence
+    assert f"{shape.LIMIT} in " in sentence
 
 
 def test_import_of_what_is_there(models: Path) -> None:
@@ -432,8 +432,8 @@ def test_import_of_what_is_there(models: Path) -> None:
     (target / "notes.txt").write_text("mine")
     assert adopt(target, models).source == str(target)
     assert set(files_in(target)) == {*NAMES, "notes.txt"}
-    (target / folder.LIMIT).write_text("{}")
-    assert f"{folder.LIMIT} in {target} changed" in fails(lambda: load(models))
+    (target / shape.LIMIT).write_text("{}")
+    assert f"{shape.LIMIT} in {target} changed" in fails(lambda: load(models))
 
 
 def test_import_of_what_only_its_copier_may_read(models: Path) -> None:
@@ -580,13 +580,13 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
     code, output, _ = cli(models, "verify", "low")
     assert code == 0
     assert output.count("  verified    ") == len(folder.KEPT)
-    rewrite(target / folder.LIMIT, more=1)
+    rewrite(target / shape.LIMIT, more=1)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["low"]["status"] == "wrong"
-    assert folder.LIMIT in rows["low"]["where"]
+    assert shape.LIMIT in rows["low"]["where"]
     code, output, errors = cli(models, "verify", "low")
     assert (code, output) == (3, "")
-    assert errors.startswith(f"op-dbus: {folder.LIMIT} in {target} changed since {LOW.repository}@")
+    assert errors.startswith(f"op-dbus: {shape.LIMIT} in {target} changed since {LOW.repository}@")
 
 
 def test_import_on_the_command_line(models: Path, tmp_path: Path) -> None:

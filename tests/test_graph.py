@@ -20,7 +20,7 @@ from opdbus.models import build, folder, graph, reference, relative
 from opdbus.models.catalogue import LEVELS
 from opdbus.models.dialects import DIALECTS, Dialect
 from opdbus.models.families import FAMILIES
-from opdbus.models.folder import Shape
+from opdbus.models.shape import Shape
 from opdbus.models.weights import read
 
 Tiny = tuple[OnnxSession, Shape, dict[str, np.ndarray]]

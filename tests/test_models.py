@@ -27,6 +27,7 @@ from opdbus.errors import ModelError
 from opdbus.models import build, folder, record, relative, synthetic, weights
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.folder import Model
+from opdbus.models.shape import Shape
 
 SOON = 30.0  # seconds: a limit for what should take few, not a measurement
 MEDIUM = LEVELS["medium"]
@@ -119,7 +120,7 @@ def test_a_whole_folder(tiny: Path, tmp_path: Path) -> None:
     """Read shape, name and checksums of a folder."""
     model = folder.load(MEDIUM, configured(tmp_path, MODEL=tiny))
     assert (model.level, model.name, model.folder) == ("medium", "mine", tiny)
-    assert model.shape == folder.Shape(2, 32, 4, 1e-12, 48)
+    assert model.shape == Shape(2, 32, 4, 1e-12, 48)
     assert model.weights_sha256 == folder.sha256(tiny / "model.safetensors")
     assert len(model.tokenizer_sha256) == 64
 
@@ -282,7 +283,7 @@ def test_max_tokens_of_mpnet(tmp_path: Path) -> None:
     """Keep the first two of MPNet's positions for no token of a text."""
     path = write_tiny_model(tmp_path / "other", family="mpnet")
     rewrite(path / "sentence_bert_config.json", {"max_seq_length": 512})
-    assert folder.read(path, OWN).shape == folder.Shape(2, 32, 4, 1e-5, 62, "mpnet")
+    assert folder.read(path, OWN).shape == Shape(2, 32, 4, 1e-5, 62, "mpnet")
     rewrite(path / "config.json", {"max_position_embeddings": 514})
     assert folder.read(path, OWN).shape.max_tokens == 512
 
@@ -327,7 +328,7 @@ def test_the_packaged_medium_model(tmp_path: Path) -> None:
     except ModelError as error:
         pytest.skip(str(error))
     assert (model.weights_sha256, model.name) == (MEDIUM.weights_sha256, MEDIUM.repository)
-    assert model.shape == folder.Shape(6, 384, 12, 1e-12, 256)
+    assert model.shape == Shape(6, 384, 12, 1e-12, 256)
 
 
 # weights
@@ -379,7 +380,7 @@ def test_a_random_model_can_be_built(tiny: Path, tmp_path: Path) -> None:
     assert "random weights" in json.loads((model / "config.json").read_text())["_name_or_path"]
     found = folder.read(model, low)
     assert (found.name, low.folder) == (f"random-{low.folder}", "paraphrase-MiniLM-L3-v2")
-    assert found.shape == folder.Shape(3, 384, 12, 1e-12, 128)
+    assert found.shape == Shape(3, 384, 12, 1e-12, 128)
     assert found.tokenizer_sha256 == folder.sha256(tiny / "tokenizer.json")
     build.fill(found.weights, tmp_path, found.shape)
     assert np.isfinite(Probe.read(tmp_path / build.PROOF).vectors).all()

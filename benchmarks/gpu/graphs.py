@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kit import Run
 
-    from opdbus.models.folder import Shape
+    from opdbus.models.shape import Shape
 
 LENGTHS = (8, 16, 24, 32, 48, 64)
 

@@ -89,9 +89,8 @@ def verify(context: click.Context, level: str) -> None:
     from opdbus.models import folder, record
 
     row = _level(level)
-    model = folder.read(folder.find(row, settings(context.obj)), row)
-    folder.verify(model, row)
-    recorded = folder.require_recorded(model, row)
+    model = folder.check(folder.find(row, settings(context.obj)), row)
+    recorded = record.read(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
     for name, sha256 in record.hashes(model.folder, folder.KEPT).items():
         file = model.folder / name

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from opdbus.errors import ModelError
 from opdbus.models import child, files, record
 from opdbus.models.dialects import DIALECTS, FLOAT
+from opdbus.models.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opdbus.models.dialects import Dialect
-    from opdbus.models.folder import Model, Shape
+    from opdbus.models.folder import Model
     from opdbus.models.weights import Weights
 
     Fill = Callable[[Path, Path, Shape], None]
@@ -206,8 +207,6 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 
 def _build(request: dict[str, Any]) -> str:
     """Build what `ensure` asks for, in the child process; raises ModelError, ValueError."""
-    from opdbus.models.folder import Shape
-
     if sys.platform != "win32":
         # serving goes first; a sandbox may refuse this
         with suppress(PermissionError):

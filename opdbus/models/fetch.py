@@ -84,7 +84,7 @@ def pull(level: Level, directory: Path, request: Request, tell: Tell) -> Record:
     with model_store.locked(level, directory, tell) as destination:
         held = None if request.force else destination.recorded()
         if held and destination.is_whole(held) and request.revision in {"", held.revision}:
-            folder.verify(folder.read(destination.folder, level), level)
+            folder.check(destination.folder, level)
             return held
         asked = request.revision or (held.revision if held else "") or _MAIN
         return destination.put(_Hub(level, asked, request.endpoint, tell).fill, force=request.force)

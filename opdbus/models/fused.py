@@ -11,8 +11,8 @@ import numpy as np
 from onnx import TensorProto
 
 if TYPE_CHECKING:
-    from opdbus.models.folder import Shape
     from opdbus.models.graph import Writer
+    from opdbus.models.shape import Shape
 
 _MICROSOFT: Final = "com.microsoft"
 # Each token's part of the sum over a text: so small that no sum comes near float16's largest

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.models.dialects import Dialect
-    from opdbus.models.folder import Shape
+    from opdbus.models.shape import Shape
     from opdbus.models.weights import Weights
 
 INPUT: Final = "input_ids"

@@ -151,23 +151,18 @@ def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: boo
 
 
 def check(path: Path, level: Level) -> None:
-    """Read everything in a folder as the daemon would; raises ModelError where it could not."""
-    from safetensors import SafetensorError, safe_open
+    """Check a folder as the daemon does, and that its files can be opened; raises ModelError."""
     from tokenizers import Tokenizer
 
-    model = folder.read(path, level)
+    from opdbus.models import weights
+
+    model = folder.check(path, level)
     if model.shape.hidden != level.dimension:
         raise ModelError(
             f"{path} holds vectors {model.shape.hidden} wide, but {level.repository}, the"
             f" {level.name} model, has {level.dimension}"
         )
-    folder.verify(model, level)
-    folder.require_recorded(model, level)
-    try:
-        with safe_open(model.weights, framework="numpy"):
-            pass
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the weights {model.weights}: {error}") from None
+    weights.require_readable(model.weights)
     try:
         Tokenizer.from_file(str(model.tokenizer))
     except Exception as error:  # noqa: BLE001 -- the tokenizers library raises nothing narrower

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.models.families import Family
-    from opdbus.models.folder import Shape
+    from opdbus.models.shape import Shape
     from opdbus.models.weights import Weights
 
     Floats = NDArray[np.float64]

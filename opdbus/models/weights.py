@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError, deserialize, safe_open
 
 from opdbus.errors import ModelError
 from opdbus.models.families import FAMILIES
@@ -37,6 +37,15 @@ def read(path: Path) -> Weights:
         # some files carry tables of positions, as integers, beside the weights
         if tensor["dtype"] in _FLOATS or tensor["dtype"] == _BFLOAT16
     }
+
+
+def require_readable(path: Path) -> None:
+    """Check a file's header without reading its tensors; raises ModelError."""
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the weights {path}: {error}") from None
 
 
 def _floats(dtype: str, data: bytes) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from opdbus.models import build, folder, reference
 from opdbus.models.catalogue import LEVELS
 from opdbus.models.dialects import DIALECTS
 from opdbus.models.families import FAMILIES
-from opdbus.models.folder import Shape
+from opdbus.models.shape import Shape
 from opdbus.models.weights import read
 
 pytestmark = pytest.mark.gpu

@@ -1,0 +1,125 @@
+"""What a model folder's JSON files say: its shape, and whether op-dbus can build such a model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.errors import ModelError
+from opdbus.models.families import BUCKETS, FAMILIES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT: Final = "sentence_bert_config.json"
+# Longer texts are cut to this many tokens unless the folder gives another limit.
+_DEFAULT_MAX_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers that the architecture needs."""
+
+    layers: int
+    hidden: int
+    heads: int
+    epsilon: float
+    max_tokens: int
+    family: str = "bert"
+
+
+def read(folder: Path, limit: int | None) -> tuple[Shape, int]:
+    """Give the shape of a folder's model, and how many words it has vectors for.
+
+    `limit` is the most tokens of a text; None takes it from the folder. Raises ModelError.
+    """
+    path = folder / "config.json"
+    config = _object(path)
+    _require_supported(folder, config)
+    layers, hidden, heads, words = (
+        _integer(path, key, config.get(key))
+        for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+    )
+    epsilon = config.get("layer_norm_eps", 1e-12)
+    if hidden % heads:
+        raise ModelError(f"{path}: {heads} attention heads do not divide hidden_size {hidden}")
+    if not isinstance(epsilon, float):
+        raise ModelError(f"{path} gives {epsilon!r} for layer_norm_eps: it must be a small number")
+    max_tokens = min(limit or _stated_limit(folder), _positions(path, config))
+    return Shape(layers, hidden, heads, epsilon, max_tokens, config["model_type"]), words
+
+
+def _stated_limit(folder: Path) -> int:
+    path, key = folder / LIMIT, "max_seq_length"
+    stated = _object(path).get(key) if path.is_file() else None
+    return _integer(path, key, stated or _DEFAULT_MAX_TOKENS)
+
+
+def _positions(path: Path, config: dict[str, Any]) -> int:
+    """Give the tokens that there are positions for."""
+    key = "max_position_embeddings"
+    rows = _integer(path, key, config.get(key, _DEFAULT_MAX_TOKENS))
+    first = FAMILIES[config["model_type"]].first_position
+    if rows <= first:
+        raise ModelError(f"{path} gives {rows} for {key}: at least {first + 1}")
+    return rows - first
+
+
+def _require_supported(folder: Path, config: dict[str, Any]) -> None:
+    _require_family(folder, config)
+    pooling = _object(folder / "1_Pooling" / "config.json")
+    modes = pooling.get("pooling_mode") or [
+        key for key, on in pooling.items() if key.startswith("pooling_mode_") and on is True
+    ]
+    if modes not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
+        raise ModelError(f"{folder} pools by {modes}: only the mean of all tokens can be built")
+    kinds = _modules(folder / "modules.json")
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ModelError(
+            f"{folder / 'modules.json'} lists {', '.join(kinds) or 'no modules'}: only Transformer,"
+            " Pooling and Normalize can be built, in this order"
+        )
+
+
+def _require_family(folder: Path, config: dict[str, Any]) -> None:
+    kind = config.get("model_type")
+    if kind not in tuple(FAMILIES):
+        known = " or ".join(map(repr, FAMILIES))
+        raise ModelError(f"{folder} holds a model of type {kind!r}: only {known} can be built")
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ModelError(f"{folder} uses the activation {config['hidden_act']!r}, not 'gelu'")
+    if FAMILIES[kind].relative:
+        buckets = config.get("relative_attention_num_buckets", BUCKETS)
+        if buckets != BUCKETS:
+            raise ModelError(f"{folder} sorts distances in {buckets!r} buckets, not {BUCKETS}")
+    elif config.get("position_embedding_type", "absolute") != "absolute":
+        raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
+
+
+def _modules(path: Path) -> list[str]:
+    """Give the class names of the modules that a text goes through."""
+    modules = _json(path)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"cannot read {path}: it holds no list of modules")
+    return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+
+
+def _json(path: Path) -> Any:  # noqa: ANN401 -- any JSON
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise ModelError(f"cannot read {path}: it holds no JSON object")
+    return found
+
+
+def _integer(path: Path, key: str, value: object) -> int:
+    if isinstance(value, int) and value > 0:
+        return value
+    raise ModelError(f"{path} gives {value!r} for {key}: it must be a whole number above 0")
