@@ -9,17 +9,21 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scale import Daemon, bus
+import harness  # noqa: F401 -- makes what follows importable
+from fuzz.health import memory_mib
+from fuzz.serving import serving
 
 from opdbus import Embedder
 from opdbus.bench import texts
 from opdbus.client import Client
+
+if TYPE_CHECKING:
+    from running import Running
 
 
 async def over_the_bus(address: str, path: Path) -> float:
@@ -40,30 +44,18 @@ def by_the_engine(embedder: Embedder, path: Path) -> float:
     return time.perf_counter() - began
 
 
-async def measure(folder: Path, count: int, rounds: int) -> dict[str, Any]:
+async def compare(folder: Path, daemon: Running, count: int, rounds: int) -> dict[str, Any]:
     """Give rates and memory for `count` texts, both ways in turns."""
-    files = {}
-    for number in (1000, count):
-        files[number] = folder / f"{number}.jsonl"
-        lines = "\n".join(json.dumps(text) for text in texts.objects(number))
-        files[number].write_text(lines + "\n", encoding="utf-8")
-    (folder / "state.json").write_text('{"version": 1, "plugins": {}}', encoding="utf-8")
+    files = {number: written(folder, number) for number in (1000, count)}
     taken: dict[str, list[float]] = {"bus": [], "engine": []}
-    async with bus(folder) as address:
-        daemon = Daemon(address, folder)
-        await daemon.start()
-        with Embedder(state_dir=folder / "engine") as embedder:
-            await over_the_bus(address, files[1000])
-            await asyncio.to_thread(by_the_engine, embedder, files[1000])
-            before = round(daemon.memory_mib(), 1)
-            for _ in range(rounds):
-                taken["bus"].append(await over_the_bus(address, files[count]))
-                taken["engine"].append(
-                    await asyncio.to_thread(by_the_engine, embedder, files[count])
-                )
-            after = round(daemon.memory_mib(), 1)
-            facts = {"provider": embedder.provider, "precision": embedder.precision}
-        await daemon.stop()
+    with Embedder(state_dir=folder / "engine") as embedder:
+        await over_the_bus(daemon.bus, files[1000])
+        by_the_engine(embedder, files[1000])
+        before = round(memory_mib(daemon.pid), 1)
+        for _ in range(rounds):
+            taken["bus"].append(await over_the_bus(daemon.bus, files[count]))
+            taken["engine"].append(by_the_engine(embedder, files[count]))
+        facts = {"provider": embedder.provider, "precision": embedder.precision}
     rates = {name: round(count / statistics.median(seconds), 1) for name, seconds in taken.items()}
     return {
         **facts,
@@ -71,8 +63,15 @@ async def measure(folder: Path, count: int, rounds: int) -> dict[str, Any]:
         "texts per second": rates,
         "bus to engine": round(rates["bus"] / rates["engine"], 3),
         "daemon MiB after 1,000": before,
-        "daemon MiB after all": after,
+        "daemon MiB after all": round(memory_mib(daemon.pid), 1),
     }
+
+
+def written(folder: Path, count: int) -> Path:
+    """Write so many texts as the lines of a file."""
+    path = folder / f"{count}.jsonl"
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts.objects(count)))
+    return path
 
 
 def main() -> None:
@@ -82,9 +81,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        figures = asyncio.run(measure(Path(scratch), given.texts, given.rounds))
-    json.dump(figures, sys.stdout, indent=1)
-    print()
+        folder, empty = Path(scratch), b'{"version": 1, "plugins": {}}'
+        with serving(folder, medium=True, state=empty) as daemon:
+            figures = asyncio.run(compare(folder, daemon, given.texts, given.rounds))
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from harness import finish, parser
+
 PROGRAM = """
 import asyncio, opdbus
 
@@ -49,3 +51,18 @@ def measure(runs: int, at_once: int) -> dict[str, Any]:
         "exit codes": dict(Counter(code for code, _ in found)),
         "failures": [{"code": code, "stderr": text[-4000:]} for code, text in found if code],
     }
+
+
+def main() -> int:
+    """Print what was found, and give the exit code."""
+    reading = parser(__doc__)
+    reading.add_argument("--runs", type=int, default=500)
+    reading.add_argument("--at-once", type=int, default=8)
+    given = reading.parse_args()
+    found = measure(given.runs, given.at_once)
+    failures = [f"exit code {one['code']}" for one in found["failures"]]
+    return finish(given, found, failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,6 @@ more than 3% from the first minute to the end, or the daemon was not well.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import signal
@@ -24,21 +23,22 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scale import PLACES, QUESTIONS, state
+from harness import PLACES, QUESTIONS, finish, parser, state
 
-from opdbus.bench.machine import describe
+from opdbus.bench.figures import percentiles
 from opdbus.bus.names import STATE
 from opdbus.bus.service import contract
 from opdbus.client import Client
 from opdbus.engine.host import HERE
 from opdbus.errors import OpDbusError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+# isort: split
 from fuzz.health import Health
 from fuzz.serving import serving, wait_until_vectorized
 from running import replace
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Awaitable, Callable
 
     from running import Running
@@ -58,17 +58,16 @@ class Calls:
     """What became of the calls of one kind; `failures` by the error's name and sentence."""
 
     answered: int = 0
-    milliseconds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     names: Counter[str] = field(default_factory=Counter)
 
     def report(self) -> dict[str, Any]:
         """Sum up."""
-        times = sorted(self.milliseconds) or [0.0]
-        points = {"p50": 0.5, "p99": 0.99, "worst": 1.0}
+        found = percentiles(self.seconds, 50, 99, 100) if self.seconds else {}
         return {
             "answered": self.answered,
-            **{f"{n} ms": round(times[int(p * (len(times) - 1))], 1) for n, p in points.items()},
+            **{f"{cut} ms": round(spent, 1) for cut, spent in found.items()},
             "errors": dict(self.names),
             "sentences": dict(self.failures.most_common(5)),
         }
@@ -92,7 +91,7 @@ async def go_on(
             calls.names[error.dbus_name] += 1
             calls.failures[f"{type(error).__name__}: {error}"[:300]] += 1
         spent = time.monotonic() - began
-        calls.milliseconds.append(spent * 1000)
+        calls.seconds.append(spent)
         await asyncio.sleep(max(pause - spent, 0.0))
 
 
@@ -189,7 +188,6 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         health.close()
         lost = daemon.log.count("provider lost")
     return {
-        "machine": describe().line,
         "model": "tiny" if given.tiny else "medium",
         "minutes": given.minutes,
         "objects": given.objects,
@@ -231,20 +229,12 @@ def failures(report: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Print what was seen, and give the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--objects", type=int, default=3000)
-    parser.add_argument("--tiny", action="store_true", help="with a tiny model")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    given = parser.parse_args()
+    reading = parser(__doc__, objects=3000)
+    reading.add_argument("--minutes", type=float, default=5.0)
+    given = reading.parse_args()
     with tempfile.TemporaryDirectory(prefix="op-dbus-endurance-") as folder:
         report = measure(Path(folder), given)
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in report.items() if "each second" not in k}, indent=1))
-    for failure in failures(report):
-        print(f"failed: {failure}", file=sys.stderr)
-    return 1 if failures(report) else 0
+    return finish(given, report, failures(report))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scale import state
+from harness import state
 from without import PARTS
 
 from opdbus.bench.machine import describe

@@ -131,8 +131,7 @@ def main() -> None:
     questions = json.loads(given.questions.read_text(encoding="utf-8"))
     figures = asyncio.run(measure(given.state, questions))
     figures["vector by text"] = asyncio.run(compare_texts(given.state, questions))
-    json.dump(figures, sys.stdout, indent=1)
-    print()
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -8,144 +8,65 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness import PLACES, QUESTIONS, state
+
+from opdbus.bench.figures import percentiles
 from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-QUESTIONS = (
-    "what keeps the clock right?",
-    "which service sends mail?",
-    "container for the shop",
-    "who resolves names?",
-    "interface eth17",
-    "nightly copy of the database",
-)
-ROLES = "mail web database cache backup monitoring proxy directory print queue".split()
-PLACES = "Vienna Linz Graz Salzburg Innsbruck Bregenz Klagenfurt Villach Wels Steyr".split()
+# isort: split
+from fuzz.health import memory_mib
+from running import Bus, Running, replace
 
 
-def state(count: int) -> dict[str, Any]:
-    """Make a believable state of `count` objects, each with a text of its own."""
-    units = {
-        f"{ROLES[i % 10]}-{i}.service": {
-            "description": f"{ROLES[i % 10]} server {i} for the office in {PLACES[i // 10 % 10]}",
-            "active_state": "active",
-            "enabled": i % 3 > 0,
-            "properties": {
-                "ExecStart": f"/usr/sbin/{ROLES[i % 10]}d --port {2000 + i}",
-                "MainPID": i,
-            },
-        }
-        for i in range(count // 2)
-    }
-    interfaces = [
-        {
-            "name": f"eth{i}",
-            "type": "ethernet",
-            "description": f"cable {i} to {PLACES[i % 10]}",
-            "ipv4": {
-                "enabled": True,
-                "address": [{"ip": f"10.{i >> 8 & 255}.{i & 255}.1", "prefix": 24}],
-            },
-        }
-        for i in range(count - count // 2)
-    ]
-    return {
-        "version": 1,
-        "plugins": {"systemd": {"units": units}, "net": {"interfaces": interfaces}},
-    }
+async def start(daemon: Running) -> float:
+    """Start the daemon, and give the seconds until it is ready with every vector there."""
+    began = time.perf_counter()
+    daemon.start()
+    async with Client(daemon.bus) as client:
+        while True:
+            with suppress(OpDbusError):
+                status = await client.status()
+                if status["State"] == "ready" and not status["Pending"]:
+                    return time.perf_counter() - began
+            await asyncio.sleep(0.01)
 
 
-@asynccontextmanager
-async def bus(folder: Path) -> AsyncIterator[str]:
-    """Run a private message bus."""
-    address = f"unix:path={folder}/bus.sock"
-    daemon = await asyncio.create_subprocess_exec(
-        "dbus-daemon", "--session", "--nofork", f"--address={address}"
-    )
-    while not (folder / "bus.sock").exists():  # noqa: ASYNC110 -- the daemon tells in no other way
-        await asyncio.sleep(0.02)
-    try:
-        yield address
-    finally:
-        daemon.terminate()
-        await daemon.wait()
-
-
-class Daemon:
-    """A running daemon, and what the bus says of it."""
-
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address = address
-        self.folder = folder
-
-    async def start(self) -> float:
-        """Start, and give the seconds until ready with every vector there."""
-        began = time.perf_counter()
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "opdbus", "--bus", self.address, "daemon"),
-            *("--state-file", str(self.folder / "state.json")),
-            *("--state-dir", str(self.folder / "state"), "--log-level", "warning"),
-        )
-        async with Client(self.address) as client:
-            while True:
-                try:
-                    status = await client.status()
-                    if status["State"] == "ready" and status["Pending"] == 0:
-                        break
-                except OpDbusError:
-                    pass
-                await asyncio.sleep(0.01)
-        return time.perf_counter() - began
-
-    async def stop(self) -> float:
-        """Stop, and give the seconds that it took."""
-        began = time.perf_counter()
-        self.process.send_signal(signal.SIGTERM)
-        await self.process.wait()
-        return time.perf_counter() - began
-
-    def memory_mib(self, what: str = "VmRSS") -> float:
-        """Give the resident memory."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(what))
+def stop(daemon: Running) -> float:
+    """Stop the daemon, and give the seconds that it took."""
+    began = time.perf_counter()
+    daemon.send(signal.SIGTERM)
+    daemon.exit_code()
+    return time.perf_counter() - began
 
 
 async def search_latency(address: str, rounds: int) -> dict[str, float]:
     """Give percentiles of Search over D-Bus, one caller, in milliseconds."""
-    times = []
+    seconds = []
     async with Client(address) as client:
         for number in range(rounds):
             began = time.perf_counter()
             await client.search(QUESTIONS[number % len(QUESTIONS)], 10, {})
-            times.append((time.perf_counter() - began) * 1000)
-    times.sort()
-    return {
-        "p50 ms": round(statistics.median(times), 2),
-        "p99 ms": round(times[int(len(times) * 0.99)], 2),
-        "max ms": round(times[-1], 2),
-    }
+            seconds.append(time.perf_counter() - began)
+    found = percentiles(seconds, 50, 99, 100)
+    names = {"p50": "p50 ms", "p99": "p99 ms", "p100": "max ms"}
+    return {names[cut]: round(found[cut], 2) for cut in names}
 
 
-async def one_change(daemon: Daemon, content: dict[str, Any], rounds: int) -> dict[str, float]:
+async def one_change(daemon: Running, content: dict[str, Any], rounds: int) -> dict[str, float]:
     """Give the milliseconds from replacing the state file to the Vectorized signal."""
     times = []
     arrived: asyncio.Queue[float] = asyncio.Queue()
-    async with Connection(daemon.address) as connection:
+    async with Connection(daemon.bus) as connection:
         connection.on_signal = lambda message: (
             arrived.put_nowait(time.perf_counter()) if message.member == "Vectorized" else None
         )
@@ -153,10 +74,9 @@ async def one_change(daemon: Daemon, content: dict[str, Any], rounds: int) -> di
         for number in range(rounds):
             interface = content["plugins"]["net"]["interfaces"][number * 7]
             interface["description"] = f"moved to rack {number} in {PLACES[number % 10]}"
-            fresh = daemon.folder / "state.new"
-            fresh.write_text(json.dumps(content, indent=1))
+            text = json.dumps(content, indent=1)
             began = time.perf_counter()
-            fresh.rename(daemon.folder / "state.json")
+            replace(daemon.folder / "state.json", text)
             async with asyncio.timeout(60):
                 times.append((await arrived.get() - began) * 1000)
             await asyncio.sleep(0.3)
@@ -164,54 +84,57 @@ async def one_change(daemon: Daemon, content: dict[str, Any], rounds: int) -> di
     return {"median ms": round(statistics.median(times), 1), "max ms": round(times[-1], 1)}
 
 
-def command_line(address: str, rounds: int = 15) -> dict[str, float]:
+def command_line(daemon: Running, rounds: int = 15) -> dict[str, float]:
     """Give the median milliseconds of whole `op-dbus` processes."""
-    environ = {**os.environ, "OP_DBUS_BUS": address}
-    program = str(Path(sys.executable).with_name("op-dbus"))
     figures = {}
-    for arguments in (["--help"], ["status"]):
+    for argument in ("--help", "status"):
         times = []
         for _ in range(rounds):
             began = time.perf_counter()
-            subprocess.run([program, *arguments], env=environ, check=True, capture_output=True)
+            daemon.cli(argument).check_returncode()
             times.append((time.perf_counter() - began) * 1000)
-        figures[arguments[0].strip("-") + " median ms"] = round(statistics.median(times), 1)
+        figures[argument.strip("-") + " median ms"] = round(statistics.median(times), 1)
     return figures
 
 
-async def measure(objects: int) -> dict[str, Any]:
+async def measure(daemon: Running, objects: int) -> dict[str, Any]:
     """Give all figures."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        content = state(objects)
-        (folder / "state.json").write_text(json.dumps(content, indent=1))
-        async with bus(folder) as address:
-            daemon = Daemon(address, folder)
-            first = await daemon.start()
-            figures: dict[str, Any] = {"objects": objects, "first start s": round(first, 2)}
-            figures["memory after it MiB"] = round(daemon.memory_mib(), 1)
-            figures["stop s"] = round(await daemon.stop(), 2)
-            restarts = []
-            for _ in range(3):
-                restarts.append(await daemon.start())
-                await daemon.stop()
-            figures["restart s"] = round(statistics.median(restarts), 2)
-            await daemon.start()
-            figures["search"] = await search_latency(address, 600)
-            figures["one change"] = await one_change(daemon, content, 11)
-            figures["command line"] = command_line(address)
-            figures["steady memory MiB"] = round(daemon.memory_mib(), 1)
-            figures["peak memory MiB"] = round(daemon.memory_mib("VmHWM"), 1)
-            await daemon.stop()
-            return figures
+    content = state(objects)
+    (daemon.folder / "state.json").write_text(json.dumps(content, indent=1))
+    first = await start(daemon)
+    figures: dict[str, Any] = {"objects": objects, "first start s": round(first, 2)}
+    figures["memory after it MiB"] = round(memory_mib(daemon.pid), 1)
+    figures["stop s"] = round(stop(daemon), 2)
+    restarts = []
+    for _ in range(3):
+        restarts.append(await start(daemon))
+        stop(daemon)
+    figures["restart s"] = round(statistics.median(restarts), 2)
+    await start(daemon)
+    figures["search"] = await search_latency(daemon.bus, 600)
+    figures["one change"] = await one_change(daemon, content, 11)
+    figures["command line"] = command_line(daemon)
+    figures["steady memory MiB"] = round(memory_mib(daemon.pid), 1)
+    figures["peak memory MiB"] = round(memory_mib(daemon.pid, "VmHWM"), 1)
+    stop(daemon)
+    return figures
 
 
 def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=10_000)
-    json.dump(asyncio.run(measure(parser.parse_args().objects)), sys.stdout, indent=1)
-    print()
+    objects = parser.parse_args().objects
+    bus = Bus()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        settings = {"STATE_FILE": folder / "state.json", "LOG_LEVEL": "warning"}
+        daemon = Running(folder, bus.address, **settings)
+        try:
+            print(json.dumps(asyncio.run(measure(daemon, objects)), indent=1))
+        finally:
+            daemon.kill()
+            bus.kill()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ not well.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -23,12 +22,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import finish, parser, state
 from hostile import CROWD, GROUP, USERS, attackers, with_a_group
-from scale import state
 
-from opdbus.bench.machine import describe
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+# isort: split
 from attacks.clients import ATTACKS
 from attacks.friend import KINDS
 from attacks.scene import SETTLE_SECONDS, Attacker, attacking, befriend, times_of
@@ -36,6 +33,7 @@ from fuzz.health import Health, memory_mib, open_files, settled_files
 from fuzz.serving import serving, wait_until_vectorized
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from running import Running
@@ -119,7 +117,6 @@ def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         faults = health.faults(SETTLE_SECONDS)
         health.close()
         return {
-            "machine": describe().line,
             "model": "tiny" if given.tiny else "medium",
             "minutes": round((time.monotonic() - began) / 60, 1),
             "warm-up minutes": round(readings.rounds[WARM_UP_ROUNDS - 1][0] / 60, 1),
@@ -152,22 +149,14 @@ def failures(report: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Print what was seen, and give the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="three rounds at least")
-    parser.add_argument("--objects", type=int, default=3000)
-    parser.add_argument("--tiny", action="store_true", help="with a tiny model")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    given = parser.parse_args()
+    reading = parser(__doc__, objects=3000)
+    reading.add_argument("--minutes", type=float, default=10.0, help="three rounds at least")
+    given = reading.parse_args()
     with_a_group()
     with tempfile.TemporaryDirectory(prefix="op-dbus-soak-") as folder:
         Path(folder).chmod(0o755)
         report = soak(given, Path(folder))
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in report.items() if k != "MiB each second"}, indent=1))
-    for failure in failures(report):
-        print(f"failed: {failure}", file=sys.stderr)
-    return 1 if failures(report) else 0
+    return finish(given, report, failures(report))
 
 
 if __name__ == "__main__":

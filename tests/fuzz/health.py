@@ -15,10 +15,10 @@ _COMPLAINTS = re.compile(
 )
 
 
-def memory_mib(pid: int) -> float:
-    """Give the resident memory of a child process, 0 if it has ended."""
+def memory_mib(pid: int, what: str = "VmRSS") -> float:
+    """Give the resident memory of a child process, or another row of its status; 0 if it ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), 0.0)
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(what)), 0.0)
 
 
 def open_files(pid: int) -> int:
