@@ -49,10 +49,10 @@ def _constant(value: object) -> Callable[[object], object]:
 
 
 def _all_at_once(_: object) -> object:
-    async def wait(_turns: object, _turn: object) -> None:
+    async def acquire(_turns: object, _turn: object) -> None:
         """Let every call work at once."""
 
-    return wait
+    return acquire
 
 
 def _no_lease(create: FunctionType) -> object:
@@ -62,14 +62,14 @@ def _no_lease(create: FunctionType) -> object:
 
 
 def _fifo(_: object) -> object:
-    def put(self: SendQueue, written: Written) -> None:
+    def enqueue(self: SendQueue, written: Written) -> None:
         self.size += len(written.data)
         if "" not in self._queues:
             self._queues[""] = deque()
-            self._shares.come("")
+            self._shares.add("")
         self._queues[""].append(written)
 
-    return put
+    return enqueue
 
 
 FLOODS = ("flood of 10,000", "flood of 10,000, no replies", "8 floods")
@@ -106,13 +106,13 @@ PARTS = {
         _unlimited,
     ),
     "scheduler": Part(
-        "one call works at a time", FLOODS, _SCHEDULER + "FairScheduler.wait", _all_at_once
+        "one call works at a time", FLOODS, _SCHEDULER + "FairScheduler.acquire", _all_at_once
     ),
     "fair turns": Part(
         "the next call is one of the connection served least, not the first that came",
         FLOODS[::2],
-        _SCHEDULER + "FairScheduler.take",
-        lambda take: lambda self, *_: take(self, 0, ""),
+        _SCHEDULER + "FairScheduler.turn",
+        lambda turn: lambda self, *_: turn(self, 0, ""),
     ),
     "lease": Part(
         "a turn ends after 0.1 s",
@@ -123,13 +123,13 @@ PARTS = {
     "priority": Part(
         "the engine serves users with few calls first",
         FLOODS[2:],
-        _SCHEDULER + "Turn.is_crowded",
+        _SCHEDULER + "Turn.is_one_of_many",
         lambda _: property(lambda _: False),
     ),
     "send queue": Part(
         "the next message sent is for the receiver that was sent least, not the first",
         (FLOODS[2], SLOW[1], *UNREAD),
-        "transport.send_queue:SendQueue.put",
+        "transport.send_queue:SendQueue.enqueue",
         _fifo,
     ),
     "send buffer": Part(
@@ -150,7 +150,10 @@ PARTS = {
         "no work for clients that do not read", SLOW, _REPLIES + "is_behind", _always(answer=False)
     ),
     "errors": Part(
-        "no errors to clients that do not read", UNREAD, _REPLIES + "may_tell", _always(answer=True)
+        "no errors to clients that do not read",
+        UNREAD,
+        _REPLIES + "may_send_error",
+        _always(answer=True),
     ),
     "rate": Part("64 MiB of replies a second", FAST, _LIMITS + "MAX_REPLY_RATE", _unlimited),
     "reading": Part(
@@ -171,7 +174,7 @@ PARTS = {
     "closer": Part(
         "received files are closed on threads",
         ("files slow to close",),
-        "transport.descriptors:Received._shut",
+        "transport.descriptors:Received._close_number",
         lambda _: lambda _, number: os.close(number),
     ),
 }

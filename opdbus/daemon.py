@@ -13,8 +13,8 @@ import structlog
 
 from opdbus import __version__, config, gc_tuning, log, status, systemd
 from opdbus.bus import paths
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
-from opdbus.bus.admission.running_calls import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.service.bulk import Bulk

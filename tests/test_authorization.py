@@ -21,7 +21,7 @@ from running import (
 )
 from users import ANOTHER, GROUP, MEMBER, NOBODY, User, answers, as_user, asking
 
-from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import MOST_ASKED, Authorizer
 from opdbus.bus.authorization.log_limit import MOST_A_USER, MOST_USERS, LogLimit
 from opdbus.bus.authorization.polkit import Verdict

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
 
-from opdbus.bus.transport.connection import MAX_ERROR_CHARACTERS, Call, Connection, RemoteError
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.connection import MAX_ERROR_CHARACTERS, Connection, RemoteError
 from opdbus.bus.transport.library import Message
 from opdbus.bus.transport.values import Typed, from_wire, split, to_wire, variant
 from opdbus.errors import BusError, InvalidArgs

@@ -11,7 +11,7 @@ from bulky import DIMENSION, Engine, in_memory, lines, open_files
 from running import PATIENCE_SECONDS, Bus
 
 from opdbus.bus import names
-from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer, Credentials
 from opdbus.bus.service import contract
 from opdbus.bus.service.bulk import Bulk, Order
@@ -19,7 +19,8 @@ from opdbus.bus.service.dispatch import Dispatcher
 from opdbus.bus.service.formats import Format
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import Caller, Node
-from opdbus.bus.transport.connection import Call, Connection, RemoteError
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType
 from opdbus.errors import AccessDenied, BusError, InvalidArgs

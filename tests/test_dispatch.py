@@ -12,8 +12,8 @@ import structlog
 from running import PATIENCE_SECONDS
 
 from opdbus.bus import names
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES
-from opdbus.bus.admission.running_calls import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
 from opdbus.bus.service.dispatch import Dispatcher

@@ -31,7 +31,7 @@ class Works:
         return task
 
     async def _work(self, name: str, uid: int, sender: str) -> None:
-        async with self.turns.take(uid, sender):
+        async with self.turns.turn(uid, sender):
             self.order.append(name)
             await self._ends[name].wait()
 
@@ -131,14 +131,14 @@ def test_who_asks_for_much_is_not_put_off_by_those_who_ask_for_little() -> None:
 def test_who_comes_late_has_no_arrears() -> None:
     """Count what users have had from when they came, or they would shut the others out."""
     shares = FairQueue()
-    shares.come("old")
+    shares.add("old")
     for _ in range(100):
-        assert shares.least(["old"]) == "old"
+        assert shares.least_served(["old"]) == "old"
         shares.charge("old", 1.0)
-    shares.come("new")
+    shares.add("new")
     served = []
     for _ in range(10):
-        served.append(shares.least(["old", "new"]))
+        served.append(shares.least_served(["old", "new"]))
         shares.charge(served[-1], 1.0)
     assert Counter(served) == {"old": 5, "new": 5}
 
@@ -148,7 +148,7 @@ def test_a_lease_ends() -> None:
 
     async def work(works: Works) -> None:
         first = await works.begin("first")
-        async with asyncio.timeout(5), works.turns.take(2, ":1.2"):
+        async with asyncio.timeout(5), works.turns.turn(2, ":1.2"):
             assert not first.done()
 
     run(work, lease=0.01)
@@ -158,12 +158,12 @@ def test_a_turn_given_up_is_over_once() -> None:
     """Let exactly one other work for a turn that is given up, and not another at its end."""
 
     async def work(works: Works) -> None:
-        async with works.turns.take(7, ":1.7") as turn:
+        async with works.turns.turn(7, ":1.7") as turn:
             for name in "abc":
                 await works.begin(name)
-            turn.give_up()
+            turn.release()
             await asyncio.sleep(0)
-            turn.give_up()
+            turn.release()
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert works.order == ["a"]
@@ -206,9 +206,9 @@ def test_a_crowd_is_told_from_a_few() -> None:
             await works.begin(f"{number}", uid=1)
         async with asyncio.timeout(5):
             await works.begin("few", uid=2)
-        assert works.turns.take(1, "x").is_crowded
-        assert not works.turns.take(2, "y").is_crowded
+        assert works.turns.turn(1, "x").is_one_of_many
+        assert not works.turns.turn(2, "y").is_one_of_many
         await works.finish()
-        assert not works.turns.take(1, "x").is_crowded
+        assert not works.turns.turn(1, "x").is_one_of_many
 
     run(work)

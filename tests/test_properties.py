@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from users import GROUP, MEMBER, NOBODY, User, answers
 
-from opdbus.bus.admission.running_calls import RunningCalls
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.service import contract
 from opdbus.bus.service.dispatch import Dispatcher

@@ -12,7 +12,8 @@ from running import PATIENCE_SECONDS, Bus
 from opdbus.bus.admission.accounting import Accounts
 from opdbus.bus.admission.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
 from opdbus.bus.admission.replies import Replies
-from opdbus.bus.transport.connection import Call, Connection, RemoteError
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import LimitsExceeded
 
@@ -24,8 +25,8 @@ class Service:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.scopes = Accounts()
-        self.replies = Replies(connection, self.scopes)
+        self.accounts = Accounts()
+        self.replies = Replies(connection, self.accounts)
         self.refused: list[str] = []
         self.users: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -39,15 +40,15 @@ class Service:
     async def _answer(self, call: Call) -> None:
         (size,) = call.body
         try:
-            self.scopes.identified(call.sender, self.users.get(call.sender, 1000))
-            await self.replies.caught_up(call.sender)
+            self.accounts.identify(call.sender, self.users.get(call.sender, 1000))
+            await self.replies.wait_until_read(call.sender)
             reply = self.connection.written(call, "ay", [bytes(size)])
             await self.replies.send(call.sender, reply)
         except LimitsExceeded as error:
             self.refused.append(call.sender)
-            if self.replies.may_tell(call.sender):
+            if self.replies.may_send_error(call.sender):
                 sent = self.connection.reply_error(call, error.dbus_name, str(error))
-                self.replies.sent(call.sender, sent)
+                self.replies.count(call.sender, sent)
 
     async def idle(self) -> None:
         """Wait until every call has been answered, or refused."""
@@ -158,7 +159,7 @@ def test_many_who_do_not_read_leave_room_for_others() -> None:
                 await one.leave()
                 await connection.__aexit__(None, None, None)
                 service.replies.forget(connection.name)
-                service.scopes.forget(connection.name)
+                service.accounts.forget(connection.name)
             assert await ask(client, service, MIB) == MIB
 
     run(work)
@@ -189,12 +190,12 @@ def test_who_reads_nothing_gets_no_errors_in_the_end() -> None:
 
     async def work(service: Service, bus: Bus) -> None:
         async with Connection(bus.address) as connection:
-            service.replies.sent(connection.name, 3 * MAX_UNREAD["connection"])
-            assert not service.replies.may_tell(connection.name)
+            service.replies.count(connection.name, 3 * MAX_UNREAD["connection"])
+            assert not service.replies.may_send_error(connection.name)
             # in truth it has read everything, which is found out
             for _ in range(3):
                 await service.connection.ask_bus("GetId")
-            assert service.replies.may_tell(connection.name)
+            assert service.replies.may_send_error(connection.name)
 
     run(work)
 
@@ -204,14 +205,14 @@ def test_a_user_gets_so_much_a_second() -> None:
 
     async def work(service: Service, _bus: Bus) -> None:
         now = 0.0
-        scopes = Accounts()
-        replies = Replies(service.connection, scopes, clock=lambda: now)
+        accounts = Accounts()
+        replies = Replies(service.connection, accounts, clock=lambda: now)
 
         async def send(uid: int, size: int) -> None:
             # as if all of it had been read
             replies.forget(":1.9")
-            scopes.forget(":1.9")
-            scopes.identified(":1.9", uid)
+            accounts.forget(":1.9")
+            accounts.identify(":1.9", uid)
             await replies.send(":1.9", Written(bytes(size)))
 
         ask = service.connection.send

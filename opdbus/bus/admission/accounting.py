@@ -1,46 +1,110 @@
-"""What counts for whom: a connection's for itself, for the user it is of, and for all users."""
+"""What runs and waits is counted for each connection, for each user and in all, up to limits."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from opdbus.bus.admission.limits import (
+    CALLS_ALWAYS_LET_IN,
+    MAX_CALL_BYTES,
+    MAX_CALLS,
+    MAX_CALLS_BYTES,
+    MAX_FILES,
+    MAX_TEXTS_OF_A_USER,
+    SMALL_BYTES,
+)
+from opdbus.bus.transport.fd_closer import ELSEWHERE, closer_of
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
+
+    from opdbus.bus.transport.call import Call
+
+# What something counts for, by the kind of limit: connection, user, total.
+Scopes: TypeAlias = "Mapping[str, Hashable]"
+_WHOSE = {"connection": "this connection", "user": "this user", "total": "all users"}
 
 
 class User(NamedTuple):
-    """A scope of counting that is no connection's name."""
+    """The scope of a user, which is no connection's name."""
 
     uid: int
 
 
+class Quota:
+    """A counter by scope, with a limit for each kind of scope; `what` names it in the error."""
+
+    def __init__(self, what: str, limits: Mapping[str, int]) -> None:
+        self.what = what
+        self.limits = limits
+        self._used: Counter[Hashable] = Counter()
+
+    def __getitem__(self, scope: Hashable) -> int:
+        """Give what is counted for a scope."""
+        return self._used[scope]
+
+    def __bool__(self) -> bool:
+        """Return whether anything is counted."""
+        return bool(self._used)
+
+    def has_room(self, scopes: Scopes, count: int) -> bool:
+        """Return whether every limit admits so many more."""
+        return all(self._used[scope] + count <= self.limits[kind] for kind, scope in scopes.items())
+
+    def require_room(self, scopes: Scopes, count: int) -> None:
+        """Raise LimitsExceeded if a limit does not admit so many more."""
+        for kind, scope in scopes.items():
+            if self._used[scope] + count > self.limits[kind]:
+                raise LimitsExceeded(
+                    f"{self._used[scope]} {self.what} of {_WHOSE[kind]} are being answered, and"
+                    f" {self.limits[kind]} is the limit: wait for answers before you ask again"
+                )
+
+    def add(self, scopes: Scopes, count: int) -> None:
+        """Count so many more, or less, for each scope; the limits are not checked."""
+        for scope in scopes.values():
+            self._used[scope] += count
+            if not self._used[scope]:
+                del self._used[scope]
+
+    @contextmanager
+    def reserved(self, scopes: Scopes, count: int) -> Iterator[None]:
+        """Count so many while the context is open; raises LimitsExceeded."""
+        self.require_room(scopes, count)
+        self.add(scopes, count)
+        try:
+            yield
+        finally:
+            self.add(scopes, -count)
+
+
 class Accounts:
-    """Connections and their users, and what is counted of both."""
+    """Connections and their users, and the quotas that count for both."""
 
     def __init__(self) -> None:
         self._uids: dict[str, int] = {}
-        self._counters: list[Counter[Hashable]] = []
+        self._quotas: list[Quota] = []
 
-    def counter(self) -> Counter[Hashable]:
-        """Give a counter by scope; what a connection has counts for its user once that is known."""
-        self._counters.append(Counter())
-        return self._counters[-1]
+    def quota(self, what: str, limits: Mapping[str, int]) -> Quota:
+        """Give a quota in which a connection's count is its user's too, once that is known."""
+        self._quotas.append(Quota(what, limits))
+        return self._quotas[-1]
 
-    def of(self, sender: str) -> dict[str, Hashable]:
-        """Give the scopes for which something of a connection counts, by what each is."""
+    def scopes(self, sender: str) -> dict[str, Hashable]:
+        """Give the scopes for which something of a connection counts."""
         uid = self._uids.get(sender)
         user = {} if uid is None else {"user": User(uid)}
         return {"connection": sender, **user, "total": None}
 
-    def identified(self, sender: str, uid: int) -> None:
-        """Count what a connection has for its user from now on, too."""
+    def identify(self, sender: str, uid: int) -> None:
+        """Set a connection's user, for which what is counted already counts from now on, too."""
         if sender not in self._uids:
             self._uids[sender] = uid
-            for counted in self._counters:
-                add(counted, [User(uid)], counted[sender])
+            for quota in self._quotas:
+                quota.add({"user": User(uid)}, quota[sender])
 
     def user_of(self, sender: str) -> int:
         """Give a connection's user; -1 before it is known."""
@@ -51,30 +115,59 @@ class Accounts:
         return [sender for sender, owner in self._uids.items() if owner == uid]
 
     def forget(self, sender: str) -> None:
-        """Drop what is known of a connection that is gone, and of which nothing is counted."""
+        """Drop a connection that is gone, and for which nothing is counted any more."""
         self._uids.pop(sender, None)
 
 
-def require_room(
-    counted: Counter[Hashable],
-    scopes: Mapping[str, Hashable],
-    more: int,
-    most: Mapping[str, int],
-    what: str,
-) -> None:
-    """Raise LimitsExceeded if one of the scopes has no room for more."""
-    for name, scope in scopes.items():
-        if counted[scope] + more > most[name]:
-            whose = {"connection": "this connection", "user": "this user", "total": "all users"}
+class RunningCalls:
+    """Admits calls and counts them; a connection's first ones pass the limits of others' calls."""
+
+    def __init__(self) -> None:
+        self.accounts = Accounts()
+        self._calls = self.accounts.quota("calls", MAX_CALLS)
+        self._bytes = self.accounts.quota("bytes of calls", MAX_CALLS_BYTES)
+        self._files = self.accounts.quota("open files of calls", MAX_FILES)
+        self.texts = Quota("texts", {"user": MAX_TEXTS_OF_A_USER})
+
+    def admit(self, call: Call) -> None:
+        """Count a call; raises LimitsExceeded if there is no room for it."""
+        if not call.is_whole:
             raise LimitsExceeded(
-                f"{counted[scope]} {what} of {whose[name]} are being answered, and {most[name]} is"
-                " the limit: wait for answers before you ask again"
+                f"the call has {call.size} bytes, past the limit of {MAX_CALL_BYTES}: send less at"
+                " a time"
             )
+        if call.lost_files:
+            raise LimitsExceeded(
+                "the open files that came with the call could not be taken: too many are open here;"
+                " try again later"
+            )
+        scopes = self.accounts.scopes(call.sender)
+        if call.descriptors:
+            self._files.require_room(scopes, len(call.descriptors))
+            _require_closable(call)
+        if self._calls[call.sender] >= CALLS_ALWAYS_LET_IN:
+            self._calls.require_room(scopes, 1)
+        if call.size > SMALL_BYTES:
+            self._bytes.require_room(scopes, call.size)
+        self._count(call, 1)
+
+    def release(self, call: Call) -> None:
+        """Stop counting a call, which has ended."""
+        self._count(call, -1)
+
+    def _count(self, call: Call, sign: int) -> None:
+        scopes = self.accounts.scopes(call.sender)
+        self._calls.add(scopes, sign)
+        self._bytes.add(scopes, sign * call.size)
+        self._files.add(scopes, sign * len(call.descriptors))
 
 
-def add(counted: Counter[Hashable], scopes: Iterable[Hashable], count: int) -> None:
-    """Count so many more for each of the scopes; one that comes to nothing is forgotten."""
-    for scope in scopes:
-        counted[scope] += count
-        if not counted[scope]:
-            del counted[scope]
+def _require_closable(call: Call) -> None:
+    """Raise LimitsExceeded for files that may wait behind others, which cannot be closed."""
+    if ELSEWHERE.waiting > MAX_FILES["total"] and any(
+        closer_of(file.fileno()) is ELSEWHERE for file in call.descriptors
+    ):
+        raise LimitsExceeded(
+            "files that came with earlier calls cannot be closed, since their file system does"
+            " not answer: send a memfd; no other file is taken until it does"
+        )

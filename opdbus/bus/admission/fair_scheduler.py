@@ -1,8 +1,8 @@
-"""Fair scheduling: one call works at a time, and next is whoever has had the least of that time.
+"""Fair scheduling: one call works at a time, next the user and connection with the least time.
 
-A loop that is busy with one caller's many calls is late for all others. So users share it, and each
-user's connections share that: a caller with one call never waits for the hundred of another, but
-for the one of them that has its turn; and one with a hundred is not put off by others with one.
+A loop that is busy with the many calls of one client would be late for all others. So users share
+its time equally, and each user's connections share that user's time: a client with one call waits
+for at most one of another client's hundred calls.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
 LEASE_SECONDS: Final = 0.1
-# A user who waits for more answers than this has no need of haste for each.
-_CROWD: Final = 4
+# A user that waits for more answers than this does not need each of them at once.
+_FEW_CALLS: Final = 4
 
 
 class Turn:
-    """A call's turn: waited for at its beginning, given up at the latest when the call ends."""
+    """A call's turn, a context: acquired at its beginning, released at its end or before."""
 
-    def __init__(self, turns: FairScheduler, uid: int, sender: str) -> None:
+    def __init__(self, scheduler: FairScheduler, uid: int, sender: str) -> None:
         self.uid = uid
         self.sender = sender
-        self._turns = turns
+        self._scheduler = scheduler
         self._expiry: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        """Wait for it."""
-        self._turns.come(self)
+        """Wait for the turn."""
+        self._scheduler.add(self)
         try:
-            await self.come_up()
+            await self.acquire()
         except BaseException:
-            self._turns.leave(self)
+            self._scheduler.remove(self)
             raise
         return self
 
@@ -50,38 +50,38 @@ class Turn:
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Let the next one work."""
-        self.give_up()
-        self._turns.leave(self)
+        """Let the next call work."""
+        self.release()
+        self._scheduler.remove(self)
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether its user waits for many other answers, too."""
-        return self._turns.calls(self.uid) > _CROWD
+    def is_one_of_many(self) -> bool:
+        """Whether the user has many other calls running."""
+        return self._scheduler.calls(self.uid) > _FEW_CALLS
 
-    async def come_up(self) -> None:
-        """Wait for a turn, again after one was given up."""
-        await self._turns.wait(self)
+    async def acquire(self) -> None:
+        """Wait for the turn, also again after it was released."""
+        await self._scheduler.acquire(self)
         loop = asyncio.get_running_loop()
-        self._expiry = loop.call_later(self._turns.lease_seconds, self.give_up)
+        self._expiry = loop.call_later(self._scheduler.lease_seconds, self.release)
 
-    def give_up(self) -> None:
-        """Let the next one work already; the call goes on beside it."""
+    def release(self) -> None:
+        """Let the next call work already; this one goes on beside it."""
         if self._expiry:
             self._expiry.cancel()
             self._expiry = None
-            self._turns.next_after(self)
+            self._scheduler.release(self)
 
 
-class _Place(NamedTuple):
-    """A turn that is waited for, and what tells that it has come up."""
+class _Waiter(NamedTuple):
+    """A turn that is waited for, and the future that its acquisition settles."""
 
     turn: Turn
     ready: asyncio.Future[None]
 
 
 class FairScheduler:
-    """Whose turn it is, and who waits."""
+    """Which call works, and which ones wait."""
 
     def __init__(
         self,
@@ -92,55 +92,55 @@ class FairScheduler:
         self._clock = clock
         self._holder: Turn | None = None
         self._since = 0.0
-        self._waiting: dict[int, dict[str, deque[_Place]]] = {}
+        self._waiting: dict[int, dict[str, deque[_Waiter]]] = {}
         self._calls: Counter[Hashable] = Counter()
         self._users = FairQueue()
         self._senders: dict[int, FairQueue] = {}
 
-    def take(self, uid: int, sender: str) -> Turn:
-        """Give a turn to be entered."""
+    def turn(self, uid: int, sender: str) -> Turn:
+        """Give a turn, which is a context to be entered."""
         return Turn(self, uid, sender)
 
     def calls(self, whose: Hashable) -> int:
-        """Count the calls of a user or of a connection that are not answered yet."""
+        """Give how many calls of a user or a connection run."""
         return self._calls[whose]
 
-    def come(self, turn: Turn) -> None:
-        """Count a call that has come."""
+    def add(self, turn: Turn) -> None:
+        """Count a call that begins."""
         self._calls.update((turn.uid, turn.sender))
-        self._users.come(turn.uid)
-        self._senders.setdefault(turn.uid, FairQueue()).come(turn.sender)
+        self._users.add(turn.uid)
+        self._senders.setdefault(turn.uid, FairQueue()).add(turn.sender)
 
-    def leave(self, turn: Turn) -> None:
-        """Count a call that is answered."""
+    def remove(self, turn: Turn) -> None:
+        """Stop counting a call that has ended."""
         self._calls.subtract((turn.uid, turn.sender))
         if not self._calls[turn.sender]:
             del self._calls[turn.sender]
-            self._senders[turn.uid].leave(turn.sender)
+            self._senders[turn.uid].remove(turn.sender)
         if not self._calls[turn.uid]:
             del self._calls[turn.uid], self._senders[turn.uid]
-            self._users.leave(turn.uid)
+            self._users.remove(turn.uid)
 
-    async def wait(self, turn: Turn) -> None:
-        """Wait until nobody has a turn who comes before."""
+    async def acquire(self, turn: Turn) -> None:
+        """Wait until the turn comes."""
         if self._holder is None:
             self._begin(turn)
             return
-        place = _Place(turn, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(turn, asyncio.get_running_loop().create_future())
         senders = self._waiting.setdefault(turn.uid, {})
-        senders.setdefault(turn.sender, deque()).append(place)
+        senders.setdefault(turn.sender, deque()).append(waiter)
         try:
-            await place.ready
+            await waiter.ready
         except asyncio.CancelledError:
-            self._drop(place)
-            # it may have come up meanwhile
-            self.next_after(turn)
+            self._drop(waiter)
+            # it may have been acquired meanwhile
+            self.release(turn)
             raise
 
-    def next_after(self, turn: Turn) -> None:
-        """Give the turn that this one had, if it had one, to the next.
+    def release(self, turn: Turn) -> None:
+        """Let the next call work if this one does.
 
-        Not at once: between two turns the loop must see who else has come.
+        Not at once: between two turns the loop reads the calls that have arrived.
         """
         if self._holder is turn:
             asyncio.get_running_loop().call_soon(self._end, turn)
@@ -150,32 +150,32 @@ class FairScheduler:
 
     def _end(self, turn: Turn) -> None:
         if self._holder is turn:
-            had = self._clock() - self._since
-            self._users.charge(turn.uid, had)
+            seconds = self._clock() - self._since
+            self._users.charge(turn.uid, seconds)
             if senders := self._senders.get(turn.uid):
-                senders.charge(turn.sender, had)
-            self._begin(self._chosen())
+                senders.charge(turn.sender, seconds)
+            self._begin(self._next())
 
-    def _chosen(self) -> Turn | None:
-        """Take the next turn: of the user, then of the connection that has had the least."""
+    def _next(self) -> Turn | None:
+        """Dequeue the next turn: of the user, then of the connection served least."""
         while self._waiting:
-            uid = self._users.least(self._waiting)
+            uid = self._users.least_served(self._waiting)
             senders = self._waiting[uid]
-            place = senders[self._senders[uid].least(senders)][0]
-            self._drop(place)
-            # one whose call was cancelled just now gives it up
-            if not place.ready.done():
-                place.ready.set_result(None)
-                return place.turn
+            waiter = senders[self._senders[uid].least_served(senders)][0]
+            self._drop(waiter)
+            # not one whose call was cancelled just now
+            if not waiter.ready.done():
+                waiter.ready.set_result(None)
+                return waiter.turn
         return None
 
-    def _drop(self, place: _Place) -> None:
-        """Take a place out of the queues, unless that is done."""
-        uid, sender = place.turn.uid, place.turn.sender
+    def _drop(self, waiter: _Waiter) -> None:
+        """Remove a waiter from the queues, if it is there."""
+        uid, sender = waiter.turn.uid, waiter.turn.sender
         senders = self._waiting.get(uid, {})
-        if place not in senders.get(sender, ()):
+        if waiter not in senders.get(sender, ()):
             return
-        senders[sender].remove(place)
+        senders[sender].remove(waiter)
         if not senders[sender]:
             del senders[sender]
         if not senders:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opdbus.bus.admission.accounting import add, require_room
+from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.service.vector_files import VectorFiles
@@ -64,7 +64,7 @@ class Bulk:
 
     def __init__(self, jobs: Jobs, threads: Executor | None = None) -> None:
         self.jobs = jobs
-        self._calls: Counter[Hashable] = Counter()
+        self._calls = Quota("bulk calls", MAX_BULK_CALLS)
         self._files = VectorFiles()
         most = MAX_BULK_CALLS["total"]
         self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
@@ -94,13 +94,13 @@ class Bulk:
             "user": caller.uid,
             "total": None,
         }
-        require_room(self._calls, scopes, 1, MAX_BULK_CALLS, "bulk calls")
-        add(self._calls, scopes.values(), 1)
+        self._calls.require_room(scopes, 1)
+        self._calls.add(scopes, 1)
         place = _Place(self._threads)
         try:
             yield place
         finally:
-            place.once_free(lambda: add(self._calls, scopes.values(), -1))
+            place.once_free(lambda: self._calls.add(scopes, -1))
 
 
 class _Place:

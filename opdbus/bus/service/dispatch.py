@@ -23,11 +23,12 @@ from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, U
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from opdbus.bus.admission.accounting import RunningCalls
     from opdbus.bus.admission.fair_scheduler import Turn
-    from opdbus.bus.admission.running_calls import RunningCalls
     from opdbus.bus.authorization.authorizer import Authorizer
     from opdbus.bus.service.node import Node
-    from opdbus.bus.transport.connection import Call, Connection
+    from opdbus.bus.transport.call import Call
+    from opdbus.bus.transport.connection import Connection
     from opdbus.bus.transport.values import Plain
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ class Dispatcher:
         self._leaving: set[str] = set()
         self._load = load
         self._turns = FairScheduler()
-        self._replies = Replies(connection, load.scopes)
+        self._replies = Replies(connection, load.accounts)
         self._log_limit = LogLimit()
         self._stopping = False
 
@@ -70,7 +71,7 @@ class Dispatcher:
             if standard.is_for_nothing(call):
                 call.close()
                 return
-            self._load.enter(call)
+            self._load.admit(call)
         except OpDbusError as error:
             self._refuse(call, error)
             call.close()
@@ -95,7 +96,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
-        self._load.leave(call)
+        self._load.release(call)
         running = self._running[call.sender]
         running.discard(task)
         if not running:
@@ -109,23 +110,23 @@ class Dispatcher:
     def _forget_if_gone(self, sender: str) -> None:
         if sender in self._leaving and sender not in self._running:
             self._leaving.discard(sender)
-            # the scopes last: what is counted of a caller is taken from its user, too
-            for known in (self._authorizer, self._replies, self._load.scopes):
+            # the accounts last: what is counted for a caller is taken from its user, too
+            for known in (self._authorizer, self._replies, self._load.accounts):
                 known.forget(sender)
 
     async def _answer(self, call: Call) -> None:
         try:
             who = await self._authorizer.credentials(call.sender)
-            self._load.scopes.identified(call.sender, who.uid)
-            async with self._turns.take(who.uid, call.sender) as turn:
+            self._load.accounts.identify(call.sender, who.uid)
+            async with self._turns.turn(who.uid, call.sender) as turn:
                 while self._replies.is_behind(call.sender):
-                    turn.give_up()
-                    await self._replies.caught_up(call.sender)
-                    await turn.come_up()
+                    turn.release()
+                    await self._replies.wait_until_read(call.sender)
+                    await turn.acquire()
                 log.debug(
                     "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
                 )
-                priority = Rank.CROWD if turn.is_crowded else Rank.FEW
+                priority = Rank.CROWD if turn.is_one_of_many else Rank.FEW
                 caller = Caller(call.sender, who.uid, priority)
                 await self._reply(call, await self._perform(call, caller, turn), turn)
         except OpDbusError as error:
@@ -151,18 +152,18 @@ class Dispatcher:
             require_reply_bytes(len(written.data), values)
             del values, result
             # nobody else waits until this caller reads
-            turn.give_up()
+            turn.release()
             await self._replies.send(call.sender, written)
 
     def _refuse(self, call: Call, error: OpDbusError) -> None:
         if isinstance(error, LimitsExceeded):
             self._note_limited(call, error)
-        if call.wants_reply and self._replies.may_tell(call.sender):
+        if call.wants_reply and self._replies.may_send_error(call.sender):
             size = self._connection.reply_error(call, error.dbus_name, str(error))
-            self._replies.sent(call.sender, size)
+            self._replies.count(call.sender, size)
 
     def _note_limited(self, call: Call, error: LimitsExceeded) -> None:
-        uid = self._load.scopes.user_of(call.sender)
+        uid = self._load.accounts.user_of(call.sender)
         if (left_out := self._log_limit.admit(uid)) is not None:
             log.warning(
                 "caller limited",
@@ -196,7 +197,7 @@ class Dispatcher:
         arguments = received(method.inputs, call.body, call.descriptors)
         if method.action == VECTORIZE:
             # the engine has its own order, and works better with several
-            turn.give_up()
+            turn.release()
         result = await getattr(face, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs

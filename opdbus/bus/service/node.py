@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from opdbus.bus.service.contract import Interface, Method
-    from opdbus.bus.transport.connection import Call
+    from opdbus.bus.transport.call import Call
     from opdbus.bus.transport.values import Plain
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from opdbus.bus.service.contract import Property
     from opdbus.bus.service.node import BusInterface, Caller, Node
-    from opdbus.bus.transport.connection import Call
+    from opdbus.bus.transport.call import Call
     from opdbus.bus.transport.values import Plain
 
 PEER: Final = "org.freedesktop.DBus.Peer"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asyncinotify import Inotify, Mask
 
-from opdbus.bus.admission.accounting import add
+from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_BYTES
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import LimitsExceeded
@@ -80,7 +79,7 @@ class _Counted(NamedTuple):
     """What an open file counts, for which scopes, and a descriptor of ours to empty it with."""
 
     size: int
-    scopes: tuple[Hashable, ...]
+    scopes: Mapping[str, Hashable]
     own: Descriptor
 
 
@@ -93,7 +92,7 @@ class VectorFiles:
     """
 
     def __init__(self) -> None:
-        self._bytes: Counter[Hashable] = Counter()
+        self._bytes = Quota("bytes of files of vectors", MAX_BULK_BYTES)
         self._counted: dict[int, _Counted] = {}
         self._inotify: Inotify | None = None
 
@@ -108,8 +107,8 @@ class VectorFiles:
             watch = self._watch(f"/proc/self/fd/{file.fileno()}")
         except OSError as error:
             raise LimitsExceeded(f"no file can be made for the vectors: {error}") from None
-        self._counted[watch] = _Counted(size, tuple(scopes.values()), own)
-        add(self._bytes, scopes.values(), size)
+        self._counted[watch] = _Counted(size, scopes, own)
+        self._bytes.add(scopes, size)
         return VectorFile(wanted, file)
 
     def _require_room(self, scopes: Mapping[str, Hashable], size: int) -> None:
@@ -141,7 +140,7 @@ class VectorFiles:
         for event in self._inotify or ():
             if event.mask & Mask.CLOSE_WRITE and event.watch:
                 closed = self._counted.pop(event.watch.wd)
-                add(self._bytes, closed.scopes, -closed.size)
+                self._bytes.add(closed.scopes, -closed.size)
                 loop.run_in_executor(None, _empty, closed.own)
         if self._inotify and not self._counted:
             loop.remove_reader(self._inotify.fd)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.bus.admission.running_calls import RunningCalls
+    from opdbus.bus.admission.accounting import RunningCalls
     from opdbus.bus.service.bulk import Bulk
     from opdbus.bus.service.formats import Format
     from opdbus.bus.service.node import Caller
@@ -185,7 +185,7 @@ class VectorizerInterface:
         limit = asyncio.timeout(seconds if seconds < float("inf") else None)
         level, truncate = options.get("level", ""), options.get("truncate", default=True)
         try:
-            with self._load.texts(caller.uid, len(texts)):
+            with self._load.texts.reserved({"user": caller.uid}, len(texts)):
                 async with limit:
                     found = await self._engines.embed(
                         texts, level, truncate=truncate, priority=caller.priority

@@ -1,28 +1,26 @@
-"""A connection to a message bus: calls, replies and signals as values, whoever sends them."""
+"""A connection to a message bus: sends and receives calls, replies and signals as values."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.bus.transport import frames
-from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.library import (
-    BusType,
-    InvalidAddressError,
-    Message,
-    MessageType,
-    decode,
-    encode,
-    get_bus_address,
-    parse_address,
-)
-from opdbus.bus.transport.message_socket import MessageSocket, connect
+from opdbus.bus.transport.bus_socket import connect, transports
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.library import Message, MessageType, decode, encode
+from opdbus.bus.transport.message_socket import MessageSocket
 from opdbus.bus.transport.send_queue import Written
-from opdbus.bus.transport.values import UNFIT, from_wire, received, require_sendable, split, to_wire
+from opdbus.bus.transport.values import (
+    UNFIT,
+    from_wire,
+    numbers,
+    received,
+    require_sendable,
+    split,
+    to_send,
+)
 from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.message_socket import Frame
     from opdbus.bus.transport.values import Plain
 
@@ -38,7 +37,7 @@ _BUS_PATH: Final = "/org/freedesktop/DBus"
 _CONNECT_SECONDS: Final = 10.0
 # How long the bus has to answer a call to itself, which it does at once.
 _ASK_SECONDS: Final = 1.0
-# How long a connection that is closed waits for the bus to take what is still to be sent.
+# How long a connection that is closed waits for the bus to accept what is still to be sent.
 _FLUSH_SECONDS: Final = 1.0
 # An error's text may quote what the caller sent, and that may be large.
 MAX_ERROR_CHARACTERS: Final = 2000
@@ -49,50 +48,6 @@ _ALREADY_OWNER: Final = 4
 _MAX_SERIAL: Final = (1 << 32) - 1
 # The most that any bus lets through.
 _UNLIMITED: Final = 1 << 27
-
-
-@dataclass(frozen=True)
-class Call:
-    """A method call as it came in; `interface` is empty where the caller gave none.
-
-    Its body is decoded when it is asked for, and not there at all (`is_whole`) where the call was
-    larger than the connection takes; `size` counts all its bytes.
-    """
-
-    sender: str
-    path: str
-    interface: str
-    member: str
-    signature: str
-    serial: int
-    wants_reply: bool
-    # whether the caller has time for an administrator to be asked
-    is_interactive: bool
-    size: int
-    is_whole: bool
-    data: bytes | bytearray
-    # whether open files that belong to it could not be had
-    lost_files: bool = False
-    # whoever answers the call closes them
-    descriptors: Sequence[Descriptor] = ()
-
-    @cached_property
-    def values(self) -> list[Plain]:
-        """Decode the arguments, variants left in; raises InvalidArgs."""
-        try:
-            return list(decode(self.data).body)
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
-            raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
-
-    @cached_property
-    def body(self) -> list[Plain]:
-        """Decode the arguments, variants taken out; raises InvalidArgs."""
-        return [from_wire(value) for value in self.values]
-
-    def close(self) -> None:
-        """Close what came with the call and was not taken."""
-        for descriptor in self.descriptors:
-            descriptor.close()
 
 
 class _Answer(NamedTuple):
@@ -113,17 +68,17 @@ class RemoteError(Exception):
 class Connection:
     """A connection to a message bus, a context that disconnects at its end.
 
-    `on_call` gets every method call, `on_signal` the signals that were subscribed to and those that
-    others send to us, if `wants_signal` says so of their headers; all are called on the event loop
-    and must not block. Of calls larger than `most` bytes, and of what nobody waits for, only the
-    header is taken in. A value of the type `h` is an open file: one that is sent is anything with a
-    `fileno`, which stays its owner's; one that comes is a Descriptor.
+    `on_call` gets every method call, `on_signal` the signals that were subscribed to and those sent
+    to this connection alone, where `wants_signal` accepts their header; both run on the event loop
+    and must not block. Only the header is read of calls larger than `most` bytes, and of messages
+    that nothing waits for. A value of the type `h` is an open file: to be sent, anything
+    with a `fileno`, which the sender still owns; received, a Descriptor.
     """
 
     def __init__(self, address: str, *, most: int = _UNLIMITED) -> None:
         self._address = address
         self._most = most
-        self._transports = _transports(address)
+        self._transports = transports(address)
         self.on_call: Callable[[Call], None] | None = None
         self.on_signal: Callable[[Message], None] | None = None
         self.wants_signal: Callable[[frames.Header], bool] = lambda _header: True
@@ -138,7 +93,7 @@ class Connection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 socket = await connect(self._transports)
-                self._transport = MessageSocket(socket, self._receive, self._keeps)
+                self._transport = MessageSocket(socket, self._receive, self._wants)
                 self._transport.on_lost = self._lost
                 (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
         except (OSError, RemoteError, ValueError) as error:
@@ -162,15 +117,15 @@ class Connection:
 
     @property
     def unsent(self) -> int:
-        """Count the bytes that the bus has not taken yet."""
+        """The bytes that the bus has not accepted yet."""
         return self._transport.waiting
 
     def unsent_to(self, name: str) -> int:
-        """Count those of them that are for one connection."""
+        """Give those of them that are for one connection."""
         return self._transport.waiting_for(name)
 
     async def flushed(self) -> None:
-        """Wait until the bus has taken everything, or is gone."""
+        """Wait until the bus has accepted everything, or is gone."""
         await self._transport.flushed()
 
     async def closed(self) -> None:
@@ -178,7 +133,7 @@ class Connection:
         await asyncio.shield(self._closed)
 
     async def own(self, name: str) -> None:
-        """Become the owner of a name at once; raises BusError if that cannot be."""
+        """Own a name from now on; raises BusError if that is not possible at once."""
         try:
             (answer,) = await self.ask_bus("RequestName", "su", name, _DO_NOT_QUEUE)
         except RemoteError as error:
@@ -255,24 +210,24 @@ class Connection:
         self.send(self.written(call, signature, body))
 
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
-        """Give the answer to a call as it will be sent; raises ValueError or TypeError."""
-        values, copies = _to_send(signature, body)
+        """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
+        values, copies = to_send(signature, body)
         message = Message(
             message_type=MessageType.METHOD_RETURN,
             destination=call.sender,
             reply_serial=call.serial,
             signature=signature,
             body=values,
-            unix_fds=_numbers(copies),
+            unix_fds=numbers(copies),
         )
         return self._written(message, copies)
 
     def send(self, written: Written) -> None:
-        """Send what was written."""
+        """Send an encoded message."""
         self._transport.send(written)
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
-        """Answer a call with an error, and give the answer's bytes."""
+        """Answer a call with an error, and give the size of the reply."""
         sendable = text.replace("\0", " ").encode(errors="replace").decode()
         if len(sendable) > MAX_ERROR_CHARACTERS:
             sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
@@ -289,8 +244,8 @@ class Connection:
     def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
         """Send the signal `interface.name`."""
         interface, _, name = member.rpartition(".")
-        values, copies = _to_send(signature, body)
-        message = Message.new_signal(path, interface, name, signature, values, _numbers(copies))
+        values, copies = to_send(signature, body)
+        message = Message.new_signal(path, interface, name, signature, values, numbers(copies))
         self._send(message, copies)
 
     def _send(self, message: Message, copies: Sequence[Descriptor] = ()) -> int:
@@ -309,37 +264,37 @@ class Connection:
             self.last_serial = self.last_serial % _MAX_SERIAL + 1
         return self.last_serial
 
-    def _keeps(self, header: frames.Header, size: int) -> bool:
-        """Whether to read a message of so many bytes: of others at most the header counts."""
+    def _wants(self, header: frames.Header, size: int) -> bool:
+        """Return whether to read a whole message of so many bytes, or only its header."""
         if header.kind == frames.METHOD_CALL:
             return size <= self._most and self.on_call is not None
         if header.kind == frames.SIGNAL:
-            is_heard = self.on_signal is not None and self.wants_signal(header)
-            return is_heard and size <= self._most
+            is_wanted = self.on_signal is not None and self.wants_signal(header)
+            return is_wanted and size <= self._most
         return header.reply_serial in self._replies
 
     def _receive(self, frame: Frame) -> None:
         header = frame.header
         if header.kind == frames.METHOD_CALL and self.on_call:
-            self.on_call(_taken(frame))
+            self.on_call(Call.of(frame))
         elif header.kind == frames.SIGNAL:
-            self._hear(frame)
+            self._receive_signal(frame)
         elif header.reply_serial in self._replies:
             self._resolve(self._replies[header.reply_serial], frame)
-        # files that nobody has taken are closed now, with the frame
+        # files that are not used are closed now, with the frame
 
-    def _hear(self, frame: Frame) -> None:
-        """Take a signal of those that are wanted: anyone may send others, to us alone."""
+    def _receive_signal(self, frame: Frame) -> None:
+        """Hand over a signal that is whole and can be read; any client may send others."""
         if frame.is_whole and self.on_signal:
             try:
                 message = decode(frame.data)
             except Exception:  # noqa: BLE001 -- the library raises all sorts
                 return
-            message.unix_fds = _numbers(frame.descriptors)
+            message.unix_fds = numbers(frame.descriptors)
             self.on_signal(message)
 
     def _resolve(self, reply: asyncio.Future[_Answer], frame: Frame) -> None:
-        """Take a reply that is waited for; one that cannot be read fails who waits."""
+        """Settle the call that waits for a reply, with BusError if it cannot be read."""
         if reply.done():
             return
         try:
@@ -347,32 +302,12 @@ class Connection:
         except Exception as error:  # noqa: BLE001 -- the library raises all sorts
             reply.set_exception(BusError(f"a reply cannot be read: {error}"))
             return
-        message.unix_fds = _numbers(frame.descriptors)
+        message.unix_fds = numbers(frame.descriptors)
         reply.set_result(_Answer(message, frame.descriptors))
 
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
-
-
-def _taken(frame: Frame) -> Call:
-    header = frame.header
-    return Call(
-        sender=header.sender,
-        path=header.path,
-        interface=header.interface,
-        member=header.member,
-        signature=header.signature,
-        serial=header.serial,
-        wants_reply=not header.flags & frames.NO_REPLY_EXPECTED,
-        is_interactive=bool(header.flags & frames.MAY_INTERACT),
-        size=frame.total,
-        is_whole=frame.is_whole,
-        data=frame.data,
-        lost_files=frame.lost_files,
-        # what the signature does not speak of is closed at once
-        descriptors=frame.descriptors if "h" in header.signature else (),
-    )
 
 
 def _call(
@@ -381,7 +316,7 @@ def _call(
     interface, _, method = member.rpartition(".")
     try:
         require_sendable(list(zip(split(signature), body, strict=True)))
-        values, copies = _to_send(signature, body)
+        values, copies = to_send(signature, body)
         message = Message(
             destination=destination,
             path=path,
@@ -389,36 +324,8 @@ def _call(
             member=method,
             signature=signature,
             body=values,
-            unix_fds=_numbers(copies),
+            unix_fds=numbers(copies),
         )
     except UNFIT as error:
         raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
     return message, copies
-
-
-def _to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
-    """Give values as the library takes them, and copies of the open files among them."""
-    values: list[Plain] = []
-    copies: list[Descriptor] = []
-    for kind, value in zip(split(signature), body, strict=True):
-        if kind == "h":
-            values.append(len(copies))
-            copies.append(Descriptor.copy_of(value))
-        else:
-            values.append(to_wire(kind, value))
-    return values, copies
-
-
-def _numbers(descriptors: Sequence[Descriptor]) -> list[int]:
-    return [descriptor.fileno() for descriptor in descriptors]
-
-
-def _transports(address: str) -> list[tuple[str, dict[str, str]]]:
-    """Read an address, or look up that of the system's or the session's bus; raises BusError."""
-    try:
-        if address in {"system", "session"}:
-            kind = BusType.SYSTEM if address == "system" else BusType.SESSION
-            address = get_bus_address(kind)
-        return parse_address(address)
-    except (InvalidAddressError, ValueError, KeyError, TypeError) as error:
-        raise BusError(f"{address} is not the address of a message bus: {error}") from None

@@ -1,4 +1,4 @@
-"""Open files that travel with messages: each is owned by one holder, and closed with it."""
+"""Open files that are sent with messages: each has one owner, and is closed with it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class HasFileno(Protocol):
 
 
 class Descriptor:
-    """An open file that is ours: closed by `close`, or as soon as nobody holds it any more.
+    """An open file, closed by `close` or as soon as nothing refers to it any more.
 
-    The second is what threads need: while one reads, the number must not become another file's.
+    Threads rely on the second: while one reads, the number must not become another file's.
     """
 
     __slots__ = ("_number",)
@@ -31,7 +31,7 @@ class Descriptor:
 
     @classmethod
     def copy_of(cls, file: HasFileno | int) -> Self:
-        """Open a file once more, not to be inherited; raises ValueError if it is not open."""
+        """Duplicate an open file, not to be inherited; raises ValueError if it is not open."""
         number = file if isinstance(file, int) else file.fileno()
         try:
             return cls(os.dup(number))
@@ -45,12 +45,12 @@ class Descriptor:
         return self._number
 
     def close(self) -> None:
-        """Close it, unless that is done."""
+        """Close it, if it is open."""
         number, self._number = self._number, -1
         if number >= 0:
-            self._shut(number)
+            self._close_number(number)
 
-    def _shut(self, number: int) -> None:
+    def _close_number(self, number: int) -> None:
         os.close(number)
 
     def __del__(self) -> None:
@@ -58,9 +58,9 @@ class Descriptor:
 
 
 class Received(Descriptor):
-    """An open file that somebody else sent, of whatever kind: closing it must not stop us."""
+    """An open file that a client sent, of any kind: closing it may block, so a thread does it."""
 
     __slots__ = ()
 
-    def _shut(self, number: int) -> None:
+    def _close_number(self, number: int) -> None:
         closer_of(number).close(number)

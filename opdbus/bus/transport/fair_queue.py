@@ -1,4 +1,4 @@
-"""Start-time fair queueing: the next one served is the one that has been served least."""
+"""Start-time fair queueing: the least served of several is served next."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class FairQueue:
-    """How much each of several has had since they came."""
+    """How much service each of several has had; one that is new starts level with the others."""
 
     def __init__(self) -> None:
-        self._had: dict[Hashable, float] = {}
+        self._served: dict[Hashable, float] = {}
         self._now = 0.0
 
-    def come(self, who: Hashable) -> None:
-        """Let someone take part, with as much as those had who were served last."""
-        self._had.setdefault(who, self._now)
+    def add(self, key: Hashable) -> None:
+        """Let a new one take part, with as much service as the one served last has had."""
+        self._served.setdefault(key, self._now)
 
-    def leave(self, who: Hashable) -> None:
-        """Forget someone."""
-        self._had.pop(who, None)
+    def remove(self, key: Hashable) -> None:
+        """Forget one."""
+        self._served.pop(key, None)
 
-    def charge(self, who: Hashable, amount: float) -> None:
-        """Count what someone has had, who may have left."""
-        if who in self._had:
-            self._had[who] += amount
+    def charge(self, key: Hashable, amount: float) -> None:
+        """Add to the service that one has had; does nothing if it is removed already."""
+        if key in self._served:
+            self._served[key] += amount
 
-    def least(self, those: Iterable[_Key]) -> _Key:
-        """Choose who is served now."""
-        chosen = min(those, key=self._had.__getitem__)
-        self._now = max(self._now, self._had[chosen])
+    def least_served(self, keys: Iterable[_Key]) -> _Key:
+        """Choose which of these is served now."""
+        chosen = min(keys, key=self._served.__getitem__)
+        self._now = max(self._now, self._served[chosen])
         return chosen

@@ -1,7 +1,7 @@
-"""Others' open files, closed on threads: that may wait for whoever serves their file system.
+"""Closes received files on threads, since closing may block for as long as a file system likes.
 
-A user's own file system (FUSE) can answer never; then a thread waits for it, and not the daemon,
-nor whoever sends files in memory: those have threads of their own.
+A user's own file system (FUSE) may never answer. Then one of these threads hangs, and the event
+loop does not; files in memory, which close at once, have a thread of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-# All may hang at once; what then waits is counted, and no more files are taken.
+# All may hang at once; then files queue up, and no more are accepted.
 _THREADS: Final = 4
 _BATCH: Final = 64
 
@@ -31,7 +31,7 @@ class FdCloser:
         self._start = threading.Lock()
 
     def close(self, number: int) -> None:
-        """Close a file soon; from now on its number is not the caller's."""
+        """Close a file soon; the caller must not use its number any more."""
         self._waiting.put(number)
         if self._start.acquire(blocking=False):
             for thread in self._threads:
@@ -44,13 +44,13 @@ class FdCloser:
 
     def _work(self) -> None:
         while True:
-            for first, count in _runs(self._taken()):
-                # in one go: a thread gets Python's lock back late where the loop is busy, and who
-                # sends files in numbers must not be faster; what closing has to say is no matter
+            for first, count in _runs(self._next_batch()):
+                # in one call: a thread waits for Python's lock where the loop is busy, and must not
+                # be slower than a client that sends many files; errors of closing do not matter
                 os.closerange(first, first + count)
 
-    def _taken(self) -> list[int]:
-        """Wait for a file, and take those that wait with it."""
+    def _next_batch(self) -> list[int]:
+        """Wait for a file, and take the next ones with it."""
         numbers = [self._waiting.get()]
         with suppress(Empty):
             while len(numbers) < _BATCH:
@@ -74,7 +74,7 @@ ELSEWHERE: Final = FdCloser()
 
 
 def closer_of(number: int) -> FdCloser:
-    """Give who is to close a file; asks nobody who could keep us waiting."""
+    """Give the threads that are to close a file, by a question that never blocks."""
     try:
         fcntl.fcntl(number, fcntl.F_GET_SEALS)
     except OSError:

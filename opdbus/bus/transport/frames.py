@@ -1,4 +1,4 @@
-"""Messages as bytes: where each ends, and whose it is, before anything of it is decoded."""
+"""Reads the headers of messages, before anything else of them is decoded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_DEPTH: Final = 64
 
 
 class NoMessage(ValueError):
-    """Bytes that are no message: where the next one begins cannot be known."""
+    """Bytes that are no message, after which the start of the next one is unknown."""
 
 
 class Size(NamedTuple):
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 class Header(NamedTuple):
-    """All that is said of a message before its body."""
+    """The header of a message."""
 
     kind: int
     flags: int
@@ -65,7 +65,7 @@ def measure(data: bytes | bytearray, start: int = 0) -> Size:
 
 
 def header(data: bytes | bytearray) -> Header:
-    """Read the header of a message that is there at least as far as its body; raises ValueError."""
+    """Decode a header that is there as a whole; raises ValueError."""
     order, kind, flags, _, _, serial, size = _fixed(data, 0)
     try:
         fields = _fields(data, order, FIXED + size)
@@ -94,9 +94,9 @@ def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int
 
 
 def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | int]:
-    """Read the strings and numbers among the fields, an `a(yv)`; others are unknown, and skipped.
+    """Read the strings and numbers among the fields, an `a(yv)`; other types are skipped.
 
-    Anyone may add fields of other types, and not every bus takes them out.
+    A client may add fields of any type, and not every bus removes them.
     """
     found: dict[int, str | int] = {}
     at = FIXED

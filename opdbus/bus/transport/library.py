@@ -1,4 +1,4 @@
-"""The D-Bus library: dbus-fast, or dbus-next, which it is a fork of, where only that one is."""
+"""The D-Bus library: dbus-fast, or dbus-next where only that one is installed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = [
 
 
 def decode(data: bytes | bytearray) -> Message:
-    """Read one whole message; raises whatever the library does where it cannot."""
+    """Decode one whole message; raises whatever the library raises if that is not possible."""
     reader = Unmarshaller(io.BytesIO(data))  # type: ignore[arg-type]
     reader.unmarshall()
     if reader.message is None:
-        raise ValueError("the message ends before its end")
+        raise ValueError("the message is incomplete")
     return reader.message
 
 
 def encode(message: Message) -> bytes:
-    """Write a message; raises TypeError, ValueError and their like if a value does not fit."""
+    """Encode a message; raises TypeError, ValueError and their like if a value does not fit."""
     return bytes(message._marshall(True))  # noqa: FBT003 -- the library has no public name

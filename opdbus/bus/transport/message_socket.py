@@ -1,10 +1,8 @@
-"""The socket to the bus: whole messages in and out, open files with them, and no patience lost."""
+"""The socket to the bus: sends and receives whole messages, and the open files with them."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 from array import array
 from collections import deque
@@ -20,26 +18,25 @@ if TYPE_CHECKING:
 
     from opdbus.bus.transport.descriptors import HasFileno
 
-# Read at a time of small messages, dozens of them: hundreds are 30 ms of work at a stretch. Those
-# that are larger have memory of their own.
+# Read at a time of small messages: dozens of them, since hundreds would take 30 ms at a stretch.
+# Larger messages have memory of their own.
 _SMALL: Final = 8 << 10
-# Read at a time of what is skipped.
+# Read at a time of a message that is skipped.
 _CHUNK: Final = 64 << 10
-# Read in one turn of the event loop: a flood must not stop it, and who comes after a flood must not
-# wait for many turns.
+# Spent on reading in one turn of the event loop: a flood must not stop the loop, and a client
+# behind a flood must not wait for many turns.
 _READ_SECONDS: Final = 0.004
 # Room for as many open files as Linux passes at a time.
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
-_LINE: Final = 1 << 10
-# What the kernel keeps for a bus that is busy goes in order, whoever it is for: not much of it.
+# Little, since what the kernel holds for a busy bus is sent first in, first out.
 _SEND_BUFFER: Final = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message that came: whole, or only its header where it was not to be kept.
+    """A received message: whole, or only its header where it was to be skipped.
 
-    `lost_files` where it should have brought open files that the kernel could not give us.
+    `lost_files` where the kernel could not pass open files that belong to it.
     """
 
     header: frames.Header
@@ -51,7 +48,7 @@ class Frame:
 
 
 class _Large:
-    """A message that is larger than what is read at a time, and how much of it is there."""
+    """A message larger than what is read at a time, and how much of it is missing."""
 
     def __init__(self, header: frames.Header, begun: bytearray, total: int) -> None:
         self.header = header
@@ -60,34 +57,34 @@ class _Large:
         self.left = total - len(begun)
 
     def rest(self) -> memoryview:
-        """Give what is to be filled."""
+        """Give the part that is not read yet."""
         return memoryview(self.data)[len(self.data) - self.left :]
 
 
 class MessageSocket:
     """A connected and authenticated socket, on which the event loop reads and writes.
 
-    `on_frame` gets each message, `on_lost` is called once, when the bus is gone. What the bus
-    does not take at once waits, without bound: whoever sends looks at `waiting`. `keeps` says, from
-    its header and its bytes in all, whether a message is to be read: else it is skipped.
+    `on_frame` gets each message; `on_lost` is called once, when the connection ends. Messages that
+    the bus does not accept at once are queued without bound: a sender looks at `waiting`. `wants`
+    decides by a message's header and size whether it is read or skipped.
     """
 
     def __init__(
         self,
         connected: socket.socket,
         on_frame: Callable[[Frame], None],
-        keeps: Callable[[frames.Header, int], bool],
+        wants: Callable[[frames.Header, int], bool],
     ) -> None:
         self.on_lost: Callable[[], None] = lambda: None
         self._on_frame = on_frame
-        self._keeps = keeps
+        self._wants = wants
         self._socket = connected
         self._loop = asyncio.get_running_loop()
         self._chunk = memoryview(bytearray(_CHUNK))
         self._in = bytearray()
         self._large: _Large | None = None
         self._skip = 0
-        # of each message that brings files, in order; None where some of them were lost
+        # those of each message that brings files, in order; None where some of them were lost
         self._files: deque[list[Received] | None] = deque()
         self._out = SendQueue()
         self._sent: asyncio.Future[None] | None = None
@@ -97,19 +94,19 @@ class MessageSocket:
 
     @property
     def waiting(self) -> int:
-        """Count the bytes that the bus has not taken yet."""
+        """The bytes that the bus has not accepted yet."""
         return self._out.size
 
     def waiting_for(self, destination: str) -> int:
-        """Count those of them that are for one receiver."""
+        """Give those of them that are for one receiver."""
         return self._out.size_of(destination)
 
     def send(self, written: Written) -> None:
-        """Send a message, or keep it until the bus takes it; nothing once the bus is gone."""
+        """Send a message, or queue it until the bus accepts it; nothing once the bus is gone."""
         if not self.is_open:
             return
         is_first = not self._out.size
-        self._out.put(written)
+        self._out.enqueue(written)
         if is_first:
             self._write()
             if self._out.size and self.is_open:
@@ -122,7 +119,7 @@ class MessageSocket:
             await asyncio.shield(self._sent)
 
     def close(self) -> None:
-        """Leave the bus; what waits is dropped."""
+        """Disconnect; what is queued is dropped."""
         if not self.is_open:
             return
         self.is_open = False
@@ -159,7 +156,7 @@ class MessageSocket:
         self._sent = None
 
     def _read(self) -> None:
-        """Take in some of what has come."""
+        """Read for a few milliseconds."""
         try:
             end = self._loop.time() + _READ_SECONDS
             while self._loop.time() < end:
@@ -167,7 +164,7 @@ class MessageSocket:
         except BlockingIOError:
             return
         except (OSError, EOFError, frames.NoMessage):
-            # NoMessage: nothing after what is none can be trusted
+            # NoMessage: where the next message begins is unknown
             self.close()
 
     def _receive(self) -> None:
@@ -184,8 +181,8 @@ class MessageSocket:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
             for number in _whole_numbers(numbers)
         ]
-        # the kernel gives the files of one message at a time; where it could not give them all,
-        # none of them may be taken for another message's
+        # one read brings the files of one message; where the kernel could not pass them all, none
+        # of them may be taken for those of another message
         if flags & socket.MSG_CTRUNC:
             self._files.append(None)
         elif files:
@@ -198,10 +195,10 @@ class MessageSocket:
             self._fill(self._large, count)
         else:
             self._in += target[:count]
-            self._split()
+            self._parse()
 
     def _target(self) -> memoryview:
-        """Give where the next bytes go; those that are skipped are written over."""
+        """Give the memory for the next bytes; those that are skipped are overwritten."""
         if self._skip:
             return self._chunk[: self._skip]
         return self._large.rest() if self._large else self._chunk[:_SMALL]
@@ -210,19 +207,19 @@ class MessageSocket:
         large.left -= count
         if not large.left:
             self._large = None
-            self._hand_over(large.header, large.data)
+            self._deliver(large.header, large.data)
 
-    def _split(self) -> None:
-        """Hand over every message that is whole, and the headers of those that are not kept."""
+    def _parse(self) -> None:
+        """Deliver every message that is whole, and the headers of those that are skipped."""
         start = 0
         try:
-            while self.is_open and (taken := self._take(start)):
+            while self.is_open and (taken := self._parse_one(start)):
                 start += taken
         finally:
             del self._in[:start]
 
-    def _take(self, start: int) -> int:
-        """Take the next message, if enough of it is there; give how many bytes are done with."""
+    def _parse_one(self, start: int) -> int:
+        """Deliver the next message if enough of it is there; give how many bytes are used up."""
         there = len(self._in) - start
         if there < frames.FIXED:
             return 0
@@ -232,25 +229,22 @@ class MessageSocket:
         try:
             header = frames.header(self._in[start : start + head])
         except ValueError:
-            # nobody whom we could tell; the bus would have to be out of its mind
-            header = None
-        if header is None or not self._keeps(header, total):
+            header = None  # there is no sender to answer
+        if header is None or not self._wants(header, total):
             self._skip = max(0, total - there)
             if header:
-                self._hand_over(header, bytes(self._in[start : start + head]), skipped_of=total)
+                self._deliver(header, bytes(self._in[start : start + head]), skipped_of=total)
             return min(there, total)
         if there >= total:
-            self._hand_over(header, bytes(self._in[start : start + total]))
+            self._deliver(header, bytes(self._in[start : start + total]))
             return total
         if total <= _SMALL:
             return 0
         self._large = _Large(header, self._in[start:], total)
         return there
 
-    def _hand_over(
-        self, header: frames.Header, data: bytes | bytearray, skipped_of: int = 0
-    ) -> None:
-        """Hand over a message, or the header of one of so many bytes that is skipped."""
+    def _deliver(self, header: frames.Header, data: bytes | bytearray, skipped_of: int = 0) -> None:
+        """Deliver a message, or the header of one of so many bytes that is skipped."""
         files = self._files.popleft() if header.descriptors and self._files else []
         lost = len(files or ()) != header.descriptors
         taken = [] if lost else files or []
@@ -263,52 +257,3 @@ def _whole_numbers(data: bytes) -> array[int]:
     numbers = array("i")
     numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
     return numbers
-
-
-async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
-    """Connect to the first address that answers, as this process's user; raises OSError."""
-    fault: OSError = ConnectionError("the address names no Unix socket")
-    for kind, options in transports:
-        address = options.get("path") or "\0" + options.get("abstract", "")
-        if kind != "unix" or address == "\0":
-            continue
-        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        plain.settimeout(0)
-        try:
-            await asyncio.get_running_loop().sock_connect(plain, address)
-            await _authenticate(plain)
-        except OSError as error:
-            plain.close()
-            fault = error
-        except BaseException:
-            plain.close()
-            raise
-        else:
-            return plain
-    raise fault
-
-
-async def _authenticate(plain: socket.socket) -> None:
-    """Say who we are by the kernel's word (SASL EXTERNAL), and that files may be passed."""
-    loop = asyncio.get_running_loop()
-    uid = str(os.getuid()).encode().hex()
-    for line, accepted in (
-        (f"\0AUTH EXTERNAL {uid}", b"OK"),
-        ("NEGOTIATE_UNIX_FD", b"AGREE_UNIX_FD"),
-    ):
-        await loop.sock_sendall(plain, f"{line}\r\n".encode())
-        answer = await _line(plain)
-        if not answer.startswith(accepted):
-            raise PermissionError(errno.EACCES, f"the bus answered {answer.decode('latin-1')!r}")
-    await loop.sock_sendall(plain, b"BEGIN\r\n")
-
-
-async def _line(plain: socket.socket) -> bytes:
-    """Read one line; the bus sends nothing after it before we do."""
-    line = b""
-    while not line.endswith(b"\r\n"):
-        data = await asyncio.get_running_loop().sock_recv(plain, _LINE)
-        if not data or len(line) > _LINE:
-            raise ConnectionError("the bus closed the connection while we said who we are")
-        line += data
-    return line[:-2]

@@ -1,7 +1,7 @@
-"""Messages that wait to be sent: who waits for one does not wait for those of others.
+"""The queue of messages to be sent, fair to their receivers.
 
-A bus takes a few messages at a time. In order of coming, one answer would stand behind hundreds for
-callers who ask without end. So the next is one for whoever has been sent the least.
+First in, first out, one reply would wait behind hundreds for clients that flood the service. So the
+next message is one for the receiver that has been sent the fewest bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """A message as bytes, the files that go with it, and who gets it, empty for all."""
+    """An encoded message, the files that go with it, and its receiver; empty for all."""
 
     data: bytes
     descriptors: Sequence[Descriptor] = ()
@@ -26,7 +26,7 @@ class Written(NamedTuple):
 
 
 class SendQueue:
-    """Messages by receiver, each receiver's in order; one may be sent in part."""
+    """Messages by receiver, in order for each; the first one may be sent in part."""
 
     def __init__(self) -> None:
         # bytes of all of them
@@ -41,14 +41,14 @@ class SendQueue:
         begun = len(self._rest) if self._begun and self._begun.destination == destination else 0
         return begun + sum(len(each.data) for each in self._queues.get(destination, ()))
 
-    def put(self, written: Written) -> None:
-        """Add a message."""
+    def enqueue(self, written: Written) -> None:
+        """Add a message at the end of its receiver's queue."""
         self.size += len(written.data)
         if written.destination in self._queues:
             self._queues[written.destination].append(written)
         else:
             self._queues[written.destination] = deque([written])
-            self._shares.come(written.destination)
+            self._shares.add(written.destination)
 
     def next(self) -> tuple[memoryview, Sequence[Descriptor]]:
         """Give what to send now: a message and its files, or the rest of one that was begun."""
@@ -56,17 +56,17 @@ class SendQueue:
             # the files went with the first byte
             is_whole = len(self._rest) == len(self._begun.data)
             return self._rest, self._begun.descriptors if is_whole else ()
-        receiver = self._shares.least(self._queues)
+        receiver = self._shares.least_served(self._queues)
         self._begun = self._queues[receiver].popleft()
         self._rest = memoryview(self._begun.data)
         self._shares.charge(receiver, len(self._rest))
         if not self._queues[receiver]:
             del self._queues[receiver]
-            self._shares.leave(receiver)
+            self._shares.remove(receiver)
         return self._rest, self._begun.descriptors
 
     def sent(self, count: int) -> None:
-        """Take off so many bytes of what `next` gave."""
+        """Note that so many bytes of what `next` gave are sent."""
         self.size -= count
         self._rest = self._rest[count:]
         if not self._rest:

@@ -1,17 +1,16 @@
-"""Values to and from the wire: what D-Bus carries, as plain Python."""
+"""D-Bus values as plain Python, and back."""
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Variant, is_object_path_valid
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from opdbus.bus.transport.descriptors import Descriptor
 
 # Anything that D-Bus can carry, variants taken out.
 Plain: TypeAlias = Any
@@ -55,8 +54,26 @@ def received(
     return values
 
 
+def to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
+    """Give values as the library takes them, and copies of the open files among them."""
+    values: list[Plain] = []
+    copies: list[Descriptor] = []
+    for kind, value in zip(split(signature), body, strict=True):
+        if kind == "h":
+            values.append(len(copies))
+            copies.append(Descriptor.copy_of(value))
+        else:
+            values.append(to_wire(kind, value))
+    return values, copies
+
+
+def numbers(descriptors: Sequence[Descriptor]) -> list[int]:
+    """Give the numbers of open files."""
+    return [descriptor.fileno() for descriptor in descriptors]
+
+
 def from_wire(value: Plain) -> Plain:
-    """Take the variants out of a received value."""
+    """Replace the variants in a received value by their values."""
     if isinstance(value, Variant):
         return from_wire(value.value)
     if isinstance(value, list | tuple):
@@ -67,7 +84,7 @@ def from_wire(value: Plain) -> Plain:
 
 
 def to_wire(signature: str, value: Plain) -> Plain:
-    """Put variants into a value where its signature has them, and make its structs lists."""
+    """Wrap values in variants where the signature has them, and make lists of structs."""
     if "v" not in signature:
         return _lists(signature, value) if "(" in signature else value
     if signature == "v":

@@ -1,0 +1,82 @@
+"""Finds the message bus, connects to it and authenticates as this process's user."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus.transport.library import (
+    BusType,
+    InvalidAddressError,
+    get_bus_address,
+    parse_address,
+)
+from opdbus.errors import BusError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LINE: Final = 1 << 10
+
+
+def transports(address: str) -> list[tuple[str, dict[str, str]]]:
+    """Parse an address, or look up that of the system's or the session's bus; raises BusError."""
+    try:
+        if address in {"system", "session"}:
+            kind = BusType.SYSTEM if address == "system" else BusType.SESSION
+            address = get_bus_address(kind)
+        return parse_address(address)
+    except (InvalidAddressError, ValueError, KeyError, TypeError) as error:
+        raise BusError(f"{address} is not the address of a message bus: {error}") from None
+
+
+async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
+    """Connect to the first address that answers, and authenticate; raises OSError."""
+    fault: OSError = ConnectionError("the address names no Unix socket")
+    for kind, options in transports:
+        address = options.get("path") or "\0" + options.get("abstract", "")
+        if kind != "unix" or address == "\0":
+            continue
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        plain.settimeout(0)
+        try:
+            await asyncio.get_running_loop().sock_connect(plain, address)
+            await _authenticate(plain)
+        except OSError as error:
+            plain.close()
+            fault = error
+        except BaseException:
+            plain.close()
+            raise
+        else:
+            return plain
+    raise fault
+
+
+async def _authenticate(plain: socket.socket) -> None:
+    """Authenticate by the user id that the kernel vouches for (SASL EXTERNAL), and allow files."""
+    loop = asyncio.get_running_loop()
+    uid = str(os.getuid()).encode().hex()
+    for line, accepted in (
+        (f"\0AUTH EXTERNAL {uid}", b"OK"),
+        ("NEGOTIATE_UNIX_FD", b"AGREE_UNIX_FD"),
+    ):
+        await loop.sock_sendall(plain, f"{line}\r\n".encode())
+        answer = await _line(plain)
+        if not answer.startswith(accepted):
+            raise PermissionError(errno.EACCES, f"the bus answered {answer.decode('latin-1')!r}")
+    await loop.sock_sendall(plain, b"BEGIN\r\n")
+
+
+async def _line(plain: socket.socket) -> bytes:
+    """Read one line; the bus sends nothing after it before we do."""
+    line = b""
+    while not line.endswith(b"\r\n"):
+        data = await asyncio.get_running_loop().sock_recv(plain, _LINE)
+        if not data or len(line) > _LINE:
+            raise ConnectionError("the bus closed the connection during authentication")
+        line += data
+    return line[:-2]

@@ -1,0 +1,85 @@
+"""A method call as it came in: its header, and its arguments once they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from opdbus.bus.transport import frames
+from opdbus.bus.transport.library import decode
+from opdbus.bus.transport.values import from_wire
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from opdbus.bus.transport.descriptors import Descriptor
+    from opdbus.bus.transport.message_socket import Frame
+    from opdbus.bus.transport.values import Plain
+
+
+@dataclass(frozen=True)
+class Call:
+    """A method call as it came in; `interface` is empty where the caller gave none.
+
+    Its body is decoded when it is asked for, and was not read at all (`is_whole`) where the call
+    was larger than the connection accepts; `size` counts all its bytes.
+    """
+
+    sender: str
+    path: str
+    interface: str
+    member: str
+    signature: str
+    serial: int
+    wants_reply: bool
+    # whether the caller has time for an administrator to be asked
+    is_interactive: bool
+    size: int
+    is_whole: bool
+    data: bytes | bytearray
+    # whether open files that belong to it could not be received
+    lost_files: bool = False
+    # closed by `close`, when the call is answered
+    descriptors: Sequence[Descriptor] = ()
+
+    @classmethod
+    def of(cls, frame: Frame) -> Self:
+        """Give the call that a frame holds."""
+        header = frame.header
+        return cls(
+            sender=header.sender,
+            path=header.path,
+            interface=header.interface,
+            member=header.member,
+            signature=header.signature,
+            serial=header.serial,
+            wants_reply=not header.flags & frames.NO_REPLY_EXPECTED,
+            is_interactive=bool(header.flags & frames.MAY_INTERACT),
+            size=frame.total,
+            is_whole=frame.is_whole,
+            data=frame.data,
+            lost_files=frame.lost_files,
+            # files that the signature does not name are closed at once
+            descriptors=frame.descriptors if "h" in header.signature else (),
+        )
+
+    @cached_property
+    def values(self) -> list[Plain]:
+        """The arguments, variants left in; raises InvalidArgs."""
+        try:
+            return list(decode(self.data).body)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            raise InvalidArgs(f"the arguments of {self.member} cannot be read: {error}") from None
+
+    @cached_property
+    def body(self) -> list[Plain]:
+        """The arguments, variants taken out; raises InvalidArgs."""
+        return [from_wire(value) for value in self.values]
+
+    def close(self) -> None:
+        """Close the files that came with the call."""
+        for descriptor in self.descriptors:
+            descriptor.close()
