@@ -10,6 +10,7 @@ from tiny import LAYERS, shape_of, weights
 from opdbus.models import graph, reference
 from opdbus.models.dialects import DIALECTS
 from opdbus.models.families import FAMILIES
+from opdbus.models.writer import INPUT
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -36,7 +37,7 @@ def test_sums_of_large_halves_stay_finite() -> None:
     session = onnxruntime.InferenceSession(
         made.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    (found,) = session.run(None, {graph.INPUT: ids})
+    (found,) = session.run(None, {INPUT: ids})
     expected = reference.forward(shape, drawn, ids.tolist())
     assert np.isfinite(found).all()
     assert (found * expected).sum() > 0.999

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.dialects import Dialect
-    from opdbus.models.graph import Writer
+    from opdbus.models.writer import Writer
 
 # Products a run, each with weights of its own: as many as a model's layers have, or fewer.
 _PRODUCTS: Final = 8
@@ -135,8 +135,9 @@ def write(path: Path, dialect: Dialect, bare: Bare) -> None:
     from onnx import TensorProto, helper
 
     from opdbus.models import graph
+    from opdbus.models.writer import INPUT, Writer
 
-    writer = graph.Writer(_weights(bare), dialect)
+    writer = Writer(_weights(bare), dialect)
     left = _left(writer, bare)
     for name in ("start", "end"):
         writer.ints(name, [int(name == "end")] * 2)
@@ -148,7 +149,7 @@ def write(path: Path, dialect: Dialect, bare: Bare) -> None:
     content = helper.make_graph(
         writer.nodes,
         "products",
-        [helper.make_tensor_value_info(graph.INPUT, TensorProto.INT64, ["batch", "tokens"])],
+        [helper.make_tensor_value_info(INPUT, TensorProto.INT64, ["batch", "tokens"])],
         [helper.make_tensor_value_info(graph.OUTPUT, TensorProto.FLOAT, [1, _PRODUCTS])],
         writer.constants,
     )
@@ -170,11 +171,11 @@ def _left(writer: Writer, bare: Bare) -> str:
     """Write the left side; the input decides on it, or all would be computed once and for all."""
     from onnx import TensorProto
 
-    from opdbus.models import graph
+    from opdbus.models.writer import INPUT
 
     kind = TensorProto.FLOAT16 if writer.dialect.is_half else TensorProto.FLOAT
     table = np.random.default_rng(1).normal(0, 1, (bare.rows, bare.inner)).astype(np.float32)
-    one = writer.op("Cast", graph.INPUT, to=kind)
+    one = writer.op("Cast", INPUT, to=kind)
     left = writer.op("Mul", writer.constant("left", table), one)
     return left if bare.is_layer else writer.op("Cast", left, to=TensorProto.UINT8)
 

@@ -11,8 +11,8 @@ import numpy as np
 from onnx import TensorProto
 
 if TYPE_CHECKING:
-    from opdbus.models.graph import Writer
     from opdbus.models.shape import Shape
+    from opdbus.models.writer import Writer
 
 _MICROSOFT: Final = "com.microsoft"
 # Each token's part of the sum over a text: so small that no sum comes near float16's largest
@@ -59,7 +59,7 @@ def attention(
         writer.constant(f"{dense[0]}.kernels", kernels),
         writer.constant(f"{dense[0]}.biases", biases),
     )
-    # the two inputs between are a mask and the past, which we have not
+    # the two inputs between, a mask and past keys, are not used
     biased = ("", "", bias) if bias else ()
     return writer.op("Attention", *inputs, *biased, domain=_MICROSOFT, num_heads=shape.heads)
 

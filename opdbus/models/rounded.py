@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from opdbus.models.graph import Writer
     from opdbus.models.shape import Shape
+    from opdbus.models.writer import Writer
 
 # From how many tokens on their number is rounded up to a multiple of what: at most a sixteenth of
 # the work is for nothing past 64 tokens, and 2,048 tokens need 68 different counts.

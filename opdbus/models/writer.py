@@ -1,0 +1,143 @@
+"""Writes the nodes and constants of an ONNX graph in one dialect."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.models.dialects import Dialect
+    from opdbus.models.shape import Shape
+    from opdbus.models.weights import Weights
+
+INPUT: Final = "input_ids"
+# Since this opset the axes of a reduction are an input; before, an attribute.
+_AXES_AS_INPUT: Final = 18
+# Gelu is an operator since this opset.
+_GELU: Final = 20
+# The layer that int8 weights leave in floats: all later layers multiply its errors.
+_EXACT: Final = "encoder.layer.0."
+_INT8_MOST: Final = 127.0
+
+
+class Writer:
+    """Collects nodes and constants; every value is referred to by its name."""
+
+    def __init__(self, weights: Weights, dialect: Dialect) -> None:
+        self.weights = weights
+        self.dialect = dialect
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def op(
+        self,
+        kind: str,
+        *inputs: str,
+        output: str = "",
+        domain: str = "",
+        **attributes: Any,  # noqa: ANN401 -- as onnx.helper.make_node
+    ) -> str:
+        """Add a node and give the name of its one output."""
+        name = output or f"{kind}_{len(self.nodes)}"
+        self.nodes.append(
+            helper.make_node(kind, list(inputs), [name], name=name, domain=domain, **attributes)
+        )
+        return name
+
+    def constant(self, name: str, value: NDArray[Any]) -> str:
+        """Add a constant and give its name; floats become those of the dialect."""
+        if self.dialect.is_half and value.dtype == np.float32:
+            value = value.astype(np.float16)
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def number(self, name: str, value: float) -> str:
+        """Add a constant of one number."""
+        return self.constant(name, np.array(value, np.float32))
+
+    def weight(self, name: str) -> str:
+        """Add a weight as it is."""
+        return self.constant(name, self.weights[name])
+
+    def ints(self, name: str, values: list[int]) -> str:
+        """Add a small vector of int64."""
+        return self.constant(name, np.array(values, np.int64))
+
+    def linear(self, value: str, *names: str) -> str:
+        """Apply the dense layer of a name, or the layers of several side by side as one."""
+        name = names[0] if len(names) == 1 else f"{names[0]}.packed"
+        kernel = np.concatenate([self.weights[f"{part}.weight"].T for part in names], axis=1)
+        biases = [self.weights[f"{part}.bias"] for part in names]
+        bias = self.constant(f"{name}.bias", np.concatenate(biases))
+        is_exact = self.dialect.dense == "weights" and name.startswith(_EXACT)
+        if self.dialect.dense == "float" or is_exact:
+            product = self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
+            return self.op("Add", product, bias)
+        scale, quantized = self._quantized(name, kernel)
+        zero = self.constant(f"{name}.zero", np.zeros(kernel.shape[1], np.int8))
+        if self.dialect.dense == "dynamic":
+            inputs = (value, quantized, scale, zero, bias)
+            return self.op("DynamicQuantizeMatMul", *inputs, domain="com.microsoft")
+        floats = self.op("DequantizeLinear", quantized, scale, zero, axis=1)
+        return self.op("Add", self.op("MatMul", value, floats), bias)
+
+    def product(self, value: str, name: str) -> str:
+        """Apply the dense layer `name` without its bias."""
+        kernel = self.weights[f"{name}.weight"].T
+        return self.op("MatMul", value, self.constant(f"{name}.kernel", kernel))
+
+    def _quantized(self, name: str, kernel: NDArray[np.float32]) -> tuple[str, str]:
+        """Add a kernel as int8, with a scale for each of its columns."""
+        scale = (np.abs(kernel).max(axis=0) / _INT8_MOST).astype(np.float32)
+        scale[scale == 0] = 1.0
+        values = np.rint(kernel / scale).astype(np.int8)
+        return self.constant(f"{name}.scale", scale), self.constant(f"{name}.int8", values)
+
+    def gelu(self, value: str, name: str) -> str:
+        """Apply the exact Gelu."""
+        if self.dialect.opset >= _GELU:
+            return self.op("Gelu", value)
+        scaled = self.op("Mul", value, self.number(f"{name}_root", math.sqrt(0.5)))
+        share = self.op("Add", self.op("Erf", scaled), self.number(f"{name}_one", 1.0))
+        half = self.op("Mul", value, self.number(f"{name}_half", 0.5))
+        return self.op("Mul", half, share)
+
+    def mean(self, value: str, axis: int) -> str:
+        """Average over an axis, and remove it."""
+        if self.dialect.opset >= _AXES_AS_INPUT:
+            return self.op("ReduceMean", value, self.ints("mean_axis", [axis]), keepdims=0)
+        return self.op("ReduceMean", value, axes=[axis], keepdims=0)
+
+    def norm(self, value: str, name: str, epsilon: float) -> str:
+        """Apply a layer normalization over the last axis."""
+        scale, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self.op("LayerNormalization", value, scale, bias, axis=-1, epsilon=epsilon)
+
+    def split(self, value: str) -> list[str]:
+        """Split the output of three packed dense layers into their three outputs."""
+        parts = [f"{value}_{part}" for part in ("query", "key", "value")]
+        self.nodes.append(
+            helper.make_node("Split", [value], parts, name=f"{value}_split", axis=2, num_outputs=3)
+        )
+        return parts
+
+    def attention(self, shape: Shape, parts: Sequence[str], bias: str) -> str:
+        """Mix values by queries and keys, each (batch, tokens, hidden), as one operator."""
+        # the two inputs between, a packed bias and a mask, are not used
+        biased = ("", "", bias) if bias else ()
+        return self.op(
+            "MultiHeadAttention", *parts, *biased, domain="com.microsoft", num_heads=shape.heads
+        )
+
+    def start(self, value: str, axis: int) -> str:
+        """Cut an axis to the number of tokens."""
+        zero, axes = self.ints(f"{value}_zero", [0]), self.ints(f"{value}_axis", [axis])
+        length = self.op("Shape", INPUT, start=1, end=2)
+        return self.op("Slice", value, zero, length, axes)
