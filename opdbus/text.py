@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
 from opdbus.state.object import SETTINGS, is_hash_name
-from opdbus.state.redact import REDACTED
+from opdbus.state.secret_text import REDACTED
 
 if TYPE_CHECKING:
     from opdbus.state.object import Json, StateObject

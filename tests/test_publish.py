@@ -8,7 +8,7 @@ import pytest
 from opdbus.errors import InvalidArgs
 from opdbus.state.object import MAX_NAME, Identity
 from opdbus.state.publish import MAX_BYTES, MAX_DEPTH, observed, source
-from opdbus.state.redact import REDACTED
+from opdbus.state.secret_text import REDACTED
 
 WHO = "publish:probe"
 

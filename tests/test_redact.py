@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
-from opdbus.state.redact import REDACTED, redact, redact_object, redact_text
+from opdbus.state.redact import redact, redact_object, redact_text
 from opdbus.state.secret_names import is_plural, is_secret_name
+from opdbus.state.secret_text import REDACTED
 from opdbus.text import render
 
 # Every secret in these strings contains SECRET, and no other part of them does.

@@ -21,7 +21,6 @@ from opdbus.index.store import Store
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Any, Self
 
 T = TypeVar("T")
@@ -86,12 +85,7 @@ class Archive:
             self._writable.set()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Cancel unfinished work, which changes nothing, and close."""
         if self._stopping.is_set():
             return  # closed already, since it could not be opened again
@@ -109,7 +103,7 @@ class Archive:
 
     async def reopen(self) -> None:
         """Close and open again, which replaces a damaged database; raises StoreError."""
-        await self.__aexit__(None, None, None)
+        await self.__aexit__()
         self._damage = asyncio.get_running_loop().create_future()
         await self.__aenter__()
 

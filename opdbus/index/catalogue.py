@@ -180,16 +180,10 @@ class Catalogue:
 
     def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
         """Return things of which an entry has all wanted values, in listing order."""
+        entries = self.entries()
         if not wanted:
-            self.entries()
             return self._order
-        return list(dict.fromkeys(map(thing_of, self.matching(wanted))))
-
-    def matching(self, wanted: Mapping[str, str]) -> list[Entry]:
-        """Return entries whose identity has all wanted values, in listing order."""
-        if not wanted:
-            return list(self.entries())
-        return [entry for entry in self.entries() if matches(entry, wanted)]
+        return list(dict.fromkeys(thing_of(entry) for entry in entries if matches(entry, wanted)))
 
 
 def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:

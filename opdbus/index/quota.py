@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opdbus.errors import LimitsExceeded
 from opdbus.state.object import FILE
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from opdbus.state.object import Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """Number of objects, and bytes of their names, properties and texts."""
 
     objects: int
@@ -61,20 +59,15 @@ class Usage:
             more = Quota(objects[owner], sizes[owner])
             _require(f"uid {owner}", now, more, self._of_each)
         now = Quota(self._objects.total(), self._sizes.total())
-        _require(
-            "all publishers together", now, Quota(objects.total(), sizes.total()), self._of_all
-        )
+        more = Quota(objects.total(), sizes.total())
+        _require("all publishers together", now, more, self._of_all)
 
 
-def _require(who: str, now: Quota, more: Quota, limit: Quota) -> None:
-    if more.objects > 0 and now.objects + more.objects > limit.objects:
-        raise LimitsExceeded(
-            f"{who} would keep {now.objects + more.objects} published objects, past the limit of"
-            f" {limit.objects}: nothing of this was taken; withdraw what is not needed any more"
-        )
-    if more.size > 0 and now.size + more.size > limit.size:
-        raise LimitsExceeded(
-            f"{who} would keep {now.size + more.size} bytes of published objects, past the limit of"
-            f" {limit.size}: nothing of this was taken; withdraw what is not needed any more, or"
-            " publish less of each"
-        )
+def _require(publisher: str, now: Quota, more: Quota, limit: Quota) -> None:
+    units = ("published objects", "bytes of published objects")
+    for unit, kept, added, most in zip(units, now, more, limit, strict=True):
+        if added > 0 and kept + added > most:
+            raise LimitsExceeded(
+                f"{publisher} would keep {kept + added} {unit}, past the limit of {most}: nothing"
+                " of this was taken; withdraw what is not needed any more, or publish less of each"
+            )

@@ -16,7 +16,7 @@ from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from threading import Event
     from typing import Any
@@ -99,7 +99,7 @@ def _readable(aside: Path, store: Store) -> Iterator[Record]:
     with suppress(sqlite3.Error), closing(_connected(aside)) as old:
         for row in _rows(old):
             store.require_running()
-            if record := _checked(*row[1:]):
+            if record := _checked(row):
                 yield record
 
 
@@ -116,25 +116,15 @@ def _rows(old: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
                 yield from old.execute(f"SELECT {_COLUMNS} FROM objects WHERE id = ?", (number,))  # noqa: S608 -- our own constant
 
 
-def _checked(
-    source: str,
-    plugin: str,
-    kind: str,
-    name: str,
-    owner: int,
-    properties: str,
-    updated_at: int,
-    fingerprint: str,
-    transient: int,
-) -> Record | None:
+def _checked(row: Sequence[Any]) -> Record | None:
     """Make the record of an object if it is not transient and its fingerprint is right."""
-    identity = Identity(source, plugin, kind, name)
+    _, *identity, owner, properties, updated_at, fingerprint, transient = row
     try:
-        content = json.loads(properties)
-        if transient or StateObject(identity, content).fingerprint() != fingerprint:
+        item = StateObject(Identity(*identity), json.loads(properties))
+        if transient or item.fingerprint() != fingerprint:
             return None
-        item = redact_object(identity, content)
-        return record_of(item, int(owner), int(updated_at), transient=False)
+        redacted = redact_object(item.identity, item.properties)
+        return record_of(redacted, int(owner), int(updated_at), transient=False)
     except (ValueError, TypeError, AttributeError):
         return None
 

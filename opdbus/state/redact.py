@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from opdbus.state.object import Json
 
-__all__ = ["REDACTED", "VERSION", "redact", "redact_identity", "redact_object", "redact_text"]
-
 VERSION: Final = 1
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
