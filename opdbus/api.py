@@ -271,7 +271,7 @@ class Embedder:
                 f"text number {first + cut}, counted from 0, is longer than the {self.max_tokens}"
                 " tokens that the model reads: shorten it, or allow `truncate`"
             )
-        return await engine.scheduler.embed(rows, bulk=True)
+        return await engine.run(rows)
 
     def _live(self, is_open: Future[None]) -> None:
         """Hold the engine open until `close`; the body of its thread."""

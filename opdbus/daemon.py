@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import closing
+from contextlib import aclosing, closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus import __version__, config, gc_tuning, log, status, systemd
+from opdbus import __version__, config, gc_tuning, log, systemd
 from opdbus.bus import paths
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.limits import MAX_CALL_BYTES
@@ -26,14 +26,16 @@ from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
-from opdbus.engine.engines import Engines
-from opdbus.errors import BusError, NoModel, OpDbusError
+from opdbus.errors import BusError, OpDbusError
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
+from opdbus.index.health import Health
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import Reranker
 from opdbus.reload import Reloader
+from opdbus.serving.serving import Serving
 from opdbus.tasks import cancel, signals, until_first_ends
 
 if TYPE_CHECKING:
@@ -92,8 +94,6 @@ class Daemon:
         self._load = load
         self._log = lines
         self._systemd = service
-        # texts without vectors, as far as the indexer knows
-        self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._kept = gc_tuning.Kept()
 
@@ -112,28 +112,30 @@ class Daemon:
         async with (
             Memory(self._config.state_dir / "memory.db") as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
-            Engines(self._config, self._engine_changed) as self._engines,
+            Serving(self._config) as self._serving,
         ):
             self._compose()
             await self._serve()
 
     def _compose(self) -> None:
-        memory, connection = self._memory, self._connection
-        finder = Finder(memory, Reranker(self._engines))
+        memory, connection, serving = self._memory, self._connection, self._serving
+        self._vectors = ObjectVectors(memory, serving)
+        finder = Finder(self._vectors, Reranker(serving))
         self._announcer = Announcer(connection)
         memory.notify = self._take_event
         memory.archive.on_change = self._refresh_soon
         self._declared = Declared(self._config.state_file, memory)
-        self._reloader = Reloader(self._load, self._engines, self._declared, self._systemd)
+        self._health = Health(self._vectors, self._declared)
+        self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         jobs = Jobs(self._announcer.tell)
         jobs.on_change = self._refresh_soon
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
-            self._engines, memory, self._declared, Bulk(jobs), load, self._reloader.reload
+            serving, self._health, Bulk(jobs), load, self._reloader.reload
         )
-        self._state = StateInterface(memory, finder, self._declared)
+        self._state = StateInterface(self._vectors, finder, self._declared, self._health)
         log_control = LogControlInterface(self._log)
-        self._tree = Tree(self._vectorizer, self._state, log_control, memory, finder, jobs)
+        self._tree = Tree(self._vectorizer, self._state, log_control, self._vectors, finder, jobs)
         self._authorizer = Authorizer(connection)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
@@ -145,15 +147,16 @@ class Daemon:
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)
         logger.info("serving", bus=self._config.bus, name=BUS_NAME)
-        self._systemd.describe = self._describe
+        self._systemd.describe = self._health.sentence
         self._systemd.ready()
         try:
             await until_first_ends(
                 self._connection_lost(),
                 self._memory.archive.damaged(),
-                self._think(),
+                self._follow_serving(),
+                self._vectorize(),
                 self._declare(),
-                self._reloader.heed(self._hung_up),
+                self._reloader.follow(self._hung_up),
             )
         finally:
             logger.info("stopping")
@@ -162,42 +165,38 @@ class Daemon:
             await self._dispatcher.stop()
             await cancel(self._tasks)
 
-    async def _think(self) -> None:
+    async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
-        if self._config.vector_level == "none":
-            self._memory.without_engine(
-                NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")
-            )
-            await asyncio.Event().wait()
-        await self._engines.start()
+        await self._serving.start()
         await Indexer(
-            self._memory,
+            self._vectors,
             self._config.drift_threshold,
             on_fault=self._remember_fault,
             on_progress=self._progressed,
         ).run()
 
-    async def _engine_changed(self, embedder: Embedder | None, reason: str) -> None:
-        """Serve with another engine from now on, or with none until there is one."""
-        if embedder is None:
-            self._memory.detach(self._engines.fault)
-            self._announcer.provider_changed("", reason)
-        else:
-            known = await self._memory.attach(embedder)
-            self._kept.set_apart()
-            proven = embedder.proven
-            logger.info(
-                "model proven",
-                model=embedder.model.name,
-                provider=proven.provider.name,
-                device=proven.hardware,
-                precision=proven.proof.precision,
-                nodes=sum(proven.proof.nodes.values()),
-                deviation=f"{proven.proof.max_deviation:.1e}",
-                vectors=known,
-            )
-            self._announcer.provider_changed(proven.provider.name, reason)
-        await self._refresh()
+    async def _follow_serving(self) -> None:
+        """Log and announce each change of what serves."""
+        async with aclosing(self._serving.changes()) as changes:
+            async for phase in changes:
+                provider = phase.embedder.provider if phase.embedder else ""
+                self._announcer.provider_changed(provider, phase.reason)
+                if phase.embedder:
+                    self._log_proof(phase.embedder)
+                    self._kept.set_apart()
+                await self._refresh()
+
+    def _log_proof(self, embedder: Embedder) -> None:
+        proven = embedder.proven
+        logger.info(
+            "model proven",
+            model=embedder.model.name,
+            provider=embedder.provider,
+            device=proven.hardware,
+            precision=proven.proof.precision,
+            nodes=sum(proven.proof.nodes.values()),
+            deviation=f"{proven.proof.max_deviation:.1e}",
+        )
 
     async def _declare(self) -> None:
         """Keep the state file taken in."""
@@ -209,13 +208,8 @@ class Daemon:
         logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 
-    def _describe(self) -> str:
-        return status.sentence(
-            self._vectorizer.state(), self._waiting, self._memory, self._engines, self._declared
-        )
-
     def _progressed(self, waiting: int) -> None:
-        self._waiting = waiting
+        self._health.waiting = waiting
         self._systemd.renew()
 
     def _take_event(self, event: Event) -> None:
@@ -234,8 +228,8 @@ class Daemon:
         self._background(self._refresh())
 
     def _remember_fault(self, sentence: str) -> None:
-        if self._memory.vectors_fault != sentence:
-            self._memory.vectors_fault = sentence
+        if self._vectors.fault != sentence:
+            self._vectors.fault = sentence
             self._refresh_soon()
 
     def _take_signal(self, message: Message) -> None:

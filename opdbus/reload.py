@@ -9,28 +9,29 @@ import structlog
 
 from opdbus import config
 from opdbus.config import ENGINE_SETTINGS
-from opdbus.errors import ConfigError, OpDbusError
+from opdbus.errors import OpDbusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opdbus.config import Config
-    from opdbus.engine.engines import Engines
     from opdbus.index.declared import Declared
+    from opdbus.serving.serving import Serving
     from opdbus.systemd import Systemd
 
 logger = structlog.get_logger()
 
 
 class Reloader:
-    """Reads all of it again, one reload at a time; a fault leaves what was."""
+    """Reads settings and state file again, one reload at a time; on a fault nothing changes."""
 
     def __init__(
-        self, load: Callable[[], Config], engines: Engines, declared: Declared, systemd: Systemd
+        self, load: Callable[[], Config], serving: Serving, declared: Declared, systemd: Systemd
     ) -> None:
         self._load = load
-        self._config = engines.config
-        self._engines = engines
+        # as read last: SetProvider may have changed what serves since
+        self._read = serving.config
+        self._serving = serving
         self._declared = declared
         self._systemd = systemd
         self._one_reload = asyncio.Lock()
@@ -43,7 +44,7 @@ class Reloader:
                 await self._read_settings()
                 await self._declared.load()
 
-    async def heed(self, hung_up: asyncio.Event) -> None:
+    async def follow(self, hung_up: asyncio.Event) -> None:
         """Read settings and state file after each SIGHUP; the log says what could not be."""
         while True:
             await hung_up.wait()
@@ -63,13 +64,11 @@ class Reloader:
     async def _read_settings(self) -> None:
         """Read the settings, and serve with another engine where they ask for one."""
         settings = self._load()
-        changed = settings.differing(self._config)
+        changed = settings.differing(self._read)
         logger.debug("settings read", changed=sorted(changed))
         if changed & ENGINE_SETTINGS:
-            if "none" in {settings.vector_level, self._config.vector_level}:
-                raise ConfigError("the level none begins and ends with a start: restart op-dbus")
-            await self._engines.switch(settings)
+            await self._serving.switch(settings)
         if rest := changed - ENGINE_SETTINGS:
             names = ", ".join(sorted(config.BY_KEY[key].variable for key in rest))
             logger.warning("settings wait for a restart", settings=names)
-        self._config = settings
+        self._read = settings

@@ -497,18 +497,19 @@ def test_a_chain_moves_on_and_says_why(daemons: Make) -> None:
 
 
 def test_level_none_searches_words(daemons: Make) -> None:
-    """Be ready without a model: lexical search answers, vector methods say NoModel at once."""
+    """Be ready without a model: words are searched, vector methods say NoModel at once."""
 
     async def work(caller: Caller) -> None:
         await caller.ready("ready")
         assert await search(caller, "lexical")
+        assert await search(caller, "hybrid") == await search(caller, "lexical")
         assert await caller.get(STATE_PATH, STATE, "Pending") == 0
         some = path_of("sshd_2eservice")
         calls = [
             (ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "x", {}),
             (ROOT_PATH, f"{VECTORIZER}.VectorizeMany", "asa{sv}", ["x"], {}),
             (ROOT_PATH, f"{VECTORIZER}.CountTokens", "asa{sv}", ["x"], {}),
-            (STATE_PATH, f"{STATE}.Search", "sua{sv}", "x", 1, {}),
+            (STATE_PATH, f"{STATE}.Search", "sua{sv}", "x", 1, {"mode": "vector"}),
             (STATE_PATH, f"{STATE}.Similar", "oua{sv}", some, 1, {}),
             (STATE_PATH, f"{STATE}.Vector", "oa{sv}", some, {}),
             (some, "org.opdbus.Object1.GetVector", "a{sv}", {}),

@@ -114,7 +114,7 @@ def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
             together = (await embedder.embed(texts)).vectors
             assert np.abs(together - alone).max() < 1e-6
             rows = await embedder.tokenize(texts * 20)
-            bulk = await embedder.scheduler.embed(rows, bulk=True)
+            bulk = await embedder.run(rows)
             assert np.abs(bulk - np.tile(alone, (20, 1))).max() < 1e-6
             expected = reference.forward(
                 model.shape, weights.read(model.weights), [row.ids.tolist() for row in rows[:7]]

@@ -109,13 +109,13 @@ def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
                 await memory.publish([unit(f"n{n}", "text " * 400) for n in range(1000)], OWNER)
         assert names(memory) == {"before"} == await stored(memory)
         assert memory.generation == generation
-        assert "make room" in memory.last_fault
+        assert "make room" in memory.archive.fault
         assert await memory.archive.read(lambda store: store.match(["network"], 5))
         changed.clear()
         ballast.unlink()
         async with asyncio.timeout(30):
             await changed.wait()
-        assert memory.last_fault == ""
+        assert memory.archive.fault == ""
         await memory.publish([unit("after")], OWNER)
         assert names(memory) == {"before", "after"} == await stored(memory)
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tiny import write_tiny_model
 
 from opdbus import text
 from opdbus.config import Config
-from opdbus.engine.embedder import Embedder, open_embedder
+from opdbus.engine.embedder import open_level
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Ran, Session
 from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
@@ -27,8 +28,8 @@ from opdbus.index.events import Changed, Drift, Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
-from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 OWNER, OTHER, ROOT = 1000, 1001, 0
@@ -38,11 +39,13 @@ WORDS = "network mail disk user time login backup service host rule".split()
 class House:
     """A memory whose events are kept, and the loop that vectorizes it."""
 
-    def __init__(self, memory: Memory, embedder: Embedder | None, known: int) -> None:
+    def __init__(self, memory: Memory, serving: Serving) -> None:
         self.memory = memory
-        self.embedder = embedder
-        self.known = known
-        self.finder = Finder(memory)
+        self.serving = serving
+        self.vectors = ObjectVectors(memory, serving)
+        self.finder = Finder(self.vectors)
+        # vectors that were kept on disk
+        self.known = 0
         self.events: list[Any] = []
         self._news = asyncio.Event()
         memory.notify = self._take
@@ -76,20 +79,23 @@ async def house(
     settings: Config, *, engine: bool = True, opener: Any = open_session, **indexer: Any
 ) -> AsyncIterator[House]:
     """Open the memory in the settings' folder, and vectorize it."""
-    async with Memory(settings.state_dir / "memory.db") as memory:
+    async with (
+        Memory(settings.state_dir / "memory.db") as memory,
+        Serving(settings, partial(open_level, opener=opener)) as serving,
+    ):
+        made = House(memory, serving)
         if not engine:
-            yield House(memory, None, 0)
+            yield made
             return
-        model = folder.load(LEVELS["medium"], settings)
-        async with open_embedder(model, settings, opener) as embedder:
-            made = House(memory, embedder, await memory.attach(embedder))
-            indexing = asyncio.create_task(Indexer(memory, 0.0, **indexer).run())
-            try:
-                yield made
-            finally:
-                indexing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await indexing
+        embedder = await serving.embedder()
+        made.known = len(await made.vectors.index(embedder.numerics, embedder.dimension))
+        indexing = asyncio.create_task(Indexer(made.vectors, 0.0, **indexer).run())
+        try:
+            yield made
+        finally:
+            indexing.cancel()
+            with suppress(asyncio.CancelledError):
+                await indexing
 
 
 @pytest.fixture
@@ -125,22 +131,22 @@ def observed(name: str, description: str, **more: Any) -> StateObject:
 
 async def agree(made: House) -> None:
     """Check that catalogue, database, vectors in memory and vectors on disk agree exactly."""
-    engine = await made.memory.engine()
+    index = made.vectors.current
+    assert index is not None
     entries = list(made.memory.catalogue)
     on_disk = {
         key: data for key, _, data in await made.memory.archive.read(lambda s: list(s.vectors()))
     }
     stored = await made.memory.archive.read(lambda s: list(s.entries()))
     assert sorted(stored, key=lambda e: e.id) == sorted(entries, key=lambda e: e.id)
-    assert {engine.key(e.text_digest) for e in entries} == on_disk.keys()
-    assert len(engine.vectors) == len(on_disk)
+    assert {index.key(e.text_digest) for e in entries} == on_disk.keys()
+    assert len(index) == len(on_disk)
     contents = await made.memory.content(entries)
-    assert made.embedder
-    fresh = (await made.embedder.embed([contents[e.id].text for e in entries])).vectors
+    fresh = (await made.serving.embed([contents[e.id].text for e in entries])).vectors
     for entry, vector in zip(entries, fresh, strict=True):
-        data = on_disk[engine.key(entry.text_digest)]
+        data = on_disk[index.key(entry.text_digest)]
         np.testing.assert_allclose(np.frombuffer(data, "<f4"), vector, atol=1e-5)
-        held = engine.vector(entry)
+        held = index.get(entry.text_digest)
         assert held is not None
         np.testing.assert_allclose(held, vector, atol=1e-5)
 
@@ -155,7 +161,7 @@ def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
         assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
         done = await made.event(Vectorized)
         assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
-        assert made.memory.waiting() == 0
+        assert made.vectors.waiting() == 0
         await agree(made)
 
     live(work)
@@ -221,13 +227,12 @@ def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
     async def fill(made: House) -> int:
         await made.declare(*units(10))
         computed = 0
-        while made.memory.waiting():
+        while made.vectors.waiting():
             computed += (await made.event(Vectorized)).computed
-        vectors = [made.memory.ready.vector(e) for e in made.memory.catalogue.entries()]  # type: ignore[union-attr]
+        vectors = [made.vectors.current.get(e.text_digest) for e in made.memory.catalogue]  # type: ignore[union-attr]
         contents = await made.memory.content(made.memory.catalogue.entries())
-        assert made.embedder
         texts = [contents[e.id].text for e in made.memory.catalogue.entries()]
-        fresh = (await made.embedder.embed(texts)).vectors
+        fresh = (await made.serving.embed(texts)).vectors
         np.testing.assert_allclose(np.stack(vectors), fresh, atol=1e-5)  # type: ignore[arg-type]
         return made.known
 
@@ -437,7 +442,7 @@ def test_the_last_of_a_name_in_one_call_counts(live: Callable[..., Any]) -> None
 
 
 def test_before_the_model_lexical_answers_and_the_rest_waits(
-    live: Callable[..., Any], settings: Config
+    live: Callable[..., Any],
 ) -> None:
     """Answer lexical search at once, and hybrid, vector and similar when the model is there."""
 
@@ -450,36 +455,35 @@ def test_before_the_model_lexical_answers_and_the_rest_waits(
         ]
         await asyncio.sleep(0)
         assert not any(task.done() for task in waiting)
-        model = folder.load(LEVELS["medium"], settings)
-        async with open_embedder(model, settings) as embedder:
-            await made.memory.attach(embedder)
-            for hits in await asyncio.gather(*waiting):
-                assert len(hits) == 2
-            with pytest.raises(NoVector, match="wait for the signal Vectorized"):
-                await made.memory.vector(Thing("systemd", "unit", "a"))
+        await made.serving.start()
+        for hits in await asyncio.gather(*waiting):
+            assert len(hits) == 2
+        with pytest.raises(NoVector, match="wait for the signal Vectorized"):
+            await made.vectors.vector(Thing("systemd", "unit", "a"))
 
     live(work, engine=False)
 
 
-def test_without_a_model_vectors_are_refused_at_once(live: Callable[..., Any]) -> None:
-    """Raise NoModel for whatever needs vectors where there will be none."""
+def test_without_a_model_words_are_left(live: Callable[..., Any]) -> None:
+    """Answer by words at level none, and raise NoModel for whatever needs vectors."""
 
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
-        made.memory.without_engine(NoModel("none"))
         thing = Thing("systemd", "unit", "a")
         asked = (
-            made.finder.search("x", Page(5)),
+            made.finder.search("x", Page(5), "vector"),
             made.finder.similar(thing, Page(5)),
-            made.memory.vector(thing),
+            made.vectors.vector(thing),
         )
         for ask in asked:
             with pytest.raises(NoModel):
                 await ask
-        assert made.memory.waiting() == 0
-        assert len(await made.finder.search("network", Page(5), "lexical")) == 1
+        assert made.vectors.waiting() == 0
+        for mode in ("lexical", "hybrid"):
+            (hit,) = await made.finder.search("network", Page(5), mode)
+            assert hit.thing == thing
 
-    live(work, engine=False)
+    live(work, settings={"vector_level": "none"}, engine=False)
 
 
 def test_pages_are_exact(live: Callable[..., Any]) -> None:
@@ -487,7 +491,7 @@ def test_pages_are_exact(live: Callable[..., Any]) -> None:
 
     async def work(made: House) -> None:
         await made.declare(*units(60))
-        while made.memory.waiting():
+        while made.vectors.waiting():
             await made.event(Vectorized)
         for mode in ("hybrid", "vector", "lexical"):
             whole = await made.finder.search("network mail 7", Page(100), mode)
@@ -507,7 +511,7 @@ def test_what_is_like_an_object_leaves_it_out(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         twins = [unit("mail one", "mail"), unit("mail two", "mail"), unit("disk", "disk time")]
         await made.declare(*twins)
-        while made.memory.waiting():
+        while made.vectors.waiting():
             await made.event(Vectorized)
         thing = Thing("systemd", "unit", "mail one")
         hits = await made.finder.similar(thing, Page(10))
@@ -525,7 +529,7 @@ def test_a_thing_counts_once(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         await made.declare(unit("a", "network"))
         await made.publish(observed("a", "network mail"))
-        while made.memory.waiting():
+        while made.vectors.waiting():
             await made.event(Vectorized)
         assert len(await made.finder.search("network", Page(10))) == 1
         assert len(made.memory.catalogue) == 1
@@ -545,7 +549,7 @@ def test_drift_is_told_once(live: Callable[..., Any]) -> None:
         await made.declare(unit("a", "network", enabled=True), unit("b", "unrelated"))
         await made.event(Vectorized)
         await made.publish(observed("a", "disk", enabled=False))
-        while made.memory.waiting():
+        while made.vectors.waiting():
             await made.event(Vectorized)
         assert (await made.event(Drift)).fields == ["description", "enabled"]
         assert not [event for event in made.events if isinstance(event, Drift)]
@@ -573,7 +577,7 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
 
     async def work(made: House) -> None:
         await made.declare(*units(30))
-        while made.memory.waiting():
+        while made.vectors.waiting():
             await made.event(Vectorized)
 
     live(work, settings={"queue_limit": 1})
@@ -606,7 +610,7 @@ def test_withdrawals_during_the_drift_check_harm_nothing(live: Callable[..., Any
         things = [Thing("systemd", "unit", name) for name in names]
         for turn in range(20):
             await made.publish(*[observed(name, f"disk {turn}") for name in names])
-            drifts = asyncio.ensure_future(made.memory.drift(made.memory.catalogue.pairs({})))
+            drifts = asyncio.ensure_future(made.vectors.drift(made.memory.catalogue.pairs({})))
             await made.memory.withdraw(things, OWNER)
             assert all(found.thing in things for found in await drifts)
         made.events.clear()
@@ -739,7 +743,7 @@ def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
             illness.clear()
             while await told.get():
                 pass
-        assert not made.memory.pending()
+        assert not made.vectors.waiting()
 
     live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))
 

@@ -14,15 +14,16 @@ from tiny import write_tiny_model
 
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
-from opdbus.engine.engines import Engines
 from opdbus.errors import InvalidArgs, ModelError
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import LEXICAL_WEIGHT
 from opdbus.index.store import Content, Entry
 from opdbus.models.catalogue import LEVELS
+from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject
 
 ANGLES = {"question": 0.0, "near": 0.1, "far": 1.0, "opposite": 3.0}
@@ -35,7 +36,7 @@ class Levels:
         self.numerics = "large"
         self.asked: list[list[str]] = []
 
-    async def get(self, _level: str) -> "Levels":
+    async def embedder(self, _level: str) -> "Levels":
         """Be the engine too."""
         return self
 
@@ -43,7 +44,7 @@ class Levels:
         """Give the vectors of known texts."""
         self.asked.append(list(texts))
         angles = np.array([ANGLES[text] for text in texts], np.float32)
-        return Embedding(np.stack([np.cos(angles), np.sin(angles)], axis=1), 0)
+        return Embedding(np.stack([np.cos(angles), np.sin(angles)], axis=1), 0, self.numerics)
 
 
 def entry(number: int, text: str) -> Entry:
@@ -137,17 +138,18 @@ def test_search_with_another_level(both: Config) -> None:
     async def main() -> None:
         async with (
             Memory(both.state_dir / "memory.db") as memory,
-            Engines(both) as engines,
+            Serving(both) as serving,
         ):
-            await memory.attach(await engines.start())
+            await serving.start()
+            vectors = ObjectVectors(memory, serving)
             told: asyncio.Queue[Any] = asyncio.Queue()
             memory.notify = told.put_nowait
-            indexing = asyncio.create_task(Indexer(memory, 0.0).run())
+            indexing = asyncio.create_task(Indexer(vectors, 0.0).run())
             objects = things(60)
             await memory.replace(FILE, {o.identity for o in objects}, objects)
-            while memory.waiting():
+            while vectors.waiting():
                 await told.get()
-            finder = Finder(memory, Reranker(engines))
+            finder = Finder(vectors, Reranker(serving))
             plain = await finder.search("mail disk", Page(40), "vector")
             ranked = await finder.search("mail disk", Page(40), "vector", "high")
             best = {hit.thing for hit in ranked[:RERANKED]}
@@ -156,10 +158,9 @@ def test_search_with_another_level(both: Config) -> None:
             assert ranked[RERANKED:] == plain[RERANKED:]
             scores = [hit.score.total for hit in ranked[:RERANKED]]
             assert scores == sorted(scores, reverse=True)
-            vectors = (
-                await engines.embed(["mail disk", await text_of(memory, ranked[0])], "high")
-            ).vectors
-            assert scores[0] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)
+            texts = ["mail disk", await text_of(memory, ranked[0])]
+            first, second = (await serving.embed(texts, "high")).vectors
+            assert scores[0] == pytest.approx(float(first @ second), abs=1e-5)
             pages = [
                 hit
                 for offset in range(0, 40, 8)
@@ -181,3 +182,31 @@ async def text_of(memory: Memory, hit: Any) -> str:
     """Give the whole text of what was found."""
     entries = memory.catalogue.about(hit.thing)
     return (await memory.content(entries))[entries[0].id].text
+
+
+class Evicting(Levels):
+    """Engines that let another question in while one is embedded."""
+
+    reranker: Reranker
+    others = 40
+
+    async def embed(self, texts: Sequence[str], level: str, **more: Any) -> Embedding:
+        """Answer questions about many other texts first, once."""
+        others, self.others = self.others, 0
+        for turn in range(others):
+            names = [f"{turn}/{n}" for n in range(200)]
+            ANGLES.update(dict.fromkeys(names, 0.5))
+            found = [(entry(n, name), 0.0) for n, name in enumerate(names)]
+            contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
+            await self.reranker.order("question", found, contents, "high")
+        return await super().embed(texts, level, **more)
+
+
+def test_a_question_survives_the_eviction_of_its_vectors() -> None:
+    """Answer from kept vectors also where other questions push them out meanwhile."""
+    levels = Evicting()
+    levels.reranker = Reranker(cast("Any", levels))
+    levels.others = 0
+    order(levels.reranker, ["near", "far"])
+    levels.others = 40
+    assert [name for name, _ in order(levels.reranker, ["far", "near"])] == ["near", "far"]

@@ -15,6 +15,7 @@ from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
+RANKS = (Rank.FEW, Rank.BULK)
 SOON = 10.0  # seconds: a limit for what should take none, not a measurement
 
 
@@ -101,7 +102,9 @@ def test_concurrent_requests() -> None:
     async def main() -> None:
         async with scheduler(Model().run, limit=10_000) as tested:
             calls = [
-                tested.embed([row(100 * caller + n, 1 + n) for n in range(5)], bulk=caller % 2 == 0)
+                tested.embed(
+                    [row(100 * caller + n, 1 + n) for n in range(5)], RANKS[caller % 2 == 0]
+                )
                 for caller in range(50)
             ]
             for caller, found in enumerate(await asyncio.gather(*calls)):
@@ -270,7 +273,7 @@ def test_shutdown_settles_everyone() -> None:
         running = await queued(tested.embed([row(1)]))
         await model.is_running()
         halfway = await queued(tested.embed([row(2)]))
-        bulk = await queued(tested.embed([row(n) for n in range(20)], bulk=True))
+        bulk = await queued(tested.embed([row(n) for n in range(20)], Rank.BULK))
         leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
         await asyncio.sleep(0)
         with pytest.raises(ShuttingDown):
@@ -358,7 +361,7 @@ def test_interactive_overtakes_bulk() -> None:
         async with scheduler(model.run, budget=1) as tested:
             first = await queued(tested.embed([row(0, 2)]))
             await model.is_running()
-            bulk = await queued(tested.embed([row(n, 3) for n in (1, 2)], bulk=True))
+            bulk = await queued(tested.embed([row(n, 3) for n in (1, 2)], Rank.BULK))
             person = await queued(tested.embed([row(7, 4)]))
             model.gate.set()
             await asyncio.gather(first, bulk, person)
@@ -467,7 +470,7 @@ def test_memory_is_shared_by_the_lanes() -> None:
         device = Small(room=9)
         rows = [row(n, 2 + n * 7 % 8) for n in range(80)]
         async with scheduler(*[device.run] * 4, budget=40) as tested:
-            calls = [tested.embed(rows[n : n + 8], bulk=n % 16 == 0) for n in range(0, 80, 8)]
+            calls = [tested.embed(rows[n : n + 8], RANKS[n % 16 == 0]) for n in range(0, 80, 8)]
             found = np.concatenate(await asyncio.gather(*calls))
         assert found.tolist() == [[n, 2 + n * 7 % 8] for n in range(80)]
         assert device.refused
@@ -542,13 +545,13 @@ class Mortal:
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("complaint", ["illegal memory access", "CUDA out of memory"])
 def test_a_provider_that_dies(lanes: int, complaint: str) -> None:
-    """Settle every future with ProviderLost when not even two tokens run, and tell it once."""
+    """Settle every future with ProviderLost when not even two tokens run, and say why."""
 
     async def main() -> None:
-        model, told = Mortal(complaint), []
+        model = Mortal(complaint)
         async with scheduler(*[model.run] * lanes, budget=3, limit=1000) as tested:
-            tested.on_lost = told.append
-            calls = [tested.embed([row(n) for n in range(20)], bulk=bulk) for bulk in (False, True)]
+            assert tested.fault == ""
+            calls = [tested.embed([row(n) for n in range(20)], rank) for rank in RANKS]
             more = [tested.embed([row(n)]) for n in range(20, 40)]
             found = await asyncio.gather(*calls, *more, return_exceptions=True)
             lost = [error for error in found if isinstance(error, Exception)]
@@ -561,13 +564,14 @@ def test_a_provider_that_dies(lanes: int, complaint: str) -> None:
                 await tested.embed([row(1)])
             assert model.runs == runs
             assert tested.depth == 0
-        assert [type(error) for error in told] == [ProviderLost]
+            await tested.lost()
+            assert complaint in tested.fault
 
     complete(main())
 
 
 def test_lanes_that_die_together() -> None:
-    """Tell a loss once though every lane finds it at the same moment."""
+    """Lose the model once though every lane finds it at the same moment."""
     together = threading.Barrier(3, timeout=SOON)
 
     def run(ids: np.ndarray) -> np.ndarray:
@@ -576,12 +580,11 @@ def test_lanes_that_die_together() -> None:
         raise RuntimeError("gone")
 
     async def main() -> None:
-        told: list[ProviderLost] = []
         async with scheduler(run, run, run, budget=1) as tested:
-            tested.on_lost = told.append
             with pytest.raises(ProviderLost, match="gone"):
                 await tested.embed([row(n) for n in (10, 11, 12)])
-        assert len(told) == 1
+            await tested.lost()
+            assert tested.fault == "the provider stopped working: gone"
 
     complete(main())
 
@@ -612,7 +615,7 @@ def test_shutdown_of_many_lanes() -> None:
         models = [Model(shut=True) for _ in range(3)]
         tested = scheduler(*(model.run for model in models), budget=1)
         await tested.__aenter__()
-        calls = [await queued(tested.embed([row(n)], bulk=n > 6)) for n in range(9)]
+        calls = [await queued(tested.embed([row(n)], RANKS[n > 6])) for n in range(9)]
         for model in models:
             await model.is_running()
         leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
@@ -688,7 +691,7 @@ def test_limits_beside_work_that_goes_on() -> None:
             answers = await asyncio.gather(*refused, return_exceptions=True)
             assert {type(answer) for answer in answers} == {LimitsExceeded}
             # bulk work has its own bounds
-            bulk = await queued(tested.embed([row(99)] * 30, bulk=True))
+            bulk = await queued(tested.embed([row(99)] * 30, Rank.BULK))
             for model in models:
                 model.gate.set()
             for number, vectors in enumerate(await asyncio.gather(*taken)):
@@ -703,7 +706,7 @@ def test_bulk_is_not_starved() -> None:
 
     async def main() -> None:
         async with scheduler(Model().run, budget=1) as tested:
-            bulk = asyncio.ensure_future(tested.embed([row(n, 2) for n in range(5)], bulk=True))
+            bulk = asyncio.ensure_future(tested.embed([row(n, 2) for n in range(5)], Rank.BULK))
             asked = 0
             while not bulk.done():
                 # two at a time: one always waits while the other runs
@@ -768,12 +771,11 @@ def test_a_solo_lane_that_dies() -> None:
     """Give up the model where the solo lane is dead, though the other lanes live."""
 
     async def main() -> None:
-        lane, solo, told = Model(), Mortal(), []
+        lane, solo = Model(), Mortal()
         async with scheduler(lane.run, solo=solo.run) as tested:
-            tested.on_lost = told.append
             with pytest.raises(ProviderLost, match="illegal memory access"):
                 await tested.embed([row(13)])
-        assert [type(error) for error in told] == [ProviderLost]
+            await tested.lost()
         assert lane.ran == []
 
     complete(main())
@@ -790,7 +792,7 @@ async def first_bulk_batch(*before: list[Tokens]) -> int:
         for rows in before:
             await tested.embed(rows)
         count = len(model.ran)
-        await tested.embed([row(n, 8) for n in range(512)], bulk=True)
+        await tested.embed([row(n, 8) for n in range(512)], Rank.BULK)
     return len(model.ran[count])
 
 

@@ -16,6 +16,8 @@ from opdbus.engine.runtimes import open_session
 from opdbus.engine.scheduler import Scheduler
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ShuttingDown, Truncated
+from opdbus.models import folder
+from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -44,10 +46,14 @@ _CLASS: Final = {"int8": "int8"}
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Vectors (texts, dimension), float32 of length 1, and how many texts were cut."""
+    """Vectors (texts, dimension), float32 of length 1, and how many texts were cut.
+
+    `numerics` says with which other vectors they may be compared.
+    """
 
     vectors: NDArray[np.float32]
     truncated: int
+    numerics: str
 
 
 class Embedder:
@@ -75,6 +81,45 @@ class Embedder:
     def dimension(self) -> int:
         """The length of every vector."""
         return self.model.shape.hidden
+
+    @property
+    def level(self) -> str:
+        """The level that this is the engine of."""
+        return self.model.level
+
+    @property
+    def max_tokens(self) -> int:
+        """The number of tokens past which texts are cut."""
+        return self.model.shape.max_tokens
+
+    @property
+    def provider(self) -> str:
+        """The provider that was proven."""
+        return self.proven.provider.name
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether a provider that was asked for was passed over for this one."""
+        return any(each.provider != self.provider for each in self.proven.fallbacks)
+
+    @property
+    def batch_tokens(self) -> int:
+        """The tokens that all lanes together run at a time, as of now."""
+        return self.scheduler.budget * self.scheduler.lanes
+
+    @property
+    def weight_bytes(self) -> int:
+        """About how much memory the weights take."""
+        return self.proven.weight_bytes
+
+    @property
+    def fault(self) -> str:
+        """Why the provider stopped working; empty while it works."""
+        return self.scheduler.fault
+
+    async def lost(self) -> None:
+        """Wait until the provider has stopped working."""
+        await self.scheduler.lost()
 
     @property
     def numerics(self) -> str:
@@ -108,10 +153,17 @@ class Embedder:
             if cut and not truncate:
                 raise Truncated(
                     f"{len(cut)} of {len(rows)} texts are longer than the"
-                    f" {self.model.shape.max_tokens} tokens that the model reads; the first is"
+                    f" {self.max_tokens} tokens that the model reads; the first is"
                     f" number {cut[0]}, counted from 0: shorten it, or allow `truncate`"
                 )
-            return Embedding(await self.scheduler.embed(rows, priority=priority), len(cut))
+            return Embedding(await self.scheduler.embed(rows, priority), len(cut), self.numerics)
+
+    async def run(self, rows: Sequence[Tokens]) -> NDArray[np.float32]:
+        """Give the vectors (rows, dimension) of tokenized texts, after everyone's single texts.
+
+        Raises ProviderLost, ShuttingDown.
+        """
+        return await self.scheduler.embed(rows, Rank.BULK)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -180,3 +232,18 @@ async def open_embedder(
             yield embedder
         finally:
             embedder.close()
+
+
+@asynccontextmanager
+async def open_level(
+    config: Config,
+    level: str,
+    lost: Sequence[Fallback] = (),
+    *,
+    opener: Open = open_session,
+    host: Host = HERE,
+) -> AsyncIterator[Embedder]:
+    """Load a level's model and open it; raises ModelError and ProviderError."""
+    model = await asyncio.to_thread(folder.load, LEVELS[level], config)
+    async with open_embedder(model, config, opener, host, lost) as embedder:
+        yield embedder

@@ -69,9 +69,8 @@ class _Job:
 class Scheduler:
     """Runs a model (ids (n, length) to vectors (n, dimension)) on one thread for each of its lanes.
 
-    A lane is a run that may go on beside others: another core's, another device's. `on_lost` is
-    called on the event loop, once, if the model stops working. A text that comes alone runs on
-    `solo`, if there is one.
+    A lane is a run that may go on beside others: another core's, another device's. A text that
+    comes alone runs on `solo`, if there is one. `lost` waits for the model to stop working.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Scheduler:
         limit: int,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        self.on_lost: Callable[[ProviderLost], None] = lambda _error: None
         self._patience = patience
         self._dimension = dimension
         self._budget = budget
@@ -93,8 +91,9 @@ class Scheduler:
         self._jobs: dict[Request, _Job] = {}
         self._wake = threading.Condition()
         self._stopping = False
-        # why the model stopped working; no exception, which would hold all who met it
-        self._lost = ""
+        # why the model stopped working, no exception, which would keep its callers' frames alive
+        self.fault = ""
+        self._lost = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
             threading.Thread(target=self._live, args=(run,), name=f"model-{number}", daemon=True)
@@ -135,18 +134,15 @@ class Scheduler:
                     thread.join()
         finally:
             self._settle_all(ShuttingDown())
-            # who hears of it holds us: nothing of ours may wait for a search for cycles
-            self.on_lost = lambda _error: None
 
     @property
     def depth(self) -> int:
         """Count the texts that wait or run."""
         return sum(job.left for job in self._jobs.values())
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether nothing more is taken."""
-        return self._stopping
+    async def lost(self) -> None:
+        """Wait until the model has stopped working; `fault` says why."""
+        await self._lost.wait()
 
     @property
     def budget(self) -> int:
@@ -158,28 +154,24 @@ class Scheduler:
         """Count the batches that may run at once."""
         return len(self._threads)
 
-    async def embed(
-        self, rows: Sequence[Tokens], *, bulk: bool = False, priority: Rank = Rank.FEW
-    ) -> NDArray[np.float32]:
+    async def embed(self, rows: Sequence[Tokens], priority: Rank = Rank.FEW) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
-        `priority` is that of a few texts; many texts and bulk work have their own.
-        A caller who is cancelled takes the rows that wait out of the queue. Raises
-        LimitsExceeded at once if the queue has no room for all of them (bulk has), ProviderLost if
-        the model stops working, ShuttingDown.
+        Many texts at once wait for the few of others, whatever their priority. Cancelling takes the
+        rows that wait out of the queue. Raises LimitsExceeded at once if the queue has no room for
+        all of them (bulk work always has), ProviderLost if the model stops working, ShuttingDown.
         """
         if self._stopping or self._loop is None:
             raise ShuttingDown
-        if self._lost:
-            raise ProviderLost(self._lost)
+        if self.fault:
+            raise ProviderLost(self.fault)
         if not rows:
             return np.empty((0, self._dimension), np.float32)
-        self._require_room(len(rows), bulk=bulk)
-        if not bulk and len(rows) <= _FEW:
+        rank = max(priority, Rank.FEW if len(rows) <= _FEW else Rank.MANY)
+        self._require_room(len(rows), rank)
+        if rank < Rank.MANY:
             self._few_at = time.monotonic()
-        job = _Job(
-            Request(rows, _rank(len(rows), priority, bulk=bulk)), self._dimension, self._loop
-        )
+        job = _Job(Request(rows, rank), self._dimension, self._loop)
         self._jobs[job.request] = job
         with self._wake:
             self._backlog.add(job.request)
@@ -191,10 +183,10 @@ class Scheduler:
             # it holds the exception, which holds this frame
             del job
 
-    def _require_room(self, rows: int, *, bulk: bool) -> None:
+    def _require_room(self, rows: int, rank: Rank) -> None:
         waiting = sum(job.left for job in self._jobs.values() if job.request.rank is not Rank.BULK)
-        # bulk work brings no more at a time than it can bear: callers must not be able to stop it
-        if not bulk and waiting + rows > self._limit:
+        # bulk work limits itself, and callers must not be able to stop it
+        if rank is not Rank.BULK and waiting + rows > self._limit:
             raise LimitsExceeded(
                 f"the queue holds {waiting} of at most {self._limit} texts, so {rows} more do not"
                 " fit: ask for fewer at a time, or later"
@@ -224,7 +216,7 @@ class Scheduler:
         while True:
             with self._wake:
                 self._wake.wait_for(self._has_news)
-                if self._stopping or self._lost:
+                if self._stopping or self.fault:
                     return
                 members = self._next_batch()
                 self._running += 1
@@ -261,7 +253,7 @@ class Scheduler:
 
     def _has_news(self) -> bool:
         is_free = len(self._backlog) and not self._hermits
-        return bool(self._stopping or self._lost or is_free)
+        return bool(self._stopping or self.fault or is_free)
 
     def _attempt(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
         ids = np.stack([member.request.rows[member.row].ids for member in members])
@@ -324,9 +316,9 @@ class Scheduler:
 
     def _give_up(self, error: Exception) -> None:
         with self._wake:
-            self._lost = self._lost or f"the provider stopped working: {error}"
+            self.fault = self.fault or f"the provider stopped working: {error}"
             self._wake.notify_all()
-        self._on_loop(self._lose, ProviderLost(self._lost))
+        self._on_loop(self._lose, ProviderLost(self.fault))
 
     def _is_alive(self, run: Run) -> bool:
         """Whether the model still runs two tokens, so that the fault was the batch's."""
@@ -366,19 +358,10 @@ class Scheduler:
                 job.settle(error)
 
     def _lose(self, error: ProviderLost) -> None:
+        self._lost.set()
         self._settle_all(error)
-        self.on_lost(error)
-        self.on_lost = lambda _error: None
 
     def _settle_all(self, error: Exception) -> None:
         for job in list(self._jobs.values()):
             job.settle(error)
         self._jobs.clear()
-
-
-def _rank(rows: int, priority: Rank, *, bulk: bool) -> Rank:
-    if bulk:
-        return Rank.BULK
-    if rows > _FEW:
-        return Rank.MANY
-    return priority

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opdbus.engine.batching import Rank
+from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical
 from opdbus.index.catalogue import matches, thing_of
 from opdbus.index.rerank import RERANKED
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from opdbus.index.catalogue import View
-    from opdbus.index.embedded import Engine
-    from opdbus.index.memory import Memory
+    from opdbus.index.object_vectors import ObjectVectors
     from opdbus.index.rerank import Reranker
     from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
+    from opdbus.index.vector_index import VectorIndex
     from opdbus.state.object import Thing
 
 _LEXICAL_CANDIDATES = 1000
@@ -59,15 +59,16 @@ class _Query:
 
     question: str = ""
     matches: Mapping[int, float] = field(default_factory=dict)
-    vector: tuple[Engine, NDArray[np.float32]] | None = None
+    vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
     without: Thing | None = None
 
 
 class Finder:
     """Searches a memory; every answer is exact, over all objects that match the page."""
 
-    def __init__(self, memory: Memory, reranker: Reranker | None = None) -> None:
-        self._memory = memory
+    def __init__(self, vectors: ObjectVectors, reranker: Reranker | None = None) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
         self._reranker = reranker
 
     async def search(
@@ -81,26 +82,39 @@ class Finder:
     ) -> list[Hit]:
         """Find the things that best answer a question, best first.
 
-        `mode` is one of search.MODES; hybrid and vector wait for the model. With a `level`, the
-        best ones are put in order by that level's model. Raises NoModel, ModelError.
+        `mode` is one of search.MODES; hybrid and vector wait for the model. Where there is none, or
+        none that works, a hybrid search is a lexical one. With a `level`, the best ones are put in
+        order by that level's model. Raises NoModel, ModelError, ProviderError.
         """
         if mode == "lexical":
             return await self._hits(page, _Query(question, await self._matches(question)))
-        asked = self._memory.ask(question, priority)
         if mode == "vector":
-            return await self._hits(page, _Query(question, vector=await asked), level, priority)
+            asked = await self._vectors.ask(question, priority)
+            return await self._hits(page, _Query(question, vector=asked), level, priority)
         # the model runs while the database reads, on threads of their own
-        vector, matches = await asyncio.gather(asked, self._matches(question))
+        vector, matches = await asyncio.gather(
+            self._asked(question, priority), self._matches(question)
+        )
         return await self._hits(page, _Query(question, matches, vector), level, priority)
+
+    async def _asked(
+        self, question: str, priority: Rank
+    ) -> tuple[VectorIndex, NDArray[np.float32]] | None:
+        """Return the question's vector, None where no engine can be had: words are left."""
+        try:
+            return await self._vectors.ask(question, priority)
+        except OpDbusError as error:
+            if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
+                return None
+            raise
 
     async def similar(self, thing: Thing, page: Page) -> list[Hit]:
         """Find the things that are most like a thing, itself left out.
 
         Raises UnknownObject, NoVector, NoModel.
         """
-        vector = await self._memory.vector(thing)
-        engine = await self._memory.engine()
-        return await self._hits(page, _Query(vector=(engine, vector), without=thing))
+        vector = await self._vectors.vector(thing)
+        return await self._hits(page, _Query(vector=vector, without=thing))
 
     async def _matches(self, question: str) -> dict[int, float]:
         """Give the share of the highest possible BM25 score that each match has, by id."""
@@ -124,7 +138,7 @@ class Finder:
 
     def _ranked(self, page: Page, query: _Query, enough: int) -> list[tuple[Entry, Score]]:
         view = self._memory.catalogue.view
-        cosines = _cosines(*query.vector, view) if query.vector else None
+        cosines = query.vector[0].cosines(query.vector[1], view) if query.vector else None
         shares = np.zeros(len(view.entries), np.float32)
         for number, share in query.matches.items():
             # an entry may have gone since the words were looked up
@@ -172,11 +186,3 @@ def _named(store: Store, terms: Sequence[str]) -> list[int]:
         return []
     having = store.match(identifiers, _FEW + 1, every=True)
     return [entry for entry, _ in having] if len(having) <= _FEW else []
-
-
-def _cosines(engine: Engine, query: NDArray[np.float32], view: View) -> NDArray[np.float32]:
-    """Give the cosine of each entry with the query, NaN where its vector is not computed."""
-    # row -1, of an entry without a vector, is the NaN at the end
-    scores = np.append(engine.vectors.scores(query), np.float32("nan"))
-    cosines: NDArray[np.float32] = scores[engine.rows(view)]
-    return cosines

@@ -1,24 +1,20 @@
-"""The host's memory: all its objects and vectors, kept, found, and brought up to date."""
+"""The host's memory: all its objects, kept on disk and in a catalogue that agree."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from opdbus.engine.batching import Rank
-from opdbus.errors import AccessDenied, NoVector, ProviderLost, ShuttingDown, StoreError
+from opdbus.errors import AccessDenied, StoreError
 from opdbus.index.archive import Archive
-from opdbus.index.catalogue import Catalogue, thing_of
+from opdbus.index.catalogue import Catalogue
 from opdbus.index.database import Damaged
-from opdbus.index.embedded import Engine, stored_vectors
-from opdbus.index.events import Changed, Drift
+from opdbus.index.events import Changed
 from opdbus.index.quota import Usage
 from opdbus.index.records import commit, recall, record_of
 from opdbus.index.transient import TransientObjects
-from opdbus.state.drift import drifted_fields
 from opdbus.state.object import FILE, Thing
 
 if TYPE_CHECKING:
@@ -27,12 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.engine.embedder import Embedder
-    from opdbus.errors import OpDbusError
-    from opdbus.index.catalogue import Change, Pair
+    from opdbus.index.catalogue import Change
     from opdbus.index.events import Event
     from opdbus.index.store import Content, Entry, Record
     from opdbus.state.object import Identity, StateObject
@@ -43,7 +34,7 @@ _AT_A_TIME: Final = 500
 
 
 class Memory:
-    """All objects, from the database's first byte to the last vector; use as a context.
+    """All objects of a host; use as a context.
 
     `notify` is called on the event loop with each event; `clock` gives seconds since 1970.
     """
@@ -59,11 +50,8 @@ class Memory:
         self.catalogue = Catalogue(usage or Usage())
         self.notify = notify
         self.generation = 0
-        # why objects wait for their vectors longer than they should; empty while they do not
-        self.vectors_fault = ""
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
-        self._engine: asyncio.Future[Engine] = asyncio.get_running_loop().create_future()
         self._clock = clock
         self._one_writer = asyncio.Lock()
         self._transient = TransientObjects()
@@ -98,102 +86,7 @@ class Memory:
         tb: TracebackType | None,
     ) -> None:
         """Close the database; everything committed stays."""
-        self._engine.cancel()
         await self.archive.__aexit__(kind, value, tb)
-
-    @property
-    def last_fault(self) -> str:
-        """What is wrong now with the database or the vectors; empty while nothing is."""
-        return self.archive.fault or self.vectors_fault
-
-    # the engine
-
-    async def attach(self, embedder: Embedder) -> int:
-        """Take an engine, load the vectors of its kind that are kept, and give their number.
-
-        It takes the place of the one before, if there was one.
-        """
-        engine = Engine(embedder)
-        wanted = {entry.text_digest for entry in self.catalogue}
-        digests, matrix = await self.archive.read(
-            lambda store: stored_vectors(store, wanted, engine)
-        )
-        engine.vectors.add(digests, matrix)
-        self.detach()
-        self._engine.set_result(engine)
-        self.stale.set()
-        return len(digests)
-
-    def detach(self, fault: OpDbusError | None = None) -> None:
-        """Have whoever needs vectors wait for the next engine: the one before is gone.
-
-        With a `fault` nobody waits, but is told of it.
-        """
-        if self._engine.done():
-            self._engine = asyncio.get_running_loop().create_future()
-        if fault:
-            self.without_engine(fault)
-
-    def without_engine(self, reason: OpDbusError) -> None:
-        """Answer every request for vectors with this error."""
-        self._engine.set_exception(reason)
-        self._engine.exception()  # retrieved, so that asyncio does not call it lost
-
-    async def engine(self) -> Engine:
-        """Wait for the engine; raises NoModel if there will be none."""
-        return await asyncio.shield(self._engine)
-
-    @property
-    def ready(self) -> Engine | None:
-        """The engine, if it is there already."""
-        future = self._engine
-        there = future.done() and not future.cancelled() and future.exception() is None
-        return future.result() if there else None
-
-    async def ask(
-        self, question: str, priority: Rank = Rank.FEW
-    ) -> tuple[Engine, NDArray[np.float32]]:
-        """Embed a question: the engine and the vector (dimension,).
-
-        A provider that is lost meanwhile costs time, not the question. Raises NoModel.
-        """
-        while True:
-            engine = await self.engine()
-            try:
-                found = await engine.embedder.embed([question], priority=priority)
-                return engine, found.vectors[0]
-            except (ProviderLost, ShuttingDown):
-                if self.ready is engine:
-                    # nobody has told us of a loss yet, or the daemon stops
-                    await asyncio.sleep(0)
-                if self.ready is engine and engine.embedder.scheduler.is_stopping:
-                    raise
-
-    def pending(self) -> list[Entry]:
-        """Give one entry for each text that has no vector yet."""
-        engine = self.ready
-        if engine is None:
-            return []
-        return list(
-            {
-                entry.text_digest: entry
-                for entry in self.catalogue
-                if entry.text_digest not in engine.vectors
-            }.values()
-        )
-
-    def waiting(self) -> int:
-        """Count the things that will get a vector and have none yet."""
-        if self._engine.done() and self.ready is None:
-            return 0
-        engine = self.ready
-        return len(
-            {
-                thing_of(entry)
-                for entry in self.catalogue
-                if engine is None or entry.text_digest not in engine.vectors
-            }
-        )
 
     # writing: each change holds the lock from its first look at the catalogue to its last, and
     # is never left halfway, so that database and catalogue agree whoever leaves meanwhile
@@ -356,42 +249,6 @@ class Memory:
         """Give what entries say, by id."""
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids))
-
-    async def vector(self, thing: Thing) -> NDArray[np.float32]:
-        """Give a thing's vector (dimension,); raises UnknownObject, NoVector, NoModel."""
-        entry = self.catalogue.about(thing)[0]
-        vector = (await self.engine()).vector(entry)
-        if vector is None:
-            raise NoVector(
-                f"{'/'.join(thing)} has no vector yet: wait for the signal Vectorized and ask again"
-            )
-        return vector
-
-    async def drift(self, pairs: Sequence[Pair]) -> list[Drift]:
-        """Compare declared and observed entries, without the pairs of which one is gone by now."""
-        if not pairs:
-            return []
-        contents = await self.content([entry for pair in pairs for entry in pair])
-        there = [pair for pair in pairs if all(entry.id in contents for entry in pair)]
-
-        def fields() -> list[list[str]]:
-            texts = ([contents[entry.id].properties for entry in pair] for pair in there)
-            return [drifted_fields(*map(json.loads, pair)) for pair in texts]
-
-        # on a thread: 10,000 pairs take half a second
-        return [
-            Drift(thing_of(pair[0]), self.distance(*pair), differing)
-            for pair, differing in zip(there, await asyncio.to_thread(fields), strict=True)
-        ]
-
-    def distance(self, one: Entry, other: Entry) -> float:
-        """Give the cosine distance of two entries; NaN while a vector is missing."""
-        engine = self.ready
-        first = engine.vector(one) if engine else None
-        second = engine.vector(other) if engine else None
-        if first is None or second is None:
-            return float("nan")
-        return max(0.0, 1.0 - float(first @ second))
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.engine.engines import Engines
     from opdbus.index.store import Content, Entry
+    from opdbus.serving.serving import Serving
 
 # As many hits as people look at; a large model takes tens of milliseconds for each on a CPU.
 RERANKED: Final = 24
@@ -26,8 +26,8 @@ _KEPT: Final = 4096
 class Reranker:
     """Orders hits by the vectors of another level, which are computed when first needed."""
 
-    def __init__(self, engines: Engines) -> None:
-        self._engines = engines
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         self._vectors: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
 
     async def order(
@@ -44,16 +44,27 @@ class Reranker:
         """
         there = [(entry, share) for entry, share in found if entry.id in contents]
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
-        numerics = (await self._engines.get(level)).numerics
-        new = [key for key in texts if (numerics, key) not in self._vectors]
-        asking = [question, *map(texts.__getitem__, new)]
-        vectors = (await self._engines.embed(asking, level, priority=priority)).vectors
-        asked, known = vectors[0], dict(zip(new, vectors[1:], strict=True))
-        known |= {key: self._vectors[numerics, key] for key in texts if key not in known}
+        numerics, asked, known = await self._embedded(question, texts, level, priority)
         self._keep(numerics, known)
         scores = [(entry, float(known[entry.text_digest] @ asked), share) for entry, share in there]
         rows = [(e, Score(cos + LEXICAL_WEIGHT * share, cos, share)) for e, cos, share in scores]
         return sorted(rows, key=lambda row: -row[1].total)
+
+    async def _embedded(
+        self, question: str, texts: Mapping[bytes, str], level: str, priority: Rank
+    ) -> tuple[str, NDArray[np.float32], dict[bytes, NDArray[np.float32]]]:
+        """Return numerics, the question's vector, and those of texts: kept ones, or new ones."""
+        while True:
+            numerics = (await self._serving.embedder(level)).numerics
+            kept = {key: self._vectors.get((numerics, key)) for key in texts}
+            known = {key: vector for key, vector in kept.items() if vector is not None}
+            new = [key for key in texts if key not in known]
+            asking = [question, *map(texts.__getitem__, new)]
+            found = await self._serving.embed(asking, level, priority=priority)
+            # else an engine whose vectors do not mix with the kept ones took its place meanwhile
+            if found.numerics == numerics:
+                vectors = found.vectors
+                return numerics, vectors[0], known | dict(zip(new, vectors[1:], strict=True))
 
     def _keep(self, numerics: str, known: Mapping[bytes, NDArray[np.float32]]) -> None:
         for key, vector in known.items():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opdbus.bus.service.jobs import Job, Jobs
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.vector_files import VectorFile
-    from opdbus.engine.engines import Lease
     from opdbus.engine.tokenizer import Tokens
+    from opdbus.serving.lease import Lease
 
     P = ParamSpec("P")
     T = TypeVar("T")

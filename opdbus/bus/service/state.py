@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.values import Plain
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
-    from opdbus.index.memory import Memory
+    from opdbus.index.health import Health
+    from opdbus.index.object_vectors import ObjectVectors
     from opdbus.state.object import StateObject
 
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
@@ -36,10 +37,14 @@ class StateInterface:
 
     interface = contract.interface(names.STATE)
 
-    def __init__(self, memory: Memory, finder: Finder, declared: Declared) -> None:
-        self._memory = memory
+    def __init__(
+        self, vectors: ObjectVectors, finder: Finder, declared: Declared, health: Health
+    ) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
         self._finder = finder
         self._declared = declared
+        self._health = health
 
     async def search(
         self, caller: Caller, query: str, limit: int, options: dict[str, Plain]
@@ -79,7 +84,7 @@ class StateInterface:
         """Give an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
-        values = await describe(self._memory, thing)
+        values = await describe(self._vectors, thing)
         found = json.dumps(
             {
                 **thing._asdict(),
@@ -97,7 +102,7 @@ class StateInterface:
         self, _caller: Caller, path: str, options: dict[str, Plain]
     ) -> tuple[int, str, bytes]:
         """Give an object's vector."""
-        return await vector(self._memory, thing_at(path), options)
+        return await vector(self._vectors, thing_at(path), options)
 
     async def publish(
         self,
@@ -137,11 +142,11 @@ class StateInterface:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        distance = self._memory.distance
+        distance = self._vectors.distance
         pairs = self._memory.catalogue.pairs(checked.wanted(*keys))
         # those without a vector, whose distance is NaN, at the end
         pairs.sort(key=lambda pair: (math.isnan(d := distance(*pair)), -d))
-        drifts = await self._memory.drift(pairs[offset : offset + limit])
+        drifts = await self._vectors.drift(pairs[offset : offset + limit])
         found = [(paths.of(*drift.thing), drift.distance, drift.fields) for drift in drifts]
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
@@ -150,16 +155,14 @@ class StateInterface:
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
         count = len(self._memory.catalogue)
-        waiting = self._memory.waiting()
+        waiting = self._vectors.waiting()
         return {
             "Generation": self._memory.generation,
             "Count": count,
-            "Vectorized": count - waiting if self._memory.ready else 0,
+            "Vectorized": count - waiting if self._vectors.current else 0,
             "Pending": waiting,
             "StateFile": str(self._declared.path),
-            "LastError": self._declared.last_error
-            or self._memory.last_fault
-            or self._memory.archive.notice,
+            "LastError": self._health.last_error or self._memory.archive.notice,
         }
 
 
@@ -168,16 +171,16 @@ class ObjectInterface:
 
     interface = contract.interface(names.OBJECT)
 
-    def __init__(self, thing: Thing, memory: Memory, finder: Finder) -> None:
+    def __init__(self, thing: Thing, vectors: ObjectVectors, finder: Finder) -> None:
         self._thing = thing
-        self._memory = memory
+        self._vectors = vectors
         self._finder = finder
 
     async def get_vector(
         self, _caller: Caller, options: dict[str, Plain]
     ) -> tuple[int, str, bytes]:
         """Give the object's vector."""
-        return await vector(self._memory, self._thing, options)
+        return await vector(self._vectors, self._thing, options)
 
     async def similar(
         self, _caller: Caller, limit: int, options: dict[str, Plain]
@@ -187,7 +190,7 @@ class ObjectInterface:
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        return await describe(self._memory, self._thing)
+        return await describe(self._vectors, self._thing)
 
 
 def thing_at(path: str) -> Thing:
@@ -203,25 +206,27 @@ async def similar(
     return [_hit(hit) for hit in await finder.similar(thing, page(limit, checked))]
 
 
-async def vector(memory: Memory, thing: Thing, options: dict[str, Plain]) -> tuple[int, str, bytes]:
+async def vector(
+    vectors: ObjectVectors, thing: Thing, options: dict[str, Plain]
+) -> tuple[int, str, bytes]:
     """Give a thing's vector as it goes over the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
-    found = await memory.vector(thing)
+    _, found = await vectors.vector(thing)
     wanted = chosen(checked, len(found))
     return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
-async def describe(memory: Memory, thing: Thing) -> dict[str, Plain]:
+async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
     """Give the properties of Object1 for a thing; raises UnknownObject."""
-    entries = memory.catalogue.about(thing)
-    contents = await memory.content(entries)
+    entries = vectors.memory.catalogue.about(thing)
+    contents = await vectors.memory.content(entries)
     entry = entries[0]
     if any(e.id not in contents for e in entries):
         raise UnknownObject(f"{'/'.join(thing)} was removed just now")
     declared = [e for e in entries if e.identity.source == FILE]
     observed = [e for e in entries if e.identity.source != FILE]
-    engine = memory.ready
-    has_vector = engine is not None and engine.vector(entry) is not None
+    index = vectors.current
+    has_vector = index is not None and entry.text_digest in index
     pair = bool(declared and observed)
     return {
         "Plugin": thing.plugin,
@@ -232,8 +237,8 @@ async def describe(memory: Memory, thing: Thing) -> dict[str, Plain]:
         "Observed": contents[observed[0].id].properties if observed else "",
         "Text": contents[entry.id].text,
         "Fingerprint": entry.fingerprint,
-        "VectorKey": engine.key(entry.text_digest).hex() if engine and has_vector else "",
-        "Distance": memory.distance(declared[0], observed[0]) if pair else float("nan"),
+        "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
+        "Distance": vectors.distance(declared[0], observed[0]) if pair else float("nan"),
         "UpdatedAt": entry.updated_at,
     }
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opdbus.bus.service.jobs import Jobs
     from opdbus.bus.service.node import BusInterface
     from opdbus.index.finder import Finder
-    from opdbus.index.memory import Memory
+    from opdbus.index.object_vectors import ObjectVectors
 
 
 class Tree:
@@ -27,7 +27,7 @@ class Tree:
         vectorizer: BusInterface,
         state: BusInterface,
         log_control: BusInterface,
-        memory: Memory,
+        vectors: ObjectVectors,
         finder: Finder,
         jobs: Jobs,
     ) -> None:
@@ -39,7 +39,8 @@ class Tree:
             paths.ROOT: Node((vectorizer,), lambda: ["job", "state"]),
             paths.STATE: Node((state,), lambda: self._below(paths.STATE)),
         }
-        self._memory = memory
+        self._vectors = vectors
+        self._memory = vectors.memory
         self._jobs = jobs
         self._finder = finder
 
@@ -57,7 +58,7 @@ class Tree:
             return Node((), lambda: below) if below else None
         if not self._memory.catalogue.has(thing):
             return None
-        return Node((ObjectInterface(thing, self._memory, self._finder),), list)
+        return Node((ObjectInterface(thing, self._vectors, self._finder),), list)
 
     def _below(self, path: str) -> list[str]:
         """Give the names of the nodes right below a path, as many as Introspect lists."""

@@ -1,4 +1,4 @@
-"""The vectorizer on the bus: texts to vectors, and what runs the model and the proof of it."""
+"""org.opdbus.Vectorizer1 on the bus: texts to vectors, the engine that serves, and its proof."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.values import Plain
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.engines import Engines
-    from opdbus.index.declared import Declared
-    from opdbus.index.memory import Memory
+    from opdbus.index.health import Health
+    from opdbus.serving.serving import Serving
 
 # What every method takes that gives vectors.
 _OPTIONS: Final = {"level": str, "truncate": bool, "dimensions": int}
@@ -41,22 +40,20 @@ _TIMED: Final = {**_OPTIONS, "timeout": float}
 
 
 class VectorizerInterface:
-    """org.opdbus.Vectorizer1: the model, and what runs it."""
+    """org.opdbus.Vectorizer1; it converts, and asks the serving engine."""
 
     interface = contract.interface(names.VECTORIZER)
 
     def __init__(
         self,
-        engines: Engines,
-        memory: Memory,
-        declared: Declared,
+        serving: Serving,
+        health: Health,
         bulk: Bulk,
         load: RunningCalls,
         reload: Callable[[], Awaitable[None]],
     ) -> None:
-        self._engines = engines
-        self._memory = memory
-        self._declared = declared
+        self._serving = serving
+        self._health = health
         self._bulk = bulk
         self._load = load
         self._reload = reload
@@ -80,14 +77,14 @@ class VectorizerInterface:
     ) -> tuple[Descriptor, int, int, str]:
         """Embed the texts of a file into a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
-        embedder = await self._embedder(checked)
+        embedder = await self._serving.embedder(checked.get("level", ""))
         wanted = chosen(checked, embedder.dimension)
         order = Order(
             wanted,
             truncate=checked.get("truncate", default=True),
             is_job=checked.get("job", default=False),
         )
-        with self._engines.lease(embedder) as engine:
+        with self._serving.lease(embedder) as engine:
             found = await self._bulk.run(caller, engine, texts, order)
         self._truncated += found.truncated
         return found.file, found.rows, wanted.dimensions, wanted.dtype
@@ -97,8 +94,9 @@ class VectorizerInterface:
     ) -> tuple[int, list[int]]:
         """Count the tokens of texts as if nothing were cut."""
         require_text(texts)
-        embedder = await self._embedder(Options(options, {"level": str}))
-        return embedder.model.shape.max_tokens, await embedder.count_tokens(texts)
+        level = Options(options, {"level": str}).get("level", "")
+        embedder = await self._serving.embedder(level)
+        return embedder.max_tokens, await embedder.count_tokens(texts)
 
     async def levels(
         self, _caller: Caller, options: dict[str, Plain]
@@ -121,81 +119,69 @@ class VectorizerInterface:
     ) -> None:
         """Serve with another engine, once that is proven."""
         Options(options, {})
-        await self._engines.switch(self._engines.config.on(provider, device))
+        await self._serving.switch(self._serving.config.on(provider, device))
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        engine, config = self._memory.ready, self._engines.config
+        embedder, config = self._serving.phase.embedder, self._serving.config
         return {
             "Level": config.vector_level,
-            "State": self.state(),
+            "State": self._health.state,
             "RequestedProvider": str(config.execution_provider),
-            "Accuracy": _accuracy(self._engines.loaded),
+            "Accuracy": _accuracy(self._serving.loaded),
             "Truncated": self._truncated,
             "Jobs": self._bulk.jobs.paths(),
             "Version": __version__,
-            **(_engine_properties(engine.embedder) if engine else _NO_ENGINE),
+            **(_engine_properties(embedder) if embedder else _NO_ENGINE),
         }
 
-    def state(self) -> str:
-        """Give the state of the daemon."""
-        engine = self._memory.ready
-        if self._engines.fault:
-            return "failed"
-        has_level = self._engines.config.vector_level != "none"
-        if not self._declared.attempted or (engine is None and has_level):
-            return "loading"
-        fell = engine is not None and bool(engine.embedder.proven.fallbacks)
-        faulty = fell or self._declared.last_error or self._memory.last_fault
-        return "degraded" if faulty else "ready"
-
     def _level_status(self, name: str) -> tuple[str, str]:
-        config, loaded = self._engines.config, self._engines.loaded.get(name)
+        config, loaded = self._serving.config, self._serving.loaded.get(name)
         if loaded:
             proven = loaded.proven
-            return (
-                "loaded",
-                f"{proven.provider.name} on {proven.hardware}, {proven.proof.precision}",
-            )
+            detail = f"{loaded.provider} on {proven.hardware}, {proven.proof.precision}"
+            return "loaded", detail
         if name == config.vector_level:
-            return "loading", str(self._engines.fault or "")
+            phase = self._serving.phase
+            return phase.state.value, str(phase.error or phase.reason)
         try:
             where = folder.find(LEVELS[name], config)
         except ModelError as error:
             return "missing", str(error)
         return "available", f"{where}; loaded at the first call that asks for it"
 
-    async def _embedder(self, options: Options) -> Embedder:
-        return await self._engines.get(options.get("level", ""))
-
     async def _embed(
         self, caller: Caller, texts: Sequence[str], options: Options
     ) -> tuple[Format, NDArray[Plain]]:
-        """Give the format that is asked for, and vectors that are not in it yet."""
+        """Return the format that is asked for, and vectors that are not in it yet."""
         require_text(texts)
-        embedder = await self._embedder(options)
-        wanted = chosen(options, embedder.dimension)
+        seconds = options.get("timeout", default=float("inf"))
+        try:
+            async with asyncio.timeout(seconds if seconds < float("inf") else None):
+                return await self._embed_untimed(caller, texts, options)
+        except TimeoutError:
+            raise TimedOut(
+                f"the vectors were not there after {seconds:g} s: ask again, or give it more time"
+            ) from None
+
+    async def _embed_untimed(
+        self, caller: Caller, texts: Sequence[str], options: Options
+    ) -> tuple[Format, NDArray[Plain]]:
+        level, truncate = options.get("level", ""), options.get("truncate", default=True)
+        wanted = chosen(options, (await self._serving.embedder(level)).dimension)
         if len(texts) * wanted.row_bytes > MAX_REPLY_BYTES:
             most = MAX_REPLY_BYTES // wanted.row_bytes
             raise LimitsExceeded(
                 f"{len(texts)} vectors do not fit into a reply: {most} texts do; VectorizeBulk"
                 " takes any number"
             )
-        seconds = options.get("timeout", default=float("inf"))
-        limit = asyncio.timeout(seconds if seconds < float("inf") else None)
-        level, truncate = options.get("level", ""), options.get("truncate", default=True)
-        try:
-            with self._load.texts.reserved({"user": caller.uid}, len(texts)):
-                async with limit:
-                    found = await self._engines.embed(
-                        texts, level, truncate=truncate, priority=caller.priority
-                    )
-        except TimeoutError:
-            raise TimedOut(
-                f"the vectors were not there after {seconds:g} s: ask again, or give it more time"
-            ) from None
+        with self._load.texts.reserved({"user": caller.uid}, len(texts)):
+            found = await self._serving.embed(
+                texts, level, truncate=truncate, priority=caller.priority
+            )
         self._truncated += found.truncated
-        return wanted, found.vectors
+        # the level may mean another model by now
+        return chosen(options, found.vectors.shape[1]), found.vectors
 
 
 def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:

@@ -1,11 +1,13 @@
-"""Engines while serving: levels on demand, switching, and providers that are lost."""
+"""Serving: levels on demand, switching, and providers that are lost and found again."""
 
 import asyncio
 import gc
 import shutil
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ import pytest
 from tiny import write_tiny_model
 
 from opdbus.config import Config, ProviderRequest
-from opdbus.engine.embedder import Embedder
-from opdbus.engine.engines import Engines
+from opdbus.engine.embedder import Embedder, open_level
 from opdbus.engine.provider import Provider
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Ran, Session
 from opdbus.errors import NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
+from opdbus.serving.serving import Serving
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
 CHAIN = ProviderRequest((OPENVINO, CPU), strict=False)
@@ -55,21 +57,24 @@ class Hospital:
 
     def __init__(self) -> None:
         self.dead: set[str] = set()
-        self.told: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, str]] = []
         self.news = asyncio.Event()
 
     def open(self, graph: Path, provider: Provider, placement: Placement) -> Session:
         """Open the real thing."""
         return Mortal(open_session(graph, provider, placement), provider.name, self.dead)
 
-    async def on_change(self, embedder: Embedder | None, reason: str) -> None:
-        """Take note of a change."""
-        self.told.append((embedder.proven.provider.name if embedder else "", reason))
-        self.news.set()
+    async def follow(self, serving: Serving) -> None:
+        """Take note of every change."""
+        async with aclosing(serving.changes()) as changes:
+            async for phase in changes:
+                provider = phase.embedder.provider if phase.embedder else ""
+                self.seen.append((provider, phase.reason))
+                self.news.set()
 
     async def until(self, provider: str) -> None:
         """Wait until a provider serves."""
-        while not self.told or self.told[-1][0] != provider:
+        while not self.seen or self.seen[-1][0] != provider:
             self.news.clear()
             await self.news.wait()
 
@@ -83,17 +88,22 @@ def fp32(settings: Config, tiny_graphs: Path) -> Config:
 
 def run(
     settings: Config,
-    work: Callable[[Engines, Hospital], Awaitable[Any]],
+    work: Callable[[Serving, Hospital], Awaitable[Any]],
     retry_seconds: tuple[float, ...] = (60.0,),
 ) -> Any:
-    """Run work with engines that are started."""
+    """Run work with serving that are started."""
 
     async def both() -> Any:
         hospital = Hospital()
-        opening = Engines(settings, hospital.on_change, hospital.open, retry_seconds=retry_seconds)
-        async with asyncio.timeout(60), opening as engines:
-            await engines.start()
-            return await work(engines, hospital)
+        opening = Serving(settings, partial(open_level, opener=hospital.open), retry_seconds)
+        async with asyncio.timeout(60), opening as serving:
+            following = asyncio.create_task(hospital.follow(serving))
+            await asyncio.sleep(0)
+            await serving.start()
+            try:
+                return await work(serving, hospital)
+            finally:
+                following.cancel()
 
     return asyncio.run(both())
 
@@ -101,17 +111,17 @@ def run(
 def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
     """Answer the very calls that met the loss on the next provider, and record the reason."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        before = (await engines.embed(TEXTS)).vectors
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        before = (await serving.embed(TEXTS)).vectors
         hospital.dead.add(OPENVINO)
-        many = await asyncio.gather(*(engines.embed(TEXTS) for _ in range(20)))
+        many = await asyncio.gather(*(serving.embed(TEXTS) for _ in range(20)))
         assert all(np.abs(found.vectors - before).max() < 1e-5 for found in many)
         await hospital.until(CPU)
-        (engine,) = engines.loaded.values()
+        (engine,) = serving.loaded.values()
         (fallback,) = engine.proven.fallbacks
         assert fallback.provider == OPENVINO
         assert "stopped working: CUDA failure 719" in fallback.reason
-        assert [name for name, _ in hospital.told] == [OPENVINO, "", CPU]
+        assert [name for name, _ in hospital.seen] == [OPENVINO, "", CPU]
 
     run(fp32, work)
 
@@ -119,14 +129,14 @@ def test_the_chain_goes_on_where_a_provider_is_lost(fp32: Config) -> None:
 def test_a_lost_provider_is_tried_again(fp32: Config) -> None:
     """Go back to the better provider once it can be proven again."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
+    async def work(serving: Serving, hospital: Hospital) -> None:
         hospital.dead.add(OPENVINO)
-        await engines.embed(TEXTS)
+        await serving.embed(TEXTS)
         await hospital.until(CPU)
         hospital.dead.clear()
         await hospital.until(OPENVINO)
-        assert (await engines.get()).proven.fallbacks == ()
-        await engines.embed(TEXTS)
+        assert (await serving.embedder()).proven.fallbacks == ()
+        await serving.embed(TEXTS)
 
     run(fp32, work, retry_seconds=(0.0, 0.0))
 
@@ -134,15 +144,15 @@ def test_a_lost_provider_is_tried_again(fp32: Config) -> None:
 def test_all_providers_lost(fp32: Config) -> None:
     """Refuse with every reason while nothing can be proven, and serve when something can."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
+    async def work(serving: Serving, hospital: Hospital) -> None:
         hospital.dead.update({OPENVINO, CPU})
         with pytest.raises(ProviderError, match=r"cpu:onnxruntime.*; cpu:openvino"):
-            await engines.embed(TEXTS)
-        assert isinstance(engines.fault, ProviderError)
+            await serving.embed(TEXTS)
+        assert isinstance(serving.phase.error, ProviderError)
         hospital.dead.clear()
         await hospital.until(CPU)
-        assert engines.fault is None
-        await engines.embed(TEXTS)
+        assert serving.phase.error is None
+        await serving.embed(TEXTS)
 
     run(fp32, work, retry_seconds=(0.01,))
 
@@ -150,13 +160,13 @@ def test_all_providers_lost(fp32: Config) -> None:
 def test_a_strict_provider_is_opened_anew(fp32: Config) -> None:
     """Prove the only provider again when it was lost: there is nothing else to fall to."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
+    async def work(serving: Serving, hospital: Hospital) -> None:
         hospital.dead.add(CPU)
         with pytest.raises(ProviderError):
-            await engines.embed(TEXTS)
+            await serving.embed(TEXTS)
         hospital.dead.clear()
         await hospital.until(CPU)
-        await engines.embed(TEXTS)
+        await serving.embed(TEXTS)
 
     strict = replace(fp32, execution_provider=ProviderRequest((CPU,), strict=True))
     run(strict, work, retry_seconds=(0.01,))
@@ -165,25 +175,25 @@ def test_a_strict_provider_is_opened_anew(fp32: Config) -> None:
 def test_switching_under_load_loses_nothing(fp32: Config) -> None:
     """Answer every request while providers are switched back and forth under them."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        before = (await engines.embed(TEXTS)).vectors
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        before = (await serving.embed(TEXTS)).vectors
         stop, answered = asyncio.Event(), 0
 
         async def ask() -> None:
             nonlocal answered
             while not stop.is_set():
-                found = await engines.embed(TEXTS)
+                found = await serving.embed(TEXTS)
                 assert np.abs(found.vectors - before).max() < 1e-5
                 answered += 1
 
         asking = [asyncio.create_task(ask()) for _ in range(8)]
         for name in (CPU, OPENVINO, CPU):
-            await engines.switch(engines.config.on(name))
-            assert (await engines.get()).proven.provider.name == name
+            await serving.switch(serving.config.on(name))
+            assert (await serving.embedder()).proven.provider.name == name
         stop.set()
         await asyncio.gather(*asking)
         assert answered > 24
-        assert [name for name, _ in hospital.told] == [OPENVINO, CPU, OPENVINO, CPU]
+        assert [name for name, _ in hospital.seen] == [OPENVINO, CPU, OPENVINO, CPU]
 
     run(fp32, work)
 
@@ -191,14 +201,14 @@ def test_switching_under_load_loses_nothing(fp32: Config) -> None:
 def test_a_failed_switch_changes_nothing(fp32: Config) -> None:
     """Keep serving with the old engine when the new one cannot be had, and say why."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        old = await engines.get()
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        old = await serving.embedder()
         hospital.dead.add(CPU)
         with pytest.raises(ProviderError, match="opened the model but cannot run it"):
-            await engines.switch(engines.config.on(CPU))
-        assert await engines.get() is old
-        assert engines.config.execution_provider == CHAIN
-        await engines.embed(TEXTS)
+            await serving.switch(serving.config.on(CPU))
+        assert await serving.embedder() is old
+        assert serving.config.execution_provider == CHAIN
+        await serving.embed(TEXTS)
 
     run(fp32, work)
 
@@ -206,13 +216,13 @@ def test_a_failed_switch_changes_nothing(fp32: Config) -> None:
 def test_a_lease_outlives_switch_and_loss(fp32: Config) -> None:
     """Let work of several steps finish on the engine that it began with, or on its successor."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        old = await engines.get()
-        with engines.lease(old) as engine:
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        old = await serving.embedder()
+        with serving.lease(old) as engine:
             rows = await engine.tokenize(TEXTS)
-            await engines.switch(engines.config.on(CPU))
+            await serving.switch(serving.config.on(CPU))
             first = await engine.embed(rows)
-            assert not old.scheduler.is_stopping
+            assert old.fault == ""
             hospital.dead.add(OPENVINO)
             second = await engine.embed(rows)
         assert np.abs(first - second).max() < 1e-5
@@ -224,11 +234,11 @@ def test_a_lease_outlives_switch_and_loss(fp32: Config) -> None:
 def test_a_lease_never_mixes_numerics(fp32: Config) -> None:
     """Refuse to go on with an engine whose vectors must not mix with those given before."""
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        with engines.lease(await engines.get()) as engine:
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        with serving.lease(await serving.embedder()) as engine:
             rows = await engine.tokenize(TEXTS)
-            await engines.switch(replace(engines.config, precision="int8"))
-            assert (await engines.get()).proven.proof.precision == "int8"
+            await serving.switch(replace(serving.config, precision="int8"))
+            assert (await serving.embedder()).proven.proof.precision == "int8"
             hospital.dead.add(OPENVINO)
             with pytest.raises(ProviderLost, match="another precision: ask for all of it again"):
                 await engine.embed(rows)
@@ -241,13 +251,13 @@ def test_closing_settles_everything(fp32: Config) -> None:
     """Tell whoever waits that we are stopping, also while an engine is being opened."""
 
     async def both() -> None:
-        async with Engines(fp32) as engines:
-            waiting = asyncio.create_task(engines.get())
+        async with Serving(fp32) as serving:
+            waiting = asyncio.create_task(serving.embedder())
             await asyncio.sleep(0)
         with pytest.raises(ShuttingDown):
             await waiting
         with pytest.raises(ShuttingDown):
-            await engines.get()
+            await serving.embedder()
 
     asyncio.run(both())
 
@@ -260,16 +270,16 @@ def test_other_levels_are_loaded_when_asked_for(fp32: Config, tmp_path: Path) ->
             models / LEVELS[level].folder, family="mpnet" if level == "high" else "bert"
         )
 
-    async def work(engines: Engines, _: Hospital) -> None:
-        assert list(engines.loaded) == ["medium"]
-        await engines.embed(TEXTS, "low")
-        assert sorted(engines.loaded) == ["low", "medium"]
-        await engines.embed(TEXTS, "high")
-        low = engines.loaded.get("low")
+    async def work(serving: Serving, _: Hospital) -> None:
+        assert list(serving.loaded) == ["medium"]
+        await serving.embed(TEXTS, "low")
+        assert sorted(serving.loaded) == ["low", "medium"]
+        await serving.embed(TEXTS, "high")
+        low = serving.loaded.get("low")
         assert low is None
-        assert sorted(engines.loaded) == ["high", "medium"]
-        await engines.embed(TEXTS, "low")
-        assert sorted(engines.loaded) == ["low", "medium"]
+        assert sorted(serving.loaded) == ["high", "medium"]
+        await serving.embed(TEXTS, "low")
+        assert sorted(serving.loaded) == ["low", "medium"]
 
     run(replace(fp32, model_dir=models, max_loaded_bytes=1), work)
 
@@ -284,8 +294,8 @@ def test_calls_for_one_level_load_it_once(fp32: Config) -> None:
             opened.append(provider.name)
             return open_session(graph, provider, placement)
 
-        async with Engines(fp32, opener=opener) as engines:
-            found = await asyncio.gather(*(engines.get() for _ in range(5)))
+        async with Serving(fp32, partial(open_level, opener=opener)) as serving:
+            found = await asyncio.gather(*(serving.embedder() for _ in range(5)))
             assert len(set(map(id, found))) == len(opened) == 1
 
     asyncio.run(both())
@@ -294,11 +304,11 @@ def test_calls_for_one_level_load_it_once(fp32: Config) -> None:
 def test_a_level_that_cannot_be_had(fp32: Config) -> None:
     """Say what is missing for a level, each time it is asked for, and serve the others."""
 
-    async def work(engines: Engines, _: Hospital) -> None:
+    async def work(serving: Serving, _: Hospital) -> None:
         for _attempt in range(2):
             with pytest.raises(Exception, match="op-dbus models pull low"):
-                await engines.embed(TEXTS, "low")
-        await engines.embed(TEXTS)
+                await serving.embed(TEXTS, "low")
+        await serving.embed(TEXTS)
 
     run(fp32, work)
 
@@ -307,9 +317,9 @@ def test_level_none_has_no_vectors(fp32: Config) -> None:
     """Refuse every level where the configured one is none."""
 
     async def both() -> None:
-        async with Engines(replace(fp32, vector_level="none")) as engines:
+        async with Serving(replace(fp32, vector_level="none")) as serving:
             with pytest.raises(NoModel):
-                await engines.get("medium")
+                await serving.embedder("medium")
 
     asyncio.run(both())
 
@@ -319,15 +329,15 @@ def test_an_engine_that_was_replaced_is_freed(fp32: Config, how: str) -> None:
     """Free its sessions without a search for garbage: what is kept long is not searched."""
     gone: list[weakref.ref[Embedder]] = []
 
-    async def work(engines: Engines, hospital: Hospital) -> None:
-        gone.append(weakref.ref(await engines.get()))
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        gone.append(weakref.ref(await serving.embedder()))
         gone.append(weakref.ref(gone[0]().proven.sessions[0]))
         if how == "lost":
             hospital.dead.add(OPENVINO)
-            await engines.embed(TEXTS)
+            await serving.embed(TEXTS)
             await hospital.until(CPU)
         else:
-            await engines.switch(replace(fp32, batch_tokens=64))
+            await serving.switch(replace(fp32, batch_tokens=64))
         while any(ref() for ref in gone):  # noqa: ASYNC110 -- nothing tells of it
             await asyncio.sleep(0.01)
 

@@ -1,0 +1,73 @@
+"""How the daemon is: its state, what is wrong, and both in one sentence for `systemctl status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opdbus.serving.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opdbus.index.declared import Declared
+    from opdbus.index.object_vectors import ObjectVectors
+
+
+class Health:
+    """Joins the states of serving, of the objects' vectors, of the database and the state file."""
+
+    def __init__(self, vectors: ObjectVectors, declared: Declared) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
+        self._serving = vectors.serving
+        self._declared = declared
+        # texts without vectors, as far as the indexer knows: counting them would take too long
+        self.waiting = 0
+
+    @property
+    def state(self) -> str:
+        """The state of the daemon: loading, ready, degraded or failed."""
+        state = self._serving.phase.state
+        if state is State.READY and not self._declared.attempted:
+            state = State.LOADING
+        if state is State.READY and self.last_error:
+            state = State.DEGRADED
+        return state.value
+
+    @property
+    def last_error(self) -> str:
+        """What is wrong with the state file, the database or the vectors; empty if nothing is."""
+        return self._declared.last_error or self._memory.archive.fault or self._vectors.fault
+
+    def sentence(self) -> str:
+        """Say what the daemon does, with what, and what is wrong."""
+        return self._work() + "".join(f"; {fault}" for fault in self._faults())
+
+    def _work(self) -> str:
+        level, count = self._serving.config.vector_level, len(self._memory.catalogue)
+        state, embedder = self.state, self._serving.phase.embedder
+        if state == "failed":
+            return f"Failed: {count:,} objects, lexical search only"
+        if not self._declared.attempted and (embedder or level == "none"):
+            return f"Reading the state file, {count:,} objects known"
+        if level == "none":
+            return f"{state.title()}: {count:,} objects, lexical search only"
+        if embedder is None:
+            return "Loading the model"
+        if self._memory.stale.is_set():
+            return f"Looking for objects without vectors among {count:,}"
+        if self.waiting:
+            return f"Vectorizing {max(0, count - self.waiting):,} of {count:,} objects"
+        precision = embedder.proven.proof.precision
+        return f"{state.title()}: {count:,} objects, {level} on {embedder.provider} {precision}"
+
+    def _faults(self) -> Iterator[str]:
+        """Yield why the state is not `ready`, the most important first."""
+        phase = self._serving.phase
+        if phase.state is State.FAILED:
+            yield str(phase.error)
+        if phase.embedder:
+            for fallback in phase.embedder.proven.fallbacks:
+                yield f"{fallback.provider}: {fallback.reason}"
+        if self.last_error:
+            yield self.last_error

@@ -1,0 +1,230 @@
+"""The life of one level's engine: opened, served with, replaced when it is lost, closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from copy import copy
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from opdbus.engine.chain import Fallback
+from opdbus.errors import Internal, OpDbusError, ShuttingDown
+from opdbus.serving.states import Event, Phase, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeAlias
+
+    from opdbus.config import Config
+    from opdbus.engine.embedder import Embedder
+
+    # opens the engine of a level; providers that were lost are tried last
+    Open: TypeAlias = Callable[
+        [Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]
+    ]
+
+log = structlog.get_logger()
+
+# How long calls that still hold a lost engine are waited for before its memory is freed.
+_PATIENCE_SECONDS: Final = 2.0
+# When a provider that was lost is tried again: it may have been reset, or its memory freed.
+RETRY_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Opened(NamedTuple):
+    """An engine, and the stack that closes it."""
+
+    embedder: Embedder
+    stack: AsyncExitStack
+
+
+class Level:
+    """The engine of one level under one configuration, from its first opening to its closing.
+
+    It opens at once. An engine that is lost is replaced by the next provider of the chain, and that
+    one again by a better one as soon as it can be proven. A level that never served is over after
+    its first failure; so is one that is not `lasting`. `on_phase` is called after each transition.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        open_engine: Open,
+        *,
+        lasting: bool,
+        retry_seconds: Sequence[float],
+        on_phase: Callable[[Level], None],
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.phase = Phase(State.LOADING)
+        self._open_engine = open_engine
+        self._lasting = lasting
+        self._retry_seconds = retry_seconds
+        self._on_phase = on_phase
+        self._settled = asyncio.Event()
+        self._drain = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._task = asyncio.create_task(self._live())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come of this level: the next caller needs another one."""
+        return self._task.done() or self.phase.state is State.CLOSED
+
+    async def embedder(self) -> Embedder:
+        """Return the engine that serves, waiting while one is opened.
+
+        Raises what kept it from opening, and ShuttingDown once the level is closed.
+        """
+        while True:
+            await self._settled.wait()
+            if self.phase.error:
+                # a copy: an exception that is raised again and again would collect all its frames
+                raise copy(self.phase.error)
+            if self.phase.embedder and not self._notice_loss():
+                return self.phase.embedder
+
+    async def close(self, *, drain: bool) -> None:
+        """Close the engine, with `drain` only after the calls that hold it have ended."""
+        if self.phase.state is not State.CLOSED:
+            self._move(Event.CLOSED, "closed", error=ShuttingDown())
+        self._drain = drain
+        self._task.cancel()
+        if not drain:
+            for task in self._closing:
+                task.cancel()
+        await asyncio.wait({self._task, *self._closing})
+
+    # the transitions
+
+    def _move(
+        self,
+        event: Event,
+        reason: str,
+        embedder: Embedder | None = None,
+        error: OpDbusError | None = None,
+    ) -> None:
+        self.phase = self.phase.after(event, reason, embedder, error)
+        if self.phase.state is State.LOADING:
+            self._settled.clear()
+        else:
+            self._settled.set()
+        self._on_phase(self)
+
+    def _serve(self, embedder: Embedder, reason: str) -> None:
+        event = Event.FELL_BACK if embedder.fell_back else Event.PROVEN
+        self._move(event, reason, embedder)
+
+    def _refuse(self, error: OpDbusError) -> None:
+        self._move(Event.REFUSED, str(error), error=error)
+
+    def _notice_loss(self) -> bool:
+        """Return whether the engine is lost; the first to notice makes the transition."""
+        embedder = self.phase.embedder
+        if embedder is None or not embedder.fault:
+            return embedder is None
+        log.error("provider lost", provider=embedder.provider, reason=embedder.fault)
+        self._move(Event.LOST, embedder.fault)
+        return True
+
+    # the life of the engine
+
+    async def _live(self) -> None:
+        # only `close` cancels; the exception would keep the engine alive through its traceback
+        with suppress(asyncio.CancelledError):
+            await self._serve_on()
+
+    async def _serve_on(self) -> None:
+        """Open an engine and serve with it until it is lost; then with the next, and so on."""
+        opened = await self._opened((), once=True)
+        reason, lost = "proven at start", None
+        try:
+            while opened:
+                self._serve(opened.embedder, reason)
+                better = await self._better(opened.embedder, lost)
+                if better:
+                    self._replaced(opened)
+                    opened, better = better, None
+                    reason, lost = "it can be proven again", None
+                else:
+                    self._notice_loss()
+                    reason = opened.embedder.fault
+                    lost = Fallback(opened.embedder.provider, reason)
+                    # its memory may be needed for the next one
+                    await _close(opened, _PATIENCE_SECONDS)
+                    opened = None
+                    opened = await self._opened((lost,), once=not self._lasting)
+        finally:
+            if opened:
+                await _close(opened, None if self._drain else 0.0)
+
+    def _replaced(self, opened: Opened) -> None:
+        """Close an engine beside its successor, when the calls that hold it have ended."""
+        task = asyncio.create_task(_close(opened, None))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
+        """Open an engine, after each failure again later; None where `once` has failed."""
+        for delay in self._delays():
+            found = await self._attempt(lost)
+            if isinstance(found, Opened):
+                return found
+            self._move(Event.REFUSED, str(found), error=found)
+            if once:
+                break
+            log.error("no provider left", level=self.name, reason=str(found), again_in_s=delay)
+            await asyncio.sleep(delay)
+        return None
+
+    async def _better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
+        """Wait until the engine is lost (None), or the provider lost before is proven again."""
+        if lost is None or embedder.provider == lost.provider:
+            await embedder.lost()
+            return None
+        for delay in self._delays():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await embedder.lost()
+                    return None
+            found = await self._attempt(())
+            if isinstance(found, OpDbusError):
+                log.info("provider still lost", reason=str(found))
+            elif found.embedder.provider != embedder.provider:
+                return found
+            else:
+                await found.stack.aclose()
+        return None
+
+    async def _attempt(self, lost: Sequence[Fallback]) -> Opened | OpDbusError:
+        """Open an engine once; whatever goes wrong is an error that callers can be given."""
+        try:
+            async with AsyncExitStack() as stack:
+                opening = self._open_engine(self.config, self.name, lost)
+                embedder = await stack.enter_async_context(opening)
+                return Opened(embedder, stack.pop_all())
+        except OpDbusError as error:
+            return error
+        except Exception as error:  # a defect of ours or of a runtime: callers must not wait for it
+            log.exception("engine not opened", level=self.name)
+            return Internal(f"the engine could not be opened: {error!r}; the log says more")
+
+    def _delays(self) -> Iterator[float]:
+        """Yield the pauses between attempts, the last one again and again."""
+        return chain(self._retry_seconds, repeat(self._retry_seconds[-1]))
+
+
+async def _close(opened: Opened, patience: float | None) -> None:
+    """Close an engine once the calls that hold it have ended, or after so many seconds."""
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await opened.embedder.drained()
+    finally:
+        await opened.stack.aclose()

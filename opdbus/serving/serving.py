@@ -1,0 +1,268 @@
+"""The one owner of what serves: the configured level, others on demand, and their changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from opdbus.engine.batching import Rank
+from opdbus.engine.embedder import open_level
+from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
+from opdbus.models.catalogue import LEVELS
+from opdbus.serving.lease import Lease
+from opdbus.serving.level import RETRY_SECONDS, Level
+from opdbus.serving.states import Phase, State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    from opdbus.config import Config
+    from opdbus.engine.embedder import Embedder, Embedding
+    from opdbus.serving.level import Open
+
+log = structlog.get_logger()
+
+# What levels beside the configured one may hold loaded, unless a setting says otherwise.
+MAX_LOADED_BYTES: Final = 1 << 30
+
+
+class Serving:
+    """Opens, switches, replaces and closes engines; use as a context.
+
+    What happens to a level's engine is decided in `level.py`, by the table in `states.py`. Here is
+    which levels there are. Every caller asks here for each piece of work, and keeps no engine.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        open_engine: Open = open_level,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
+    ) -> None:
+        self.config = config
+        self._open_engine = open_engine
+        self._retry_seconds = retry_seconds
+        # by name, the least recently used first
+        self._levels: dict[str, Level] = {}
+        self._watchers: set[asyncio.Queue[Phase]] = set()
+        # one change of settings at a time
+        self._one_switch = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        """Return at once; `start` opens the first engine."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Close every engine; callers that wait for one get ShuttingDown."""
+        self._is_closed = True
+        levels = list(self._levels.values())
+        await asyncio.gather(*(level.close(drain=False) for level in levels))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is served."""
+        return self._is_closed
+
+    # what serves now
+
+    @property
+    def phase(self) -> Phase:
+        """The configured level as it is now."""
+        if self.config.vector_level == "none":
+            return Phase(State.READY, error=_no_model())
+        level = self._levels.get(self.config.vector_level)
+        return level.phase if level else Phase(State.LOADING)
+
+    @property
+    def loaded(self) -> dict[str, Embedder]:
+        """The engines that serve now, by level."""
+        phases = {name: level.phase for name, level in self._levels.items()}
+        return {name: phase.embedder for name, phase in phases.items() if phase.embedder}
+
+    async def changes(self) -> AsyncGenerator[Phase]:
+        """Yield every phase of the configured level from now on, none left out."""
+        queue: asyncio.Queue[Phase] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._watchers.discard(queue)
+
+    # work
+
+    async def embedder(self, level: str = "") -> Embedder:
+        """Return a level's engine, opening it if need be; "" is the configured level.
+
+        Hold it before the next await, or it may be closed. Raises InvalidArgs, NoModel, ModelError,
+        ProviderError, ShuttingDown.
+        """
+        while True:
+            wanted = self._level(level)
+            try:
+                return await wanted.embedder()
+            except ShuttingDown:
+                # this level was closed, but perhaps only because another took its place
+                if self._is_closed:
+                    raise
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        level: str = "",
+        *,
+        truncate: bool = True,
+        priority: Rank = Rank.FEW,
+    ) -> Embedding:
+        """Return the vectors of texts; a provider lost meanwhile costs time, not the call.
+
+        Raises what `embedder` and `Embedder.embed` raise.
+        """
+        while True:
+            embedder = await self.embedder(level)
+            try:
+                return await embedder.embed(texts, truncate=truncate, priority=priority)
+            except ProviderLost:
+                continue
+            except ShuttingDown:
+                if self._is_closed:
+                    raise
+
+    def lease(self, embedder: Embedder) -> Lease:
+        """Keep an engine open for work of several steps; use as a context."""
+        return Lease(self, embedder)
+
+    # changes
+
+    async def start(self) -> None:
+        """Open the configured level; raises ModelError and ProviderError if that fails."""
+        if self.config.vector_level == "none":
+            return
+        try:
+            await self.embedder()
+        except OpDbusError:
+            async with self._one_switch:
+                # a switch that began meanwhile may have found what serves
+                if self.phase.embedder is None:
+                    raise
+
+    async def switch(self, config: Config) -> None:
+        """Serve with other settings: open and prove beside the old engine, then swap.
+
+        Calls that hold the old engine are finished by it. Raises ModelError and ProviderError; then
+        nothing has changed. A caller that is cancelled does not stop it halfway.
+        """
+        await asyncio.shield(self._background(self._switch(config)))
+
+    async def _switch(self, config: Config) -> None:
+        async with self._one_switch:
+            name = config.vector_level
+            levels = {} if name == "none" else {name: await self._opened(name, config)}
+            replaced, self._levels, self.config = self._levels, levels, config
+            for level in replaced.values():
+                self._retire(level)
+            self._publish(f"switched to {config.execution_provider}")
+
+    async def _opened(self, name: str, config: Config) -> Level:
+        """Open a level beside those that serve; raises what kept it from opening."""
+        level = self._new(name, config)
+        try:
+            await level.embedder()
+        except BaseException:
+            await level.close(drain=False)
+            raise
+        return level
+
+    def _level(self, name: str) -> Level:
+        """Return a level, a new one where there is none or where it failed."""
+        configured = self.config.vector_level
+        if configured == "none":
+            raise _no_model()
+        wanted = {"med": "medium", "": configured}.get(name, name)
+        if wanted not in LEVELS:
+            raise InvalidArgs(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
+        if self._is_closed:
+            raise ShuttingDown
+        level = self._levels.pop(wanted, None)
+        if level is None or level.is_over:
+            level = self._new(wanted, self.config)
+        self._levels[wanted] = level
+        return level
+
+    def _new(self, name: str, config: Config) -> Level:
+        return Level(
+            name,
+            config,
+            self._open_engine,
+            lasting=name == config.vector_level,
+            retry_seconds=self._retry_seconds,
+            on_phase=self._on_phase,
+        )
+
+    def _on_phase(self, level: Level) -> None:
+        """Follow a level that is one of ours, not one that is still tried beside them."""
+        if self._levels.get(level.name) is not level:
+            return
+        if level.name == self.config.vector_level:
+            self._publish()
+        if level.phase.embedder:
+            self._make_room(level)
+
+    def _make_room(self, newest: Level) -> None:
+        """Unload the least recently used levels past the limit, never the configured one."""
+        limit = self.config.max_loaded_bytes or MAX_LOADED_BYTES
+        held = sum(embedder.weight_bytes for embedder in self.loaded.values())
+        for name, embedder in self.loaded.items():
+            if held <= limit:
+                return
+            if name not in {newest.name, self.config.vector_level}:
+                held -= embedder.weight_bytes
+                log.info("level unloaded", level=name, reason="OP_DBUS_MAX_LOADED_BYTES")
+                self._retire(self._levels.pop(name))
+
+    def _retire(self, level: Level) -> None:
+        """Close a level when the calls that hold its engine have ended, or when we stop."""
+        self._background(self._closed(level))
+
+    async def _closed(self, level: Level) -> None:
+        try:
+            await level.close(drain=True)
+        except asyncio.CancelledError:
+            await level.close(drain=False)
+            raise
+
+    def _publish(self, reason: str = "") -> None:
+        phase = self.phase
+        if reason:
+            phase = Phase(phase.state, reason, phase.embedder, phase.error)
+        for queue in self._watchers:
+            queue.put_nowait(phase)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, in case no caller waits any more
+
+
+def _no_model() -> NoModel:
+    return NoModel("the level is none, which has no vectors: set OP_DBUS_VECTOR_LEVEL")

@@ -1,0 +1,68 @@
+"""The daemon's State: what it says of serving, the state file, and faults."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from opdbus.errors import NoModel, ProviderError
+from opdbus.index.health import Health
+from opdbus.serving.states import Phase, State
+
+LOST = ProviderError("the provider stopped working")
+
+
+def health(
+    phase: Phase,
+    *,
+    file_error: str = "",
+    store_fault: str = "",
+    vectors_fault: str = "",
+    tried: bool = True,
+    level: str = "medium",
+) -> Health:
+    """Give the health of a daemon that is like this."""
+    archive = SimpleNamespace(fault=store_fault)
+    memory = SimpleNamespace(archive=archive, catalogue=[1, 2], stale=asyncio.Event())
+    serving = SimpleNamespace(phase=phase, config=SimpleNamespace(vector_level=level))
+    vectors = SimpleNamespace(memory=memory, serving=serving, fault=vectors_fault)
+    declared = SimpleNamespace(attempted=tried, last_error=file_error)
+    return Health(cast("Any", vectors), cast("Any", declared))
+
+
+READY, LOADING = Phase(State.READY), Phase(State.LOADING)
+DEGRADED, FAILED = Phase(State.DEGRADED), Phase(State.FAILED, error=LOST)
+
+
+@pytest.mark.parametrize(
+    ("phase", "more", "expected"),
+    [
+        (READY, {}, "ready"),
+        (LOADING, {}, "loading"),
+        (READY, {"tried": False}, "loading"),
+        (DEGRADED, {}, "degraded"),
+        (READY, {"file_error": "line 1: not JSON"}, "degraded"),
+        (READY, {"store_fault": "no room"}, "degraded"),
+        (READY, {"vectors_fault": "no room"}, "degraded"),
+        (FAILED, {}, "failed"),
+        (FAILED, {"file_error": "line 1"}, "failed"),
+    ],
+)
+def test_state(phase: Phase, more: dict[str, Any], expected: str) -> None:
+    """Say failed where nothing can be computed, degraded where something is less than asked."""
+    assert health(phase, **more).state == expected
+
+
+def test_what_failed_is_in_the_sentence() -> None:
+    """Say in one sentence what still works and why no more does."""
+    assert health(FAILED, file_error="line 1").sentence() == (
+        "Failed: 2 objects, lexical search only; the provider stopped working; line 1"
+    )
+
+
+def test_level_none_is_ready() -> None:
+    """Be ready without an engine where the level is none."""
+    without = health(Phase(State.READY, error=NoModel("none")), level="none")
+    assert without.state == "ready"
+    assert without.sentence() == "Ready: 2 objects, lexical search only"
