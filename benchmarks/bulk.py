@@ -68,7 +68,7 @@ async def compare(folder: Path, daemon: Running, count: int, rounds: int) -> dic
 
 
 def written(folder: Path, count: int) -> Path:
-    """Write so many texts as the lines of a file."""
+    """Write `count` texts as the lines of a file."""
     path = folder / f"{count}.jsonl"
     path.write_text("".join(f"{json.dumps(text)}\n" for text in texts.objects(count)))
     return path

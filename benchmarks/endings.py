@@ -41,7 +41,7 @@ def run(_: int) -> tuple[int, str]:
 
 
 def measure(runs: int, at_once: int) -> dict[str, Any]:
-    """Run so many, some at once, and count their exit codes."""
+    """Run the program `runs` times, some at once, and count the exit codes."""
     with ThreadPoolExecutor(at_once) as pool:
         found = list(pool.map(run, range(runs)))
     return {

@@ -3,7 +3,7 @@
 Starts a private bus and the daemon with the real model. Each second another provider is chosen; the
 state file is rewritten, objects are published, questions are asked all the time, and ten times the
 provider that serves is killed (see `mortal.py`). Writes JSON only when asked; ends with 1 where a
-search failed in a way that the interface does not name, or nobody answered it, where memory grew by
+search failed with an undocumented error, a call was not answered, or memory grew by
 more than 3% from the first minute to the end, or the daemon was not well.
 """
 
@@ -127,7 +127,7 @@ def providers() -> list[str]:
 async def live(
     daemon: Running, seconds: float, content: dict[str, Any]
 ) -> tuple[dict[str, Calls], list[tuple[float, float]]]:
-    """Let everybody work for so long, each with a connection of its own."""
+    """Run all clients for this time, each with a connection of its own."""
     kinds: dict[str, Calls] = {}
     readings: list[tuple[float, float]] = []
     end, names = time.monotonic() + seconds, cycle(providers())

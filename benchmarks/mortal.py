@@ -24,7 +24,7 @@ _killed = 0
 
 
 class Mortal:
-    """A session that fails once a signal came after its opening."""
+    """A session that fails after the first signal since it was opened."""
 
     def __init__(self, inner: Session) -> None:
         self._inner, self._born = inner, _killed

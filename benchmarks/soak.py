@@ -64,7 +64,7 @@ class Readings:
 
 
 def enemies(name: str, number: int) -> list[Attacker]:
-    """Give who attacks in a round: another user each time, where root runs this."""
+    """Give the attackers of a round: another user each time, where root runs this."""
     if name == CROWD or os.geteuid() != 0:
         return next(iter(attackers(name).values()))
     return [Attacker(USERS[number % len(USERS)], GROUP)]
@@ -138,7 +138,7 @@ def failures(report: dict[str, Any]) -> list[str]:
         found.append(f"memory grew by {report['growth after warm-up']:.1%}")
     for kind, seen in report["friends"].items():
         if seen["lost"] or not seen["count"]:
-            found.append(f"{kind}: {seen['lost']} replies lost, {seen['count']} came")
+            found.append(f"{kind}: {seen['lost']} replies lost, {seen['count']} received")
         if seen["errors"]:
             found.append(f"{kind}: {seen['errors']}")
     before, after = report["open files"]

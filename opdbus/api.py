@@ -66,7 +66,7 @@ class Embedder:
     environment is not read. Raises ConfigError for bad values.
 
     A text longer than `max_tokens` is cut there. With `truncate=False` such a text raises
-    Truncated instead; `count_tokens` tells how long each one is.
+    Truncated instead; `count_tokens` returns how long each one is.
     """
 
     def __init__(self, level: str = "medium", provider: str = "cpu", **settings: object) -> None:
@@ -380,7 +380,7 @@ def _check(texts: Sequence[str], first: int = 0) -> None:
 
 
 def _result(future: Future[T]) -> T:
-    """Wait for a result; nothing goes on working for a caller who was interrupted, as by Ctrl-C."""
+    """Wait for a result; cancel the work where the wait is interrupted, as by Ctrl-C."""
     try:
         return future.result()
     finally:

@@ -18,7 +18,7 @@ from opdbus.bench import ceiling, measures, profile, report
 from opdbus.bench.decode import decode
 from opdbus.bench.engine import Task, arithmetic, figures
 from opdbus.bench.figures import Arithmetic, Ceiling, EngineFigures, Rate, Threads
-from opdbus.bench.run import QUICK, Wish, models
+from opdbus.bench.run import QUICK, Options, models
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -199,7 +199,7 @@ def test_wrong_wishes_cost_nothing(
 def test_random_weights_have_the_shape(tmp_path: Path) -> None:
     """Make the shape of a level whose model is not here, and say that its weights are random."""
     settings = config.load({"HOME": str(tmp_path), "OP_DBUS_MODEL_DIR": str(tmp_path)})
-    [low] = models(Wish(("low",), random=True), settings, tmp_path)
+    [low] = models(Options(("low",), random=True), settings, tmp_path)
     assert low.random
     assert "random" in low.subject.name
     assert arithmetic(low.subject.folder) == Arithmetic(3, 384, 1536)

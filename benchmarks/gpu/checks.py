@@ -1,4 +1,4 @@
-"""The steps that tell what is there and whether it is right."""
+"""The steps that check what this machine has, and whether its results are right."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The engine does not use them yet: a recording must not run beside anything else that takes memory of
 the device, a session with recordings runs one thing at a time and for its own thread only, and
-nobody has seen what they gain. This measures it, and checks that the vectors are the same.
+their gain is unknown. This measures it, and checks that the vectors are the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
-from kit import least_cosine, spread
+from kit import least_cosine
+
+from opdbus.bench.figures import percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +76,7 @@ def measure(
                 found[name] = run(ids)
                 times[name].append(time.perf_counter() - start)
             cosines.append(least_cosine(found["recorded"], found["plain"]))
-        figures = {name: spread(taken) for name, taken in times.items()}
+        figures = {name: percentiles(taken) for name, taken in times.items()}
         yield (
             f"{length} tokens",
             {

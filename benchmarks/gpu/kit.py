@@ -210,12 +210,6 @@ def stream_rate(
     return round(count / elapsed, 1)
 
 
-def spread(times: Sequence[float]) -> dict[str, float]:
-    """Give the percentiles of seconds, in milliseconds."""
-    cuts = np.percentile(np.array(times) * 1000, (50, 95, 99))
-    return {f"p{cut}": round(float(at), 3) for cut, at in zip((50, 95, 99), cuts, strict=True)}
-
-
 def least_cosine(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
     """Give the smallest cosine of vectors of length 1."""
     return round(float((found * expected).sum(axis=1).min()), 7)

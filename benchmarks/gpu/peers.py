@@ -23,7 +23,7 @@ def peer(kit: Kit) -> Findings:
         return
     on_gpu = kit.device == "cuda"
     for dtype in ("float16", "bfloat16", "float32") if on_gpu else ("float32",):
-        # what op-dbus is held against is fp16: that for all levels
+        # op-dbus is compared with fp16: that for all levels
         for level in kit.measured[:1] if kit.quick or dtype != "float16" else kit.measured:
             loaded = _loaded(kit, level, dtype)
             for kind in KINDS:
@@ -33,7 +33,7 @@ def peer(kit: Kit) -> Findings:
 
 
 def parity(kit: Kit) -> Findings:
-    """Hold our vectors of 200 texts against those of sentence-transformers in fp32."""
+    """Compare our vectors of 200 texts with those of sentence-transformers in fp32."""
     if missing := _missing():
         yield "skipped", missing
         return

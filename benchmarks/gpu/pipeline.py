@@ -131,7 +131,7 @@ class Pipeline:
             window, members, ids = batch  # type: ignore[misc]
             try:
                 window.put(members, run(ids))
-            except Exception as error:  # noqa: BLE001 -- told to whoever waits
+            except Exception as error:  # noqa: BLE001 -- passed on to the waiting caller
                 window.settle(error)
 
 

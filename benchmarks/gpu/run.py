@@ -75,7 +75,7 @@ def unpacked(wheels: Path, scratch: Path) -> Path:
 
 
 def libraries() -> list[str]:
-    """Find the folders of CUDA's libraries that came with packages, such as torch's."""
+    """Find the folders of the CUDA libraries in installed packages, such as torch's."""
     homes = [Path(home) for home in sys.path if home]
     return [str(found) for home in homes for found in sorted(home.glob("nvidia/*/lib"))]
 
@@ -121,10 +121,10 @@ class Report:
 def step(name: str, limit: float, kit: dict[str, Any], env: dict[str, str], into: Report) -> None:
     """Run one step in a process that is killed at its limit, and keep each line of its findings."""
     began = time.monotonic()
-    told = Path(kit["scratch"]) / f"{name}.log"
+    log = Path(kit["scratch"]) / f"{name}.log"
     command = [sys.executable, "-u", str(HERE / "steps.py"), name, json.dumps(kit)]
     with (
-        told.open("wb") as errors,
+        log.open("wb") as errors,
         subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         ) as child,
@@ -141,14 +141,14 @@ def step(name: str, limit: float, kit: dict[str, Any], env: dict[str, str], into
             os.killpg(child.pid, 9)
     seconds = round(time.monotonic() - began, 1)
     if code:
-        last = told.read_text(errors="replace").strip().splitlines()[-12:]
+        last = log.read_text(errors="replace").strip().splitlines()[-12:]
         why = f"stopped at its limit of {limit} s" if seconds >= limit else f"ended with {code}"
         into.put(name, "failure", [why, *last])
     into.put(name, "seconds", seconds)
 
 
 def summary(steps: dict[str, Any]) -> dict[str, Any]:
-    """Hold the most short texts a second of each level against the targets."""
+    """Compare the most short texts a second of each level with the targets."""
     found = {}
     for level in ("low", "medium", "high"):
         rates = {

@@ -19,13 +19,13 @@ from kit import (
     once,
     opened,
     read,
-    spread,
     stream_rate,
     streaming,
 )
 from pipeline import Pipeline
 from run import TARGETS
 
+from opdbus.bench.figures import percentiles
 from opdbus.engine import cpus
 from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
@@ -121,7 +121,7 @@ def latency(kit: Kit) -> Findings:
             for length in (8, 16, 32, 48):
                 ids = np.full((1, length), 5)
                 times = [once(session.run, ids) for _ in range(rounds)]
-                yield f"{level} run of {length} tokens", spread(times)
+                yield f"{level} run of {length} tokens", percentiles(times)
             ended = threading.Event()
             busy = threading.Thread(target=_keep_busy, args=(kit, embedder, ended))
             busy.start()
@@ -181,11 +181,12 @@ def _rows(kit: Kit, loaded: Model, kind: str) -> list[NDArray[np.int64]]:
 def _singles(kit: Kit, embedder: Embedder, rounds: int) -> dict[str, float]:
     some = kit.texts("short")
     embedder.embed(some[:1])
-    return spread([once(embedder.embed, [some[number % len(some)]]) for number in range(rounds)])
+    asked = itertools.islice(itertools.cycle(some), rounds)
+    return percentiles([once(embedder.embed, [text]) for text in asked])
 
 
 def _keep_busy(kit: Kit, embedder: Embedder, ended: threading.Event) -> None:
-    """Stream texts until told to end."""
+    """Stream texts until `ended` is set."""
     for _ in streaming(kit, embedder)(itertools.cycle(kit.texts("object"))):
         if ended.is_set():
             return

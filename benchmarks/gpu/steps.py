@@ -1,4 +1,4 @@
-"""Runs one step of run.py: each finding is told at once, so that it may be killed at any time."""
+"""Runs one step of run.py; each finding is printed at once, so that nothing is lost by a kill."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> None:
     os.dup2(2, 1)
     for name, value in STEPS[sys.argv[1]](Kit(**json.loads(sys.argv[2]))):
         print(json.dumps([name, value]), file=findings, flush=True)
-    # all is told: nothing of a runtime's or torch's end is worth waiting for
+    # everything is printed: the ends of runtimes and torch are not worth waiting for
     os._exit(0)
 
 

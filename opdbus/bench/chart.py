@@ -1,4 +1,4 @@
-"""A comparison as a picture: bars of everybody's best, lines over the batch size."""
+"""A comparison as a picture: a bar for the best rate of each, lines over the batch size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(report: Report, level: str, folder: Path) -> tuple[Path, Path]:
     The same report gives the same SVG. Raises ConfigError if matplotlib is not installed.
     """
     try:
-        # takes half a second, and is there only for who wants charts
+        # takes half a second, and only charts need it
         from matplotlib import rc_context
     except ImportError:
         raise ConfigError(
@@ -62,7 +62,7 @@ def draw(report: Report, level: str, folder: Path) -> tuple[Path, Path]:
 
 
 def with_dark(svg: str) -> str:
-    """Add the colours for readers who prefer dark pages; who knows no CSS sees the light ones."""
+    """Add the colours for dark pages; programs without CSS show the light ones."""
     rules = "".join(
         f'[style*="{part}: {light}"]{{{part}:{dark}!important}}'
         for light, dark in DARK.items()
@@ -99,7 +99,7 @@ def _write(figure: Any, height: float, comparison: Comparison, machine: str) -> 
 
 
 def _bars(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN401 -- untyped
-    """Draw everybody's best, the fastest above; who failed is named without a bar."""
+    """Draw the best rate of each, the fastest on top; failed ones are named without a bar."""
     names = sorted((entry.name for entry in comparison.entries), key=_best(comparison, texts))
     rates = [comparison.best(name, texts) for name in names]
     bars = axes.barh(names, rates, height=0.72, color=[_colour(name) for name in names])

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from opdbus.bench.contenders import Contender
     from opdbus.bench.process import Workspace
 
-    Tell = Callable[[str], None]
+    Notify = Callable[[str], None]
 
-# Texts of each kind whose vectors are held against the reference's, and how many at a time.
+# Texts of each kind whose vectors are compared with the reference's, and how many at a time.
 _CHECKED: Final = 32
 _CHECKED_BATCH: Final = 8
 # Enough that no text is cut when its tokens are counted.
@@ -53,32 +53,32 @@ class Plan:
 
 
 def compare(
-    contenders: Sequence[Contender], subject: Subject, plan: Plan, place: Workspace, tell: Tell
+    contenders: Sequence[Contender], subject: Subject, plan: Plan, place: Workspace, notify: Notify
 ) -> Comparison:
     """Run the comparison; a contender that fails is an entry that says why.
 
-    It takes minutes, and tells what it is doing. Its children are gone when it ends.
+    It takes minutes, and reports what it is doing. No process is left when it ends.
     """
     with ExitStack() as stack:
-        run = _Run(subject, plan, place, tell)
+        run = _Run(subject, plan, place, notify)
         for contender in contenders:
             run.open(contender, stack)
         for number in range(plan.rounds):
             for batch in plan.batches:
-                tell(f"{subject.level}: round {number + 1} of {plan.rounds}, batch size {batch}")
+                notify(f"{subject.level}: round {number + 1} of {plan.rounds}, batch size {batch}")
                 run.turn(batch)
         run.check()
         return run.result()
 
 
 class _Run:
-    """A comparison on its way: who is still in it, and what was found so far."""
+    """A comparison while it runs: the contenders still in it, and the figures so far."""
 
-    def __init__(self, subject: Subject, plan: Plan, place: Workspace, tell: Tell) -> None:
+    def __init__(self, subject: Subject, plan: Plan, place: Workspace, notify: Notify) -> None:
         self._subject = subject
         self._plan = plan
         self._place = place
-        self._tell = tell
+        self._notify = notify
         self._entries: dict[str, Entry] = {}
         self._processes: dict[str, Process] = {}
         self._seconds: dict[tuple[str, str, int, bool], list[float]] = {}
@@ -86,7 +86,7 @@ class _Run:
     def open(self, contender: Contender, stack: ExitStack) -> None:
         """Start a contender and let it load the model."""
         name = contender.name
-        self._tell(f"{self._subject.level}: loading {name}")
+        self._notify(f"{self._subject.level}: loading {name}")
         self._entries[name] = Entry(name)
         with self._may_fail(name):
             options = self._options(contender)
@@ -104,7 +104,7 @@ class _Run:
                     self._measure(process, texts, batch, whole=True)
 
     def check(self) -> None:
-        """Hold everybody's vectors against the reference's."""
+        """Compare the vectors of every contender with the reference's."""
         vectors: dict[str, NDArray[np.float64]] = {}
         texts = [text for kind in self._plan.texts.values() for text in kind[:_CHECKED]]
         for name in list(self._processes):
@@ -180,7 +180,7 @@ class _Run:
         try:
             yield
         except ContenderFailed as failure:
-            self._tell(str(failure))
+            self._notify(str(failure))
             self._entries[name] = replace(self._entries[name], failure=str(failure))
             self._processes.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Who is compared: op-dbus and the peers, one row each, and how each is started."""
+"""The programs that are compared, op-dbus among them: one row each, and how each is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PEERS: Final = Path(__file__).parent / "peers"
-# The row that all others are held against, and the one whose vectors are.
+# The row that all others are compared with, and the one whose vectors are the reference.
 OURS: Final = "op-dbus"
 REFERENCE: Final = "op-dbus fp32"
 # Where torch is, which exports the model for peers that read ONNX only.
@@ -20,7 +20,7 @@ TORCH: Final = "torch"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One row: its script, the virtual environment it runs in, and what its `load` is told."""
+    """One row: its script, the virtual environment it runs in, and the options of its `load`."""
 
     name: str
     script: Path

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
-    Tell = Callable[[str], None]
+    Notify = Callable[[str], None]
 
-# Threads that the engine's own choice is held against on one processor.
+# Numbers of threads that the engine's own choice is compared with on one processor.
 _BY_HAND: Final = (1, 2, 4)
 # Enough different texts that no two calls are alike, and few enough to make in a second.
 _DIFFERENT: Final = 2000
@@ -52,50 +52,50 @@ class Task:
     one_cpu: bool = False
 
     def to_json(self) -> str:
-        """Write what the child is told."""
+        """Write the task for the child."""
         return json.dumps(asdict(self), default=str)
 
 
-def figures(task: Task, tell: Tell) -> EngineFigures:
+def figures(task: Task, notify: Notify) -> EngineFigures:
     """Measure in child processes, which are gone when this ends, however that is.
 
-    What fails is told in the figures.
+    A failure is part of the figures.
     """
-    found = _child(task, tell)
+    found = _child(task, notify)
     is_wanted = task.effort.one_cpu and task.provider == "cpu"
     if found.failure or not is_wanted or not hasattr(os, "sched_setaffinity"):
         return found
-    alone = _child(replace(task, one_cpu=True), tell)
+    alone = _child(replace(task, one_cpu=True), notify)
     return replace(found, one_cpu=alone.one_cpu, failure=alone.failure)
 
 
-def _child(task: Task, tell: Tell) -> EngineFigures:
+def _child(task: Task, notify: Notify) -> EngineFigures:
     command = [sys.executable, "-P", "-m", __spec__.name, task.to_json()]
     found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
     with Child(command) as child:
         while message := child.read():
             if "doing" not in message:
                 return decode(EngineFigures, message)
-            tell(f"{task.level} on {task.provider}: {message['doing']}")
+            notify(f"{task.level} on {task.provider}: {message['doing']}")
         return replace(found, failure=child.last_words())
 
 
 # in the child process
 
 
-def measure(task: Task, tell: Tell) -> EngineFigures:
+def measure(task: Task, notify: Notify) -> EngineFigures:
     """Measure all of it; raises ModelError and ProviderError."""
     found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
     some = _texts(task)
     if task.one_cpu:
-        return replace(found, one_cpu=_on_one(task, some, tell))
-    tell("loading")
+        return replace(found, one_cpu=_on_one(task, some, notify))
+    notify("loading")
     began = time.perf_counter()
     with _embedder(task) as embedder:
         seconds = time.perf_counter() - began
         found = _described(replace(found, load_seconds=seconds, rss=rss()), embedder, some)
-        found = _measured(found, embedder, some, task, tell)
-    tell("the device's ceiling")
+        found = _measured(found, embedder, some, task, notify)
+    notify("the device's ceiling")
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
         effort = task.effort
         ways = (Path(scratch), effort.rows, effort.seconds)
@@ -120,27 +120,27 @@ def _described(found: EngineFigures, embedder: api.Embedder, some: Texts) -> Eng
 
 
 def _measured(
-    found: EngineFigures, embedder: api.Embedder, some: Texts, task: Task, tell: Tell
+    found: EngineFigures, embedder: api.Embedder, some: Texts, task: Task, notify: Notify
 ) -> EngineFigures:
-    tell("single texts")
+    notify("single texts")
     latencies = tuple(measures.latencies(embedder, some, task.effort))
-    tell("batches")
+    notify("batches")
     shape = arithmetic(task.folder)
     rates = tuple(measures.rates(embedder, some, task.effort, shape))
-    tell("streams")
+    notify("streams")
     streams = tuple(measures.streams(embedder, some, task.effort))
     return replace(found, latencies=latencies, rates=rates, streams=streams)
 
 
-def _on_one(task: Task, some: Texts, tell: Tell) -> Threads:
-    """Hold the engine's own choice of threads against others, taking turns, on one processor."""
+def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
+    """Compare the engine's own choice of threads with others, taking turns, on one processor."""
     if sys.platform == "linux":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     effort = replace(task.effort, batches=())
     seconds: dict[str, list[float]] = {}
     calls = [list(kind[: effort.texts]) for kind in some.kinds.values()]
     for turn in range(effort.rounds):
-        tell(f"one processor, round {turn + 1} of {effort.rounds}")
+        notify(f"one processor, round {turn + 1} of {effort.rounds}")
         for threads in ("auto", *map(str, _BY_HAND)):
             # alone: another engine's threads may spin
             with _embedder(task, threads) as embedder:
@@ -150,7 +150,7 @@ def _on_one(task: Task, some: Texts, tell: Tell) -> Threads:
                     embedder.embed(call)
                 seconds.setdefault(threads, []).append(time.perf_counter() - began)
     count = sum(map(len, calls))
-    # the best turn: what another program takes meanwhile is not the engine's
+    # the best turn: what other programs take is not the engine's
     return Threads({threads: count / min(found) for threads, found in seconds.items()})
 
 
@@ -181,7 +181,7 @@ def arithmetic(folder: Path) -> Arithmetic:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the child: a task as JSON; lines of JSON tell what is done, the last one the end."""
+    """Run as the child: a task as JSON; lines of JSON report progress, the last one the figures."""
     die_with_parent()
     replies: TextIO = own_stdout()
 

@@ -30,12 +30,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds until calls of so many texts were answered, one after the other."""
+    """Milliseconds until calls of this number of texts were answered, one after the other."""
 
     texts: int
     # mean tokens of a text
     tokens: float
-    # whether another thread streamed texts meanwhile
+    # whether another thread streamed texts at the same time
     beside_bulk: bool
     calls: int
     p50: float
@@ -45,7 +45,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """So many texts streamed: the cost of each, and the process's memory in bytes after them."""
+    """A stream of `count` texts: the cost of each, and the process's memory in bytes after it."""
 
     count: int
     seconds: float
@@ -142,12 +142,12 @@ class Arithmetic:
     wide: int
 
     def flops(self, lengths: Sequence[int]) -> float:
-        """Count those of all matrix products for texts of so many tokens."""
+        """Count those of all matrix products for texts of these numbers of tokens."""
         dense = 2 * self.layers * (4 * self.hidden**2 + 2 * self.hidden * self.wide)
         # queries times keys, and the result times values
         mixing = 4 * self.layers * self.hidden
         return float(sum(dense * length + mixing * length**2 for length in lengths))
 
     def gflops(self, lengths: Sequence[int], seconds: float) -> float:
-        """Give the rate for texts that took so long."""
+        """Give the rate for texts that took this time."""
         return self.flops(lengths) / seconds / _GIGA

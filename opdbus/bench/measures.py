@@ -133,7 +133,7 @@ def _latency(
 
 @contextmanager
 def _bulk(embedder: Embedder, texts: Texts, count: int) -> Iterator[None]:
-    """Stream the longest kind of texts on other threads meanwhile, again and again."""
+    """Stream the longest kind of texts on other threads, again and again, until the end."""
     longest = max(texts.kinds, key=lambda kind: fmean(texts.lengths[kind]))
     stop, flows = threading.Event(), threading.Event()
 

@@ -36,7 +36,7 @@ _LAST_WORDS_SECONDS: Final = 2.0
 
 
 class ContenderFailed(Exception):
-    """A contender is not installed, failed, or did not answer: a result, and told as one."""
+    """A contender is not installed, failed, or did not answer; the report says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        # not a pipe: nobody reads it while we wait for an answer
+        # not a pipe, which would fill up while we wait for an answer
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         try:
             self.process = subprocess.Popen(  # noqa: S603 -- our own script or module
@@ -92,14 +92,14 @@ class Child:
 
     def ask(self, request: Any) -> Any:  # noqa: ANN401 -- any JSON
         """Send a line and return the answer, None if the process has ended."""
-        assert self.process.stdin is not None  # noqa: S101 -- Popen was told to make pipes
+        assert self.process.stdin is not None  # noqa: S101 -- a pipe was asked for
         with suppress(OSError):
             print(json.dumps(request), file=self.process.stdin, flush=True)
         return self.read()
 
     def read(self) -> Any:  # noqa: ANN401 -- any JSON
         """Return the next line, None if the process has ended."""
-        assert self.process.stdout is not None  # noqa: S101 -- Popen was told to make pipes
+        assert self.process.stdout is not None  # noqa: S101 -- a pipe was asked for
         with suppress(OSError, ValueError):
             return json.loads(self.process.stdout.readline())
         return None

@@ -61,7 +61,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was found for some texts; steps are medians over so many requests."""
+    """Where the time went for some texts; steps are medians over `requests` requests."""
 
     texts: int
     tokens: int
@@ -93,7 +93,7 @@ class Watched:
 async def profile(
     model: Model, config: Config, texts: Sequence[str], requests: int, *, operators: bool = False
 ) -> Profile:
-    """Embed the texts together so often; raises ModelError and ProviderError."""
+    """Embed the texts together, `requests` times; raises ModelError and ProviderError."""
     runs: list[tuple[float, float]] = []
 
     def opener(graph: Path, provider: Provider, placement: Placement) -> Session:
@@ -182,7 +182,7 @@ def _in_openvino(
 
 
 def _summed(timed: Sequence[tuple[str, float]], runs: int) -> list[Operator]:
-    """Add up microseconds by kind, over so many runs, and give the dearest kinds of one."""
+    """Add up microseconds by kind, and return the most expensive kinds, for one of so many runs."""
     spent: Counter[str] = Counter()
     for kind, microseconds in timed:
         spent[kind] += round(microseconds)

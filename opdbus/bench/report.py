@@ -57,8 +57,8 @@ class Figure:
 class Ratio:
     """How many times as fast as a contender op-dbus is: best to best, and by batch size.
 
-    `calls`: both got so many texts a call. `whole`: both got all texts in one call, the contender
-    with this batch size, op-dbus choosing its own.
+    `calls`: both got this number of texts a call. `whole`: both got all texts in one call, the
+    contender with this batch size, op-dbus choosing its own.
     """
 
     contender: str
@@ -93,7 +93,7 @@ class Comparison:
         return max((rate for found in rates for rate in found.values()), default=0.0)
 
     def ratios(self) -> tuple[Ratio, ...]:
-        """Hold op-dbus against every other contender that has figures, if it has some itself."""
+        """Compare op-dbus with every other contender that has figures, if it has some itself."""
         return tuple(
             self._ratio(entry.name, texts)
             for entry in self.entries

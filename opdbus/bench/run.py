@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdbus.bench.report import Comparison
     from opdbus.config import Config
 
-    Tell = Callable[[str], None]
+    Notify = Callable[[str], None]
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
 # Of random weights only the shape is of interest, and the high one is slow.
@@ -55,7 +55,7 @@ _TOKENIZER_OF: Final = "medium"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Options:
     """What is asked of the benchmark; no `levels` are those whose model is here."""
 
     levels: Sequence[str] = ()
@@ -88,62 +88,62 @@ class Measured:
     effort: Effort
 
 
-def bench(wish: Wish, setting: Setting, tell: Tell) -> Report:
-    """Measure; takes minutes, tells what it is doing, and leaves no process or file behind.
+def bench(options: Options, setting: Setting, notify: Notify) -> Report:
+    """Measure; takes minutes, reports what it is doing, and leaves no process or file behind.
 
     Raises InvalidArgs and ModelError if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
-        found = models(wish, setting.config, Path(scratch))
-        engines = [each for model in found for each in _engines(model, setting.config, tell)]
-        comparisons = [_compared(model, setting, tell) for model in found if wish.peers]
+        found = models(options, setting.config, Path(scratch))
+        engines = [each for model in found for each in _engines(model, setting.config, notify)]
+        comparisons = [_compared(model, setting, notify) for model in found if options.peers]
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     here = machine.describe()
-    return Report(today, __version__, here, tuple(comparisons), tuple(engines), wish.quick)
+    return Report(today, __version__, here, tuple(comparisons), tuple(engines), options.quick)
 
 
-def models(wish: Wish, config: Config, scratch: Path) -> list[Measured]:
+def models(options: Options, config: Config, scratch: Path) -> list[Measured]:
     """Find the models, and make those with random weights."""
-    unknown = set(wish.levels) - LEVELS.keys()
+    unknown = set(options.levels) - LEVELS.keys()
     if unknown:
         known = ", ".join(LEVELS)
         raise InvalidArgs(f"there is no level {', '.join(sorted(unknown))}; there are {known}")
     found, reasons = [], []
-    for level in wish.levels or LEVELS:
+    for level in options.levels or LEVELS:
         place = scratch / level
         place.mkdir()
         try:
-            found.append(_model(level, wish, config, place))
+            found.append(_model(level, options, config, place))
         except ModelError as error:
             reasons.append(str(error))
-    if not found or (wish.levels and reasons):
+    if not found or (options.levels and reasons):
         raise ModelError("; ".join(reasons))
     return found
 
 
-def _model(level: str, wish: Wish, config: Config, place: Path) -> Measured:
+def _model(level: str, options: Options, config: Config, place: Path) -> Measured:
     try:
         # a folder that is set belongs to the level that is set
         model = folder.load(LEVELS[level], config)
     except ModelError:
-        if not wish.random:
+        if not options.random:
             raise
         tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / folder.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
         subject = Subject(level, f"{LEVELS[level].folder}'s shape, random weights", made)
-        return Measured(subject, place, random=True, effort=_effort(wish, SHAPE))
+        return Measured(subject, place, random=True, effort=_effort(options, SHAPE))
     subject = Subject(level, model.name, model.folder)
-    return Measured(subject, place, random=False, effort=_effort(wish, FULL))
+    return Measured(subject, place, random=False, effort=_effort(options, FULL))
 
 
-def _effort(wish: Wish, usual: Effort) -> Effort:
-    effort = QUICK if wish.quick else usual
-    if wish.long and effort.streams:
+def _effort(options: Options, usual: Effort) -> Effort:
+    effort = QUICK if options.quick else usual
+    if options.long and effort.streams:
         effort = replace(effort, streams=(*effort.streams, LONG))
-    return replace(effort, rounds=wish.rounds or effort.rounds)
+    return replace(effort, rounds=options.rounds or effort.rounds)
 
 
-def _engines(model: Measured, config: Config, tell: Tell) -> Iterator[EngineFigures]:
+def _engines(model: Measured, config: Config, notify: Notify) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
     task = Task(
         model.subject.level,
@@ -154,7 +154,7 @@ def _engines(model: Measured, config: Config, tell: Tell) -> Iterator[EngineFigu
         precision=config.precision,
     )
     for provider in ("cpu", *_accelerators()):
-        yield replace(figures(replace(task, provider=provider), tell), model=model.subject.name)
+        yield replace(figures(replace(task, provider=provider), notify), model=model.subject.name)
 
 
 def _accelerators() -> list[str]:
@@ -162,8 +162,8 @@ def _accelerators() -> list[str]:
     return [name for name in names if api.Embedder.is_available(name)][:1]
 
 
-def _compared(model: Measured, setting: Setting, tell: Tell) -> Comparison:
+def _compared(model: Measured, setting: Setting, notify: Notify) -> Comparison:
     effort = model.effort
     plan = Plan(texts.kinds(effort.compared), effort.sizes, effort.rounds)
     place = Workspace(setting.venvs, model.scratch, setting.environ)
-    return compare(setting.contenders, model.subject, plan, place, tell)
+    return compare(setting.contenders, model.subject, plan, place, notify)

@@ -106,7 +106,7 @@ def _gate(engine: EngineFigures) -> Any:  # noqa: ANN401 -- a table of rich
 
 
 def tables(comparison: Comparison) -> Iterator[Any]:
-    """Yield rich's tables: who took part, then one for each kind of texts."""
+    """Yield rich's tables: the contenders, then one for each kind of texts."""
     yield _entries(comparison)
     for texts in comparison.tokens:
         yield _figures(comparison, texts)

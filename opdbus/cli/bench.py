@@ -35,7 +35,7 @@ _REQUESTS = 100
 @click.option("--long", is_flag=True, help="Stream 100,000 texts too.")
 @click.option("--json", "json_", metavar="FILE", help="Write the report as JSON.")
 @click.option("--chart", metavar="FOLDER", help="Draw the comparisons as SVG and PNG.")
-@click.option("--rounds", default=0, metavar="N", help="Measure so often; the middle counts. [3]")
+@click.option("--rounds", default=0, metavar="N", help="Rounds; the median counts. [3]")
 @click.pass_context
 def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- click's values
     """Measure the engine: throughput, latency, memory, and its share of the device's ceiling.
@@ -48,7 +48,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     config = settings(context.obj)
     # the engine takes a third of a second to import
     from opdbus.bench import table
-    from opdbus.bench.run import Setting, Wish, bench
+    from opdbus.bench.run import Options, Setting, bench
 
     venvs, file, chart = (given.pop(name) for name in ("venvs", "json_", "chart"))
     for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
@@ -57,7 +57,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     # ours alone: peers compute with as many threads as they like
     environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     setting = Setting(config, Path(venvs).absolute(), environ)
-    report = bench(Wish(**given), setting, _tell)
+    report = bench(Options(**given), setting, _notify)
     if file:
         Path(file).write_text(report.to_json(), encoding="utf-8")
     console = _console()
@@ -76,7 +76,7 @@ def _draw(report: Report, folder: Path) -> None:
         print(*chart.draw(report, comparison.level, folder), sep="\n")
 
 
-def _tell(doing: str) -> None:
+def _notify(doing: str) -> None:
     """Say on stderr what is done: the line is the next one's on a terminal."""
     if not sys.stderr.isatty():
         print(doing, file=sys.stderr, flush=True)
@@ -95,7 +95,9 @@ def _console() -> Any:  # noqa: ANN401 -- rich's, imported late
 
 @root.command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--texts", "count", type=click.IntRange(1, 4096), metavar="N", help="So many made.")
+@click.option(
+    "--texts", "count", type=click.IntRange(1, 4096), metavar="N", help="Generated texts."
+)
 @click.option("--operators", is_flag=True, help="Also by kind of operator, inside the model.")
 @as_json
 @click.pass_context

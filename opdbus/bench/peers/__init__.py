@@ -1,4 +1,4 @@
 """Other programs that embed texts, each a script that runs in a virtual environment of its own.
 
-A script has `PACKAGES`, whose versions are told, and `load`. It can import nothing of ours.
+A script has `PACKAGES`, whose versions are reported, and `load`. It cannot import op-dbus.
 """

@@ -44,7 +44,7 @@ class Contender:
         self._at: At | None = None
 
     def load(self, folder: str, scratch: str, threads: int, options: dict[str, str]) -> Json:
-        """Load the model's folder; tell versions, precision, seconds and memory."""
+        """Load the model's folder; return versions, precision, seconds and memory."""
         start = time.perf_counter()
         load = self._script["load"]
         self._at, facts = load(Path(folder), Path(scratch), threads, options)
@@ -53,7 +53,7 @@ class Contender:
         return {"seconds": seconds, "rss": rss(), "versions": self._versions(), "facts": facts}
 
     def measure(self, texts: list[str], batch: int, whole: bool) -> Json:  # noqa: FBT001 -- JSON
-        """Embed all texts, in one call or `batch` a call, and tell the seconds that it took."""
+        """Embed all texts, in one call or `batch` a call, and return the seconds that it took."""
         embed = self._embed(batch)
         size = len(texts) if whole else batch
         calls = [texts[start : start + size] for start in range(0, len(texts), size)]
@@ -92,7 +92,7 @@ def answer(contender: Contender, line: str) -> Json:
     try:
         [(name, arguments)] = json.loads(line).items()
         return getattr(contender, name)(**arguments)
-    # whatever a library raises is a result of the comparison, and the parent's to tell
+    # whatever a library raises is a result of the comparison, and the parent reports it
     except Exception as error:  # noqa: BLE001
         return {"error": f"{type(error).__name__}: {error}"}
 

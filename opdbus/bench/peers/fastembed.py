@@ -15,7 +15,7 @@ _NAME = "op-dbus/measured"
 
 
 def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[At, Facts]:
-    """Load the exported model; texts are batched in the order in which they come."""
+    """Load the exported model; texts are batched in their order."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

@@ -34,7 +34,7 @@ class _Engines:
         return self._loop.run_until_complete(self._engine.embed(sentences=list(texts)))[0]
 
     def settings(self) -> str:
-        """Tell whether the model could be made a BetterTransformer, which not every kind can."""
+        """Return whether the model became a BetterTransformer, which not every kind can."""
         self.at(1)
         modules = self._engine._model_replicas[0].modules()
         better = any("BetterTransformer" in type(module).__name__ for module in modules)
@@ -60,7 +60,7 @@ class _Engines:
 
 
 def load(folder: Path, _: Path, threads: int, __: dict[str, str]) -> tuple[At, Facts]:
-    """Load the model as it comes: batches are the engine's own, sorted by length."""
+    """Load the model unchanged: batches are the engine's own, sorted by length."""
     import torch
 
     torch.set_num_threads(threads)
