@@ -81,7 +81,7 @@ def pull(
 
 def adopt(source: Path, models: Path, *, level: Level = OWN, force: bool = False) -> Record:
     """Import a folder."""
-    return model_store.adopt(source, level, models, tell=lambda _: None, force=force)
+    return model_store.import_model(source, level, models, notify=lambda _: None, force=force)
 
 
 def load(models: Path) -> folder.Model:

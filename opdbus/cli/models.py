@@ -140,7 +140,9 @@ def import_(context: click.Context, source: Path, level: str, force: bool) -> No
     from opdbus.models import model_store
 
     row, given = _level(level or _named_like(source)), settings(context.obj)
-    made = model_store.adopt(source.absolute(), row, given.model_dir, tell=_tell, force=force)
+    made = model_store.import_model(
+        source.absolute(), row, given.model_dir, notify=_tell, force=force
+    )
     _tell_taken(row, given, made)
 
 

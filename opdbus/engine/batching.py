@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from opdbus.engine.tokenizer import Tokens
 
-# After this many batches for the best rank, one for another, so that none ever starves.
+# After this many batches for the best rank, one is for another rank, so that none ever starves.
 _BEST_RUN: Final = 8
 
 
@@ -28,7 +28,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Texts that were asked for together."""
+    """The texts of one call."""
 
     rows: Sequence[Tokens]
     rank: Rank = Rank.FEW
@@ -45,8 +45,8 @@ class Member(NamedTuple):
 class Backlog:
     """Rows that wait, by rank and length.
 
-    The oldest row of the best rank leads a batch; rows of the same length, of any rank, ride along
-    while the budget lasts. Lengths are never mixed, so nothing is ever padded.
+    The oldest row of the best rank decides the length of a batch; rows of that length, of any rank,
+    fill it up to the budget. Lengths are never mixed, so nothing is ever padded.
     """
 
     def __init__(self) -> None:
@@ -68,14 +68,14 @@ class Backlog:
             self.tokens += len(row)
 
     def drop(self, request: Request) -> None:
-        """Take out the rows of a caller who left."""
+        """Remove the rows of a request that was cancelled."""
         for key in {(request.rank, len(row)) for row in request.rows} & self._queues.keys():
             kept = deque(member for member in self._queues[key] if member.request is not request)
             self.tokens -= key[1] * (len(self._queues[key]) - len(kept))
             self._put_back(key, kept)
 
     def put_back(self, members: Sequence[Member]) -> None:
-        """Queue rows again that were taken, where they were."""
+        """Return rows to the places in their queues that they were taken from."""
         for member in reversed(members):
             key = (member.request.rank, len(member.request.rows[member.row]))
             self._queues.setdefault(key, deque()).appendleft(member)
@@ -116,7 +116,7 @@ class Backlog:
         if others and self._best_run >= _BEST_RUN:
             self._best_run = 0
             return min(others, key=others.__getitem__)
-        # counted also while nobody else waits: bulk work that comes then is late already
+        # counted also while no other rank waits, so that bulk work that is added then goes next
         self._best_run = 0 if best is Rank.BULK else self._best_run + 1
         return min(heads.keys() - others.keys(), key=heads.__getitem__)
 
@@ -137,7 +137,7 @@ class Backlog:
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Split indexes of texts into chunks of one length each, at most `budget` tokens a chunk.
 
-    Long texts come first, so that the slowest batch shows at the start, not at the end.
+    Long texts are first, so that the slowest batch is not at the end.
     """
     by_length: dict[int, list[int]] = {}
     for index, length in enumerate(lengths):

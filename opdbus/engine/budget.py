@@ -1,16 +1,16 @@
-"""How many tokens run together: what takes a few milliseconds, and what memory has room for."""
+"""Tokens a batch: as many as take a few milliseconds and fit into the memory."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# A batch that takes this long is short enough for whoever comes next to wait for, and loses little:
+# A batch of this duration is short enough for the next text to wait for, and loses little:
 # MiniLM-L6 on a fast core is within 3% of its best from 128 tokens on, and one that is so slow that
 # these take 40 ms computes as many tokens a second in batches of 32.
 TARGET_SECONDS: Final = 0.012
 LEAST: Final = 32
 _START: Final = 256
-# A larger step is taken when there is this much to spare.
+# A larger step is taken when the measurement exceeds it by this factor.
 _DOUBT: Final = 1.2
 # A batch of four times the target's tokens saves another 10% (MiniLM-L6, int8 on Zen 4), and so
 # does one of 512 (fp32 on a slow core).
@@ -18,7 +18,7 @@ _RELAXED: Final = 4
 LEAST_RELAXED: Final = 512
 # The share of a new measurement in the running rate.
 _SHARE: Final = 0.2
-# How much of the room that was lost to a shortage of memory comes back with each full batch.
+# Growth, with each full batch, of a limit that a shortage of memory has set.
 _RECOVERY: Final = 1.02
 
 
@@ -48,16 +48,16 @@ class Budget:
 
     @property
     def relaxed(self) -> int:
-        """Most tokens of the next batch while nobody is in a hurry."""
+        """Most tokens of the next batch while only bulk work waits."""
         most = max(LEAST_RELAXED, self._wanted * _RELAXED)
         wanted = self._wanted if self._is_fixed else min(self._most, most)
         return max(1, min(wanted, int(self._room)))
 
     def ran(self, tokens: int, seconds: float) -> None:
-        """Learn from a batch that went well."""
+        """Adjust to the duration of a batch that succeeded."""
         if self._room < self._most and tokens > 0.5 * self._room:
             self._room = min(self._most, self._room * _RECOVERY + 1)
-        # small batches say little: their fixed costs are most of them
+        # small batches consist mostly of fixed costs
         if self._is_fixed or 2 * tokens < self.tokens or seconds <= 0:
             return
         rate = tokens / seconds
@@ -65,9 +65,9 @@ class Budget:
         self._wanted = max(LEAST, min(self._most, self._step(int(self._rate * TARGET_SECONDS))))
 
     def _step(self, tokens: int) -> int:
-        """Round down to a power of 2 or half as much more, and keep to it while in doubt.
+        """Round down to a power of 2, or 1.5 times one, and grow only past a margin.
 
-        A budget that follows each measurement would give batches of ever other shapes.
+        A budget that followed each measurement would give batches of many shapes.
         """
         power = 1 << max(0, tokens.bit_length() - 1)
         half_more = power * 3 // 2
@@ -75,5 +75,5 @@ class Budget:
         return below if self._wanted < step and tokens < step * _DOUBT else step
 
     def out_of_memory(self, tokens: int) -> None:
-        """Halve what runs together, for a batch that the device had no room for."""
+        """Halve the limit after a batch that did not fit into the memory."""
         self._room = max(1.0, min(self._room, tokens) / 2)

@@ -1,4 +1,4 @@
-"""What the processors are, and how many this process may use: affinity and cgroup quota."""
+"""The processor's name and features, and how many this process may use: affinity and quota."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INT8_ARM: Final = frozenset({"asimddp", "i8mm"})
 
 
 def usable(root: Path = Path("/")) -> int:
-    """Count the processors that affinity and cgroup quota (v1 or v2) leave us, at least 1."""
+    """Count the processors that affinity and cgroup quota (v1 or v2) allow, at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     most = quota(root)
     return max(1, min(allowed or 1, math.ceil(most) if most else allowed or 1))

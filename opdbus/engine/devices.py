@@ -58,7 +58,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The CPU: what it is, and how many of its processors this process may use."""
+    """The CPU, and how many of its processors this process may use."""
 
     name: str
     count: int
@@ -80,7 +80,7 @@ class Hardware:
 
 
 def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardware:
-    """Look at this machine; `nvml` gives the module pynvml or raises ImportError."""
+    """List this machine's hardware; `nvml` gives the module pynvml or raises ImportError."""
     found, notes = [], []
     nvidia: dict[str, tuple[str, DeviceMemory]] = {}
     for name, providers in _COUNTS:
@@ -95,7 +95,7 @@ def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardwa
 
 
 def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
-    """Count the processors, and what affinity and cgroups leave of them."""
+    """Count the processors, and those that affinity and cgroups allow."""
     count = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
     features = tuple(sorted(host.features() & (cpus.BF16 | cpus.INT8 | cpus.INT8_ARM)))

@@ -115,7 +115,7 @@ def _keep(path: Path, text: str) -> None:
 
 
 def key(model: Model, candidate: Candidate) -> str:
-    """Name what a report depends on: weights, hardware, libraries, graphs, and the questions."""
+    """Hash all that a report depends on: weights, hardware, libraries, graphs and check set."""
     parts = (
         model.weights_sha256,
         model.tokenizer_sha256,

@@ -1,4 +1,4 @@
-"""What the checks of providers ask this machine: packages, libraries, devices, CPU features."""
+"""The machine as the checks of providers see it: packages, libraries, devices, CPU features."""
 
 from __future__ import annotations
 

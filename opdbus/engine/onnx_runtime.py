@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opdbus.engine.session import Placement
 
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
-# operators of one run, short enough to leave the processors to others between runs.
+# operators of one run, short enough to free the processors between runs.
 _SPIN_MICROSECONDS = "1000"
 # ONNX Runtime's operators that multiply matrices of 8-bit integers.
 _INT8_PRODUCTS: Final = frozenset(
@@ -103,7 +103,7 @@ def _open(
     placement: Placement,
     record: Path | None = None,
 ) -> Any:  # noqa: ANN401 -- it has no types
-    """Open a graph; with `record`, write what runs to a file whose name starts with that."""
+    """Open a graph; with `record`, profile its runs into a file whose name starts with that."""
     onnxruntime = library()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads(placement)

@@ -1,4 +1,4 @@
-"""What each provider's runtime is told when it opens a session."""
+"""The session options of each provider's runtime."""
 
 from __future__ import annotations
 

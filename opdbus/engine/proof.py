@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5
-# Smallest cosine to the model's own vectors, by precision: 16-bit floats round, and stay far above
-# this; how much int8 may lose in use is for the accuracy gate, and this is where it is broken.
+# Smallest cosine to the reference vectors, by precision. 16-bit floats stay far above it; below it,
+# int8 is broken (the accuracy gate decides how much it may lose in use).
 LEAST_COSINE: Final = {"fp32": 0.999999, "fp16": 0.999, "bf16": 0.999, "int8": 0.95}
 # Pooling and normalization are in fp32 whatever the precision of the layers.
 UNIT_TOLERANCE: Final = 1e-4
@@ -31,7 +31,7 @@ UNIT_TOLERANCE: Final = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was seen when a session was put to the test."""
+    """The measurements of a session that passed its proof."""
 
     nodes: Mapping[str, int]
     # matrix products by the precision in which they were computed
@@ -57,7 +57,7 @@ class Probe:
 
     @classmethod
     def read(cls, path: Path) -> Probe:
-        """Read what `models.build` wrote beside the graph; raises ModelError."""
+        """Read the file that `models.build` wrote beside the graph; raises ModelError."""
         try:
             with path.open("rb") as file, np.load(file) as saved:
                 rows = [saved[f"row{number}"] for number in range(len(saved["vectors"]))]
@@ -77,16 +77,16 @@ class Probe:
 
 
 def prove(session: Session, provider: Provider, precision: str, probe: Probe) -> Proof:
-    """Run the probe and hold nodes, precision and vectors against what they must be.
+    """Run the probe, and require the right nodes, precision and vectors.
 
-    Raises ProofFailed with what was seen instead.
+    Raises ProofFailed that names what was found instead.
     """
     try:
         seen = _run_all(session, provider, probe)
     finally:
         ran = session.finish_profile()
     if session.renew():
-        # what serves is not what was recorded, and must give the same vectors
+        # the session that will serve is not the one that was recorded, and is checked too
         seen += _run_all(session, provider, probe)
     _require_nodes(ran.nodes, provider)
     _require_products(ran.products, provider, precision)
@@ -112,7 +112,7 @@ def _require_nodes(nodes: Mapping[str, int], provider: Provider) -> None:
 
 
 def _require_products(products: Mapping[str, int], provider: Provider, precision: str) -> None:
-    """Refuse a session that computes in another precision than it is said to, faster or not."""
+    """Refuse a session that computes in another precision than it should, faster or not."""
     if products and products.get(precision, 0) < max(products.values()):
         raise ProofFailed(
             f"{provider.name} was to compute in {precision}, but its matrix products ran:"
@@ -137,7 +137,7 @@ def _require_vectors(proof: Proof, provider: Provider) -> None:
 
 
 def _require_unit(error: float, provider: Provider) -> None:
-    """Refuse vectors of another length than 1, of which a cosine says nothing."""
+    """Refuse vectors whose length is not 1; the cosine does not show this."""
     if not error <= UNIT_TOLERANCE:
         raise ProofFailed(
             f"{provider.name} gives vectors whose length is off 1 by {error:.1e}: its results"
@@ -163,7 +163,7 @@ def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, f
         return float("inf"), -1.0, float("inf")
     found = vectors.astype(np.float64)
     lengths = np.linalg.norm(found, axis=1)
-    # what is not finite is told by its result
+    # a vector that is not finite shows in the result
     with np.errstate(invalid="ignore", divide="ignore"):
         cosines = (found * expected).sum(axis=1) / lengths
     deviation = np.max(np.abs(found - expected))

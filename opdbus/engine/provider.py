@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from opdbus.engine.session import Placement
 
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
-# All of them install one folder `onnxruntime`, so that the last one installed is what runs.
+# All of them install one folder `onnxruntime`, so that only the last one installed works.
 _WHEELS: Final = ("onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "onnxruntime-migraphx")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Provider:
-    """One row: where a model can run, what that needs, and what it is told.
+    """One row: where a model can run, what that needs, and with which options.
 
     `find_devices` gives at least one device, numbered as OP_DBUS_GPU_DEVICE does, or raises
     ProviderError that says what is missing and what to do.
     """
 
     name: str
-    # what a node that ran there is recorded under
+    # the name that the runtime records for a node that ran there
     runtime_name: str
-    # what to type where a package is missing
+    # the command to give where a package is missing
     install: str
     find_devices: Callable[[Host], Sequence[Gpu]]
     # graph dialect by precision
@@ -59,7 +59,7 @@ class Provider:
     single: frozenset[str] = frozenset()
     # each new shape of a batch costs time and memory, so batches are full or of one row
     whole_batches: bool = False
-    # a text that comes alone is given all threads, in a session of its own
+    # a single text is given all threads, in a session of its own
     has_solo: bool = False
     # a graph is compiled when it is opened, for minutes unless the result was kept
     compiles: bool = False

@@ -91,7 +91,7 @@ def look(row: Provider, settings: Config, host: Host) -> Finding:
     )
 
 
-def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- what is asked
+def _or(ask: Callable[[], Any], nothing: Any) -> Any:  # noqa: ANN401 -- the type that `ask` gives
     """Call `ask`, whose fault `require` has already put into words."""
     try:
         return ask()

@@ -1,4 +1,4 @@
-"""Texts to token ids, cut at the model's limit, with what was cut made visible."""
+"""Texts to token ids, cut at the model's limit, each with a mark where it was cut."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 # this many for each token of the limit and, where that gives too few tokens, at ever more.
 _CHARACTERS_PER_TOKEN: Final = 10
 _GROWTH: Final = 8
-# That cut may split a word, whose tokens are then not the whole word's. WordPiece makes at most
-# 100 tokens of a word, so with this many to spare none of those is among the tokens kept.
+# That cut may split a word and change its tokens. WordPiece makes at most 100 tokens of a word, so
+# with this many to spare none of them is kept.
 _SPARE: Final = 128
-# What is in every vocabulary, and what is in none.
+# Words of every vocabulary and of none.
 _TRIAL: Final = "systemd sshd.service 10.0.0.1/24 é \N{SNOWMAN} \N{LINEAR B SYLLABLE B008 A}"
 
 
@@ -91,7 +91,7 @@ class Tokenizer:
         return list(map(self._size, self._tokenizer.encode_batch_fast(list(texts))))
 
     def _look_further(self, text: str, look: int) -> Tokens:
-        """Tokenize a text that began with much that is no token, such as spaces."""
+        """Tokenize a text whose beginning has few tokens, such as many spaces."""
         while True:
             look *= _GROWTH
             (encoding,) = self._tokenizer.encode_batch_fast([text[:look]])
@@ -99,7 +99,7 @@ class Tokenizer:
                 return self._tokens(encoding)
 
     def _is_settled(self, encoding: tokenizers.Encoding, text: str, look: int) -> bool:
-        """Tell whether the rest of the text could change none of the tokens kept."""
+        """Return whether no more of the text can change the tokens that are kept."""
         return len(text) <= look or self._size(encoding) >= self.max_tokens + _SPARE
 
     def _size(self, encoding: tokenizers.Encoding) -> int:

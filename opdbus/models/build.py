@@ -1,4 +1,4 @@
-"""Builds a model's graph and its proof in a child process, once per weights, atomically."""
+"""Builds a model's graph and its proof in a child process, once for each model and dialect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A folder with the graph, its weights, and the proof's rows and reference vectors."""
+    """A folder with the graph, its weights, and the rows and vectors of the proof."""
 
     folder: Path
 
@@ -65,10 +65,10 @@ class Built:
 
 
 async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
-    """Give the built graph of a model, building it if there is none or its files are damaged.
+    """Give the graph of a model, built now if there is none or its files are damaged.
 
-    A child process holds the copies of the weights, so that this one never does; it is killed
-    if the caller is cancelled. Raises ModelError.
+    A child process builds it, since that takes memory for copies of the weights; it is killed if
+    the caller is cancelled. Raises ModelError.
     """
     built = Built(cache / _key(model, dialect))
     if await asyncio.to_thread(_is_whole, built.folder):
@@ -87,9 +87,9 @@ async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether every file is there as it was built; hashes them once for each of their states.
+    """Return whether every file is there as it was built; hashes again only changed files.
 
-    A folder that may not be read holds nothing that could be used either.
+    False also for a folder that may not be read.
     """
     try:
         stats = [(folder / name).stat() for name in FILES]
@@ -105,14 +105,14 @@ def _is_as_recorded(folder: Path, _state: tuple[tuple[int, int, int], ...]) -> b
 
 
 def _key(model: Model, dialect: str) -> str:
-    """Name what a graph is made from: the weights, how they are put together, and by which code."""
+    """Name a graph by all that decides its contents: weights, shape, dialect, and this code."""
     content = f"{model.weights_sha256} {model.shape!r}".encode()
     return f"{hashlib.sha256(content).hexdigest()[:32]}-{dialect}-g{GRAPH_VERSION}"
 
 
 def fill(weights_path: Path, folder: Path, shape: Shape, dialect: Dialect = FLOAT) -> None:
     """Write graph, weights and proof into a folder; raises ModelError, OSError."""
-    # onnx and the weights' copies are this child's alone
+    # only the child process needs onnx and copies of the weights
     import onnx
 
     from opdbus.models import graph, weights
@@ -142,7 +142,7 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
     files.make_folder(folder.parent)
     with files.locked(folder.parent / LOCK):
         for left in folder.parent.glob(_PART + "*"):
-            # whoever made it is dead, or would still hold the lock
+            # its process has ended, or would hold the lock
             shutil.rmtree(left, ignore_errors=True)
         if _is_whole(folder):
             return
@@ -158,15 +158,15 @@ def write(weights_path: Path, folder: Path, shape: Shape, fill: Fill = fill) -> 
 
 
 def _take_place(part: Path, folder: Path) -> None:
-    """Give a new folder its name, which a damaged one may have.
+    """Rename a new folder to its final name, and move a damaged one of that name aside.
 
-    That is moved aside first: its files may be another user's, and cannot be removed then.
+    The damaged one's files may be another user's, which cannot be removed.
     """
     aside = part.with_name(f"{part.name}-replaced")
     if os.path.lexists(folder):
         folder.rename(aside)
         with suppress(PermissionError):
-            aside.chmod(0o700)  # it may have been that which kept us from using it
+            aside.chmod(0o700)  # its mode may be the reason why it could not be used
     part.rename(folder)
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -220,7 +220,7 @@ def _build(request: dict[str, Any]) -> str:
 
 
 def _refused(error: OSError) -> str:
-    """Say what the system refused, and what to do where that is known."""
+    """Say why the system refused, and what to do where that is known."""
     advice = {
         errno.ENOSPC: "; make room on its file system",
         errno.EDQUOT: "; make room on its file system",

@@ -1,4 +1,4 @@
-"""The forms in which one model is written down: operators, number formats, opset."""
+"""The dialects of ONNX that a model's graph can be written in: operators, formats, opset."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One row: what the graph may use."""
+    """One row: the operators and number formats that a graph uses."""
 
     name: str
-    # ONNX's operator set: what a provider's own compiler reads
+    # ONNX's operator set, which a provider's compiler must know
     opset: int = 20
     # ONNX Runtime's operators too, of which attention as one operator is worth having
     is_contrib: bool = True

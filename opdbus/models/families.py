@@ -13,7 +13,7 @@ BUCKETS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row: names within `encoder.layer.N.`, and what comes with the embeddings."""
+    """One row: the names within `encoder.layer.N.`, and the kind of positions."""
 
     query: str
     key: str

@@ -1,4 +1,4 @@
-"""Models from the hub: the one module that downloads. The daemon never imports it."""
+"""Downloads models from the hub; the daemon never imports it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
     from opdbus.models.catalogue import Level
-    from opdbus.models.model_store import Tell
+    from opdbus.models.model_store import Notify
     from opdbus.models.record import Record
 
-# what the hub's own HTTP library raises, whichever that is in this version
+# the base error of the HTTP library that this version of the hub's library uses
 _TransportError: Final[type[Exception]] = HfHubHTTPError.__bases__[0]
-# ValueError and below: an answer that is no hub's
+# ValueError and the rest: the answer of a server that is no hub
 _FAULTS: Final = (_TransportError, OSError, ValueError, TypeError, KeyError)
 _BY_HAND: Final = "copy the model with `op-dbus models import DIR {level}`"
-# the first that fits is told
+# the first that matches is used
 _SENTENCES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
         RevisionNotFoundError,
@@ -64,7 +64,7 @@ _MAIN: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to pull: a branch, tag or commit (empty: the recorded one, or main), and from where.
+    """A branch, tag or commit to pull (empty: the recorded one, or main), and from which hub.
 
     `endpoint` is the hub's address; None leaves it to HF_ENDPOINT.
     """
@@ -74,20 +74,22 @@ class Request:
     endpoint: str | None = None
 
 
-def pull(level: Level, directory: Path, request: Request, tell: Tell) -> Record:
+def pull(level: Level, directory: Path, request: Request, notify: Notify) -> Record:
     """Get a level's model into the model directory, or check the one that is there.
 
-    What was recorded at the first pull stays what it is unless forced. Raises ModelError.
+    The files that the first pull recorded stay the same unless forced. Raises ModelError.
     """
-    # a retry is no news
+    # the library would log every retry
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it has no types
-    with model_store.locked(level, directory, tell) as destination:
+    with model_store.locked(level, directory, notify) as destination:
         held = None if request.force else destination.recorded()
         if held and destination.is_whole(held) and request.revision in {"", held.revision}:
             folder.check(destination.folder, level)
             return held
         asked = request.revision or (held.revision if held else "") or _MAIN
-        return destination.put(_Hub(level, asked, request.endpoint, tell).fill, force=request.force)
+        return destination.put(
+            _Hub(level, asked, request.endpoint, notify).fill, force=request.force
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,11 @@ class _Hub:
     level: Level
     revision: str
     endpoint: str | None
-    tell: Tell
+    notify: Notify
 
     def fill(self, fresh: Path) -> tuple[str, str]:
         """Download the files that a model is read from, and give their repository and commit."""
-        with self._told():
+        with self._explaining():
             info = HfApi(self.endpoint).model_info(
                 self.level.repository,
                 revision=self.revision,
@@ -112,7 +114,7 @@ class _Hub:
         commit = info.sha or self.revision
         for file in files:
             self._download(file, commit, fresh)
-        # the hub's notes on what it downloaded
+        # the library's own notes on the downloads
         shutil.rmtree(fresh / ".cache", ignore_errors=True)
         return self.level.repository, commit
 
@@ -132,13 +134,13 @@ class _Hub:
         return [files[name] for name in folder.KEPT if name in files]
 
     def _download(self, file: RepoSibling, commit: str, fresh: Path) -> None:
-        with self._told(file.rfilename):
+        with self._explaining(file.rfilename):
             path = hf_hub_download(
                 self.level.repository,
                 file.rfilename,
                 revision=commit,
                 local_dir=fresh,
-                # this folder is new: nothing is taken from another user's or program's cache
+                # a new folder, so that no file is taken from another program's cache
                 cache_dir=fresh / ".cache",
                 endpoint=self.endpoint,
             )
@@ -148,15 +150,15 @@ class _Hub:
                 f"{file.rfilename} of {self._what} came damaged: its sha256 is {found[:16]}...,"
                 f" not {file.lfs.sha256[:16]}...; pull it again"
             )
-        self.tell(f"{file.rfilename}  {(fresh / path).stat().st_size} bytes  {found}")
+        self.notify(f"{file.rfilename}  {(fresh / path).stat().st_size} bytes  {found}")
 
     @property
     def _what(self) -> str:
         return f"{self.level.repository} at {self.revision}"
 
     @contextmanager
-    def _told(self, file: str = "") -> Iterator[None]:
-        """Turn what the hub's library raises into sentences; the system's own errors pass."""
+    def _explaining(self, file: str = "") -> Iterator[None]:
+        """Turn the errors of the hub's library into sentences; the system's own errors pass."""
         try:
             yield
         except _FAULTS as error:

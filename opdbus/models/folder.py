@@ -159,7 +159,7 @@ def read(folder: Path, level: Level) -> Model:
 
 @contextmanager
 def _looking_at(folder: Path) -> Iterator[None]:
-    """Turn what the system refuses into a ModelError that says what to do."""
+    """Turn the system's errors into a ModelError that says what to do."""
     try:
         yield
     except OSError as error:

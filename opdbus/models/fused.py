@@ -1,4 +1,4 @@
-"""ONNX Runtime's large operators, in which the dialects for CUDA are written.
+"""ONNX Runtime's fused operators, which the dialects for CUDA use.
 
 Each of them has a kernel for CUDA and one for the CPU, so that what runs there is tested here.
 """

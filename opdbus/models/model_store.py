@@ -1,4 +1,4 @@
-"""The model directory: models get into it checked, recorded, and whole or not at all."""
+"""The model directory: models are put there checked, recorded, and whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-    # writes the files into a folder, and tells their source and revision
+    # writes the files into a folder, and gives their source and revision
     Fill = Callable[[Path], tuple[str, str]]
-    Tell = Callable[[str], None]
+    Notify = Callable[[str], None]
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -35,7 +35,7 @@ class Destination:
     folder: Path
 
     def recorded(self) -> Record | None:
-        """Give the record of what lies here; raises ModelError if files changed since."""
+        """Give the folder's record; raises ModelError if files changed since it was written."""
         recorded = record.read(self.folder)
         if recorded is None:
             return None
@@ -44,13 +44,13 @@ class Destination:
         return recorded
 
     def is_whole(self, recorded: Record) -> bool:
-        """Tell whether every recorded file lies here."""
+        """Return whether every recorded file is here."""
         return all((self.folder / name).is_file() for name in recorded.files)
 
     def put(self, fill: Fill, *, force: bool) -> Record:
-        """Take in what `fill` brings, if it is this level's model and, unless forced, no other one.
+        """Put the files that `fill` writes here, if they are this level's model.
 
-        Raises ModelError.
+        Raises ModelError, also where other files are here and `force` is not given.
         """
         directory = self.folder.parent
         with _advising(directory):
@@ -71,7 +71,7 @@ class Destination:
             shutil.rmtree(part, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what dead processes left half done: a living one would hold the lock."""
+        """Remove the unfinished folders of ended processes: a running one would hold the lock."""
         for left in self.folder.parent.glob(self._prefix + "*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -84,12 +84,12 @@ class Destination:
         try:
             check(fresh, self.level)
         except ModelError as error:
-            # the files lie elsewhere or nowhere once this is read
+            # the folder `fresh` is gone when the sentence is read
             raise ModelError(str(error).replace(str(fresh), str(made))) from None
         return made
 
     def _is_here(self, made: Record) -> bool:
-        """Tell whether the same files lie here already; raises ModelError for other ones."""
+        """Return whether the same files are here already; raises ModelError for other ones."""
         if not os.path.lexists(self.folder):
             return False
         recorded = record.read(self.folder)
@@ -114,11 +114,11 @@ class Destination:
 
 
 @contextmanager
-def locked(level: Level, directory: Path, tell: Tell) -> Iterator[Destination]:
+def locked(level: Level, directory: Path, notify: Notify) -> Iterator[Destination]:
     """Lock a level's folder in the model directory against other processes; raises ModelError."""
 
     def waiting() -> None:
-        tell(f"waiting for another op-dbus that gets {level.repository}")
+        notify(f"waiting for another op-dbus that gets {level.repository}")
 
     destination = Destination(level, directory / level.folder)
     with ExitStack() as stack:
@@ -130,10 +130,12 @@ def locked(level: Level, directory: Path, tell: Tell) -> Iterator[Destination]:
         yield destination
 
 
-def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: bool) -> Record:
+def import_model(
+    source: Path, level: Level, directory: Path, *, notify: Notify, force: bool
+) -> Record:
     """Copy a level's model from a folder into the model directory; raises ModelError.
 
-    What a pull on another machine recorded in that folder is checked and kept.
+    The record of a pull on another machine is checked and kept.
     """
     check(source, level)
     recorded = record.read(source)
@@ -146,7 +148,7 @@ def adopt(source: Path, level: Level, directory: Path, *, tell: Tell, force: boo
                 shutil.copyfile(source / name, fresh / name)
         return origin
 
-    with locked(level, directory, tell) as destination:
+    with locked(level, directory, notify) as destination:
         return destination.put(fill, force=force)
 
 
@@ -171,7 +173,7 @@ def check(path: Path, level: Level) -> None:
 
 @contextmanager
 def _advising(directory: Path) -> Iterator[None]:
-    """Turn what the system refuses into a sentence that says what to do."""
+    """Turn the system's errors into a sentence that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What came with a model into its folder: from where, and every file's checksum, kept beside it."""
+"""The record of a model folder: where its files are from, and the checksum of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME: Final = "op-dbus.json"
 class Record:
     """Where a model came from (a repository or a folder), which revision, when, and its files.
 
-    `files` maps names to sha256; `revision` is a commit, or empty for what came from a folder.
+    `files` maps names to sha256; `revision` is a commit, or empty for files from a folder.
     """
 
     source: str
@@ -31,17 +31,17 @@ class Record:
     files: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Name the origin, as sentences do."""
+        """Name the origin for use in sentences."""
         return f"{self.source}@{self.revision[:12]}" if self.revision else self.source
 
     def differing(self, found: Mapping[str, str]) -> list[str]:
-        """Name the files whose checksums are others, or that are in one of the two only."""
+        """Name the files whose checksums differ, or that are in one of the two only."""
         names = sorted({*self.files, *found})
         return [name for name in names if self.files.get(name) != found.get(name)]
 
 
 def make(source: str, revision: str, files: Mapping[str, str]) -> Record:
-    """Make the record of what came just now."""
+    """Make the record of files that were got now."""
     return Record(source, revision, datetime.now(UTC).isoformat(timespec="seconds"), files)
 
 

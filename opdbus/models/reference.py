@@ -28,7 +28,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 def forward(shape: Shape, weights: Weights, rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """Embed rows of token ids: (rows, dim) float32 of length 1.
 
-    The tokens of all rows go through a layer as one array; only attention tells rows apart.
+    The tokens of all rows go through a layer as one array; only attention separates the rows.
     """
     family = FAMILIES[shape.family]
     hidden = np.concatenate([_embeddings(weights, ids, family) for ids in rows])
@@ -68,7 +68,7 @@ def _bias(weights: Weights, tokens: int, family: Family) -> Floats:
 
 
 def _ends(biases: Sequence[Floats]) -> NDArray[np.int64]:
-    """Tell where all rows but the last end among the tokens."""
+    """Give the indexes among the tokens at which all rows but the last end."""
     return np.cumsum([bias.shape[-1] for bias in biases])[:-1]
 
 

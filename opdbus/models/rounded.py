@@ -1,4 +1,4 @@
-"""A graph whose rows are counted in steps: for compilers that make code for each count that comes.
+"""Graphs whose number of rows is rounded up, for compilers that make code for each number.
 
 OpenVINO's CPU code is made per shape, in 4 ms and 1 MB for each new one (MiniLM-L6). So the tokens
 of a whole batch lie one below the other, rows of zeros round their number up, and only attention,
@@ -37,7 +37,7 @@ def begin(writer: Writer, shape: Shape, value: str) -> str:
 
 
 def end(writer: Writer, value: str) -> str:
-    """Give the tokens as they were: (batch, tokens, hidden)."""
+    """Restore the tokens' shape: (batch, tokens, hidden)."""
     return _apart(writer, value, "whole")
 
 

@@ -34,7 +34,7 @@ _MINILM: Final = {
     "layer_norm_eps": 1e-12,
     "pad_token_id": 0,
 }
-# What the models' config.json say, by level.
+# The contents of the models' config.json, by level.
 CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "low": {**_MINILM, "num_hidden_layers": 3},
     "medium": {**_MINILM, "num_hidden_layers": 6},
