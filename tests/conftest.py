@@ -24,9 +24,10 @@ from running import Bus, Running
 from tiny import write_tiny_model
 
 # the same examples in every run: what CI tests today it tests tomorrow;
-# HYPOTHESIS_PROFILE=explore looks for new ones
+# HYPOTHESIS_PROFILE=explore looks for new ones, long for many (`make test-all`)
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).parent.parent
