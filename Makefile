@@ -3,6 +3,8 @@
 #   make run          a daemon on state.example.json, three searches, then serve until Ctrl-C
 #   make run ONCE=1   the same, ending after the searches
 #   make test         ruff, mypy and pytest: what CI runs
+#   make test-all     what that leaves out, in about an hour; its results into benchmarks/results/
+#   make docs         the generated parts of README.md, docs/ and etc/op-dbus/op-dbus.env
 #   make bench        the figures in docs/performance.md, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
@@ -39,7 +41,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
+.PHONY: run test test-all docs bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -49,6 +51,13 @@ test: $(VENV)/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+
+test-all: $(VENV)/tested onnxruntime-gpu
+	.ci/test-all
+
+docs: $(VENV)/tested
+	$(BIN)/python systemd/manual
+	PYTHONPATH=. $(BIN)/python tests/make_docs.py
 
 bench: $(VENV)/tested
 	$(BIN)/python benchmarks/report.py

@@ -1,0 +1,77 @@
+"""What hostile clients, the soak and the fuzzer found."""
+
+from pathlib import Path
+
+from docs_parts.tables import RESULTS, newest, table
+
+_HOSTILE = """\
+From `benchmarks/results/{file}` (`python benchmarks/hostile.py`), measured on {machine}: a friend's
+searches over {objects:,} objects with the {model} model, while others attack. The ratio leaves out
+what the bus daemon itself took for a call meanwhile, which no service behind it can give back.
+
+{rows}"""
+_SOAK = """\
+From `benchmarks/results/{file}` (`make soak`), measured on {machine}:
+{minutes:.0f} minutes of all these attacks and three friends together. The friends lost {lost} of
+{count:,} replies, memory grew by {growth:.1%} from {megabytes:.0f} MiB after a warm-up of
+{warm:.0f} minutes, and {before} open files were {after} in the end."""
+_FUZZ = """\
+From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
+{calls:,} random calls, of which {reached:.0%} reached a handler, {files:,} state files and
+{broken:,} broken messages found {faults} faults."""
+
+
+def endurance(results: Path = RESULTS) -> str:
+    """Make what the newest committed reports of hostile clients, soak and fuzzer say."""
+    parts = []
+    for name, make in (("hostile", _hostile), ("soak", _soak), ("fuzz", _fuzz)):
+        if report := newest(name, results):
+            parts.append(make(*report))
+    return "\n\n".join(parts)
+
+
+def _hostile(file: str, found: dict) -> str:
+    heads = ("attack", "p99 quiet", "attacked", "ratio", "MiB before", "after", "files left")
+    rows = []
+    for each in found["attacks"]:
+        points = (f"{each[when]['p99']:.0f} ms" for when in ("quiet", "attacked"))
+        before, _, after = each["memory"]
+        left = max(0, each["files"][1] - each["files"][0])
+        memory = (f"{before:.0f}", f"{after:.0f}")
+        rows.append((each["name"], *points, f"{each['own_ratio']:.1f}", *memory, str(left)))
+    return _HOSTILE.format(
+        file=file, rows=table(heads, rows), **_only(found, "machine objects model")
+    )
+
+
+def _soak(file: str, found: dict) -> str:
+    friends, rounds = found["friends"].values(), found["MiB at the end of each round"]
+    before, after = found["open files"]
+    return _SOAK.format(
+        file=file,
+        machine=found["machine"],
+        minutes=found["minutes"],
+        lost=sum(friend["lost"] for friend in friends),
+        count=sum(friend["count"] for friend in friends),
+        growth=found["growth after warm-up"],
+        warm=found["warm-up minutes"],
+        megabytes=rounds[-1] / (1 + found["growth after warm-up"]),
+        before=before,
+        after=after,
+    )
+
+
+def _fuzz(file: str, found: dict) -> str:
+    return _FUZZ.format(
+        file=file,
+        machine=found["machine"],
+        calls=found["calls"],
+        reached=found["reached a handler"],
+        files=found["state files"]["files"],
+        broken=found["broken messages"]["messages"],
+        faults=len(found["faults"]) or "no",
+    )
+
+
+def _only(found: dict, names: str) -> dict:
+    return {name: found[name] for name in names.split()}

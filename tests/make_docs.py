@@ -1,0 +1,70 @@
+"""Write the generated parts of README.md and docs/; `make docs` runs it."""
+
+import ast
+import re
+from functools import partial
+from pathlib import Path
+
+from docs_parts import bus, endurance, engine, figures, modules
+from docs_parts.tables import ROOT
+
+from opdbus import config
+
+FILES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+FILES += sorted((ROOT / "docs").glob("*.md"))
+
+
+def settings() -> str:
+    """Make a row of each setting."""
+    rows = [
+        f"| `{s.variable}` | {f'`{s.default}`' if s.default else ''} | {s.doc} |"
+        for s in config.SETTINGS
+    ]
+    return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])
+
+
+def quoted(name: str, function: str) -> str:
+    """Quote a function of ours."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = next(
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+    )
+    return f"[`{name}`]({name}):\n\n```py\n{ast.get_source_segment(text, found)}\n```"
+
+
+PARTS = {
+    "cost": figures.cost,
+    "settings": settings,
+    "figures": figures.figures,
+    "install": figures.install,
+    "endurance": endurance.endurance,
+    "engine": engine.engine,
+    "interfaces": bus.interfaces,
+    "errors": bus.error_names,
+    "rooms": modules.rooms,
+    "modules": modules.modules,
+    "example_of_lifetimes": partial(quoted, "opdbus/tasks.py", "until_first_ends"),
+    "example_of_rules": partial(quoted, "opdbus/index/lexical.py", "terms"),
+}
+
+
+def generated() -> dict[Path, str]:
+    """Give each file with its generated parts as they must be; every part is in one file."""
+    left = set(PARTS)
+
+    def part(match: re.Match[str]) -> str:
+        left.remove(match[1])
+        return f"<!-- {match[1]} -->\n{PARTS[match[1]]()}\n<!-- /{match[1]} -->"
+
+    pattern = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)
+    texts = {path: pattern.sub(part, path.read_text(encoding="utf-8")) for path in FILES}
+    if left:
+        raise ValueError(f"no file has the parts {', '.join(sorted(left))}")
+    return texts
+
+
+if __name__ == "__main__":
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
