@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -745,14 +746,19 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
 def test_no_string_takes_long(text: str) -> None:
-    """Take time in proportion to the string: 100 kB of anything in well under two seconds."""
+    """Take time in proportion to the string: seconds for 100 kB, not the hours of its square."""
+    assert seconds(lambda: redact({"x": text})) < 10
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Measure the processor time of work, which other processes do not take part in."""
     start = time.process_time()
-    redact({"x": text})
-    assert time.process_time() - start < 2
+    work()
+    return time.process_time() - start
 
 
 def test_ordinary_objects_are_fast() -> None:
-    """Redact 10,000 objects of ten short properties in about half a second."""
+    """Redact objects of ten short properties in some times what it takes to copy them as JSON."""
     objects = [
         {
             "name": f"unit-{number}.service",
@@ -768,10 +774,8 @@ def test_ordinary_objects_are_fast() -> None:
         }
         for number in range(10_000)
     ]
-    start = time.process_time()
-    for properties in objects:
-        redact(properties)
-    assert time.process_time() - start < 2
+    copying = seconds(lambda: [json.loads(json.dumps(properties)) for properties in objects])
+    assert seconds(lambda: [redact(properties) for properties in objects]) < 20 * copying
 
 
 def test_example_gives_away_nothing() -> None:
