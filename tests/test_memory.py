@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Content, Entry
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -76,11 +77,16 @@ class House:
 
 @asynccontextmanager
 async def house(
-    settings: Config, *, engine: bool = True, opener: Any = open_session, **indexer: Any
+    settings: Config,
+    *,
+    engine: bool = True,
+    opener: Any = open_session,
+    kind: type[Memory] = Memory,
+    **indexer: Any,
 ) -> AsyncIterator[House]:
     """Open the memory in the settings' folder, and vectorize it."""
     async with (
-        Memory(settings.state_dir / "memory.db") as memory,
+        kind(settings.state_dir / "memory.db") as memory,
         Serving(settings, partial(open_level, opener=opener)) as serving,
     ):
         made = House(memory, serving)
@@ -570,6 +576,39 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
             assert contents[entry.id].text == text.render(item).text
 
     live(work, engine=False)
+
+
+class Counting(Memory):
+    """A memory that counts the entries whose content is read."""
+
+    read = 0
+
+    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+        """Count, and read."""
+        self.read += len(entries)
+        return await super().content(entries)
+
+
+def test_a_text_just_rendered_is_not_read_again(live: Callable[..., Any], settings: Config) -> None:
+    """Vectorize new objects without the database, and what an earlier run stored with it."""
+
+    async def first(made: House) -> None:
+        await made.event(Vectorized)
+        for texts in ([f"mail {n}" for n in range(300)], ["mail of another user"]):
+            await made.publish(*(observed(f"n{n}", text) for n, text in enumerate(texts)))
+            while made.vectors.waiting():
+                await made.event(Vectorized)
+        assert made.memory.read == 0  # type: ignore[attr-defined]
+        await agree(made)
+
+    async def second(made: House) -> None:
+        await made.event(Vectorized)
+        assert made.memory.read == 300  # type: ignore[attr-defined]
+
+    live(first, kind=Counting)
+    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as other, other:
+        other.execute("DELETE FROM vectors")
+    live(second, kind=Counting)
 
 
 def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:

@@ -121,17 +121,13 @@ class Indexer:
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[Entry]) -> int:
         """Embed texts in batches of equal length, each committed before the next is begun."""
-        contents = await self._memory.content(pending)
-        # a text that was changed meanwhile must not be kept under the digest of the old one
-        there = [
-            entry
-            for entry in pending
-            if entry.id in contents and contents[entry.id].text_digest == entry.text_digest
-        ]
-        rows = await embedder.tokenize([contents[entry.id].text for entry in there])
+        texts = await self._memory.texts(pending)
+        # without those of objects that were changed or removed meanwhile
+        there = [entry.text_digest for entry in pending if entry.text_digest in texts]
+        rows = await embedder.tokenize([texts[text_digest] for text_digest in there])
         for chunk in plan([len(row) for row in rows], embedder.batch_tokens):
             vectors = await embedder.run([rows[i] for i in chunk])
-            digests = [there[i].text_digest for i in chunk]
+            digests = [there[i] for i in chunk]
             await self._save(index, digests, vectors)
             index.add(digests, vectors)
             self._set_waiting(self._waiting - len(chunk))

@@ -13,7 +13,7 @@ from opdbus.index.catalogue import Catalogue
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed
 from opdbus.index.quota import Usage
-from opdbus.index.records import commit, recall, record_of
+from opdbus.index.records import RecentTexts, commit, recall, record_of
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, Thing
 
@@ -55,6 +55,7 @@ class Memory:
         self._clock = clock
         self._one_writer = asyncio.Lock()
         self._transient = TransientObjects()
+        self._recent_texts = RecentTexts()
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
 
@@ -175,6 +176,7 @@ class Memory:
         entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
         self.generation = generation
         self._transient.discard(entry.identity for entry in gone)
+        self._recent_texts.add(records)
         changes = await self._take(gone, entries)
         self.notify(Changed(generation, changes))
         self.stale.set()
@@ -246,9 +248,16 @@ class Memory:
     # reading
 
     async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
-        """Give what entries say, by id."""
+        """Return the content of entries, by id."""
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids))
+
+    async def texts(self, entries: Sequence[Entry]) -> Mapping[bytes, str]:
+        """Return the texts of entries by digest: for the indexer, which needs each of them once."""
+        recent = self._recent_texts.take(entry.text_digest for entry in entries)
+        rest = [entry for entry in entries if entry.text_digest not in recent]
+        contents = await self.content(rest) if rest else {}
+        return recent | {content.text_digest: content.text for content in contents.values()}
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

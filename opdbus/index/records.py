@@ -13,11 +13,13 @@ from opdbus.state import redact
 from opdbus.state.object import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from opdbus.index.store import Entry, Store
     from opdbus.state.object import Json, StateObject
 
+# At most 5 MB, and more than the indexer tokenizes at a time.
+_MAX_RECENT: Final = 20_000
 WRITTEN_BY: Final = (
     f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()}"
 )
@@ -37,6 +39,23 @@ def record_of(item: StateObject, owner: int, now: int, *, transient: bool) -> Re
         updated_at=now,
         transient=transient,
     )
+
+
+class RecentTexts:
+    """The texts rendered last, by digest, so that the indexer need not read them again."""
+
+    def __init__(self) -> None:
+        self._texts: dict[bytes, str] = {}
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Keep the texts of new records, and drop the oldest ones beyond the limit."""
+        self._texts |= {record.text_digest: record.text for record in records}
+        for text_digest in list(self._texts)[:-_MAX_RECENT]:
+            del self._texts[text_digest]
+
+    def take(self, digests: Iterable[bytes]) -> dict[bytes, str]:
+        """Remove and return the kept ones of some texts."""
+        return {d: self._texts.pop(d) for d in digests if d in self._texts}
 
 
 def recall(store: Store) -> list[Entry]:
