@@ -45,6 +45,7 @@ _LIBRARIES: Final = (
 )
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _START: Final = "start the daemon with `systemctl start op-dbus` or `op-dbus daemon`"
+_AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 _RESTART: Final = "`systemctl restart op-dbus`"
 # A daemon answers for a property at once; one that does not is stuck.
 _PATIENCE_SECONDS: Final = 10.0
@@ -76,11 +77,15 @@ async def examine(load: Load, is_installed: Callable[[str], bool] = _is_installe
         verdicts.append(_service(service))
         try:
             config = load(service.environ())
+        except PermissionError as error:
+            finding = f"this user may not read {error.filename}"
+            hidden = Verdict("service settings", "warning", finding, _AS_ROOT)
+            return [*verdicts, hidden, *await _bus(config, service)]
         except ConfigError as error:
             advice = f"correct {unit.SETTINGS} or the unit, then {_RESTART}"
-            wrong = Verdict("settings of the service", "wrong", str(error), advice)
+            wrong = Verdict("service settings", "wrong", str(error), advice)
             return [*verdicts, wrong, *await _bus(config, service)]
-        verdicts.append(Verdict("settings of the service", "ok", "accepted"))
+        verdicts.append(Verdict("service settings", "ok", "accepted"))
     # the folders of a service are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
     verdicts += await asyncio.to_thread(_local, config, is_installed, denied)
@@ -89,6 +94,9 @@ async def examine(load: Load, is_installed: Callable[[str], bool] = _is_installe
 
 def _service(service: Unit) -> Verdict:
     """Say whether systemd's service runs, and if it ended by a fault, by which."""
+    if (loaded := service.shown["LoadState"]) != "loaded":
+        finding = f"systemd says that {unit.NAME} is {loaded}"
+        return Verdict("service", "wrong", finding, "`systemctl status op-dbus` says more")
     if service.has_failed:
         return Verdict("service", "wrong", service.fault(), f"correct that, then {_RESTART}")
     if not service.is_running:
@@ -152,7 +160,7 @@ def _seen(
         finding = f"this user may not use {error.filename}"
         advice = f"run as its owner, or set {variable} to what this user may use"
         if denied == "warning":
-            advice = "it is the service's: run `op-dbus doctor` as root to check it"
+            advice = _AS_ROOT
         return Verdict(subject, denied, finding, advice)
     except OSError as error:
         finding = f"cannot use {error.filename}: {error.strerror}"
@@ -238,8 +246,7 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
     try:
         await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
     except RemoteError:
-        missing = Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", _START)
-        return [missing, *_membership()] if service else [await _ownership(connection, missing)]
+        return _membership() if service else [await _ownership(connection)]
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             member = "org.freedesktop.DBus.Properties.Get"
@@ -250,19 +257,20 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
     except RemoteError as error:
-        return [Verdict("daemon", "wrong", str(error), _cure() or _RESTART)]
+        finding, _, advice = str(error).partition(": ")
+        return [Verdict("daemon", "wrong", finding, _cure() or advice or _RESTART)]
     status: Status = "ok" if state in {"ready", "loading"} else "warning"
     advice = "" if status == "ok" else "`op-dbus status` says why"
     return [Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)]
 
 
-async def _ownership(connection: Connection, missing: Verdict) -> Verdict:
+async def _ownership(connection: Connection) -> Verdict:
     try:
         await connection.own(BUS_NAME)
     except BusError as error:
         advice = "run the daemon as the user that the bus policy names, or on another bus"
         return Verdict("daemon", "wrong", str(error), advice)
-    return missing
+    return Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", _START)
 
 
 def _membership() -> list[Verdict]:

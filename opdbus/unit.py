@@ -62,7 +62,10 @@ class Unit:
         return f"{NAME} ended by a fault: {own or f'{ended}; see `journalctl --unit {NAME}`'}"
 
     def environ(self) -> dict[str, str]:
-        """Return the settings that the unit and its files give; raises ConfigError."""
+        """Return the settings that the unit and its files give.
+
+        Raises PermissionError where this user may not read them, ConfigError where nobody can.
+        """
         found = dict(_assignments(shlex.split(self.shown["Environment"])))
         for line in filter(None, self.shown["EnvironmentFiles"].split("\n")):
             file = re.sub(r" \(ignore_errors=\w+\)$", "", line)
@@ -71,6 +74,8 @@ class Unit:
             except FileNotFoundError:
                 if not line.endswith(_OPTIONAL):
                     raise ConfigError(f"{NAME} needs the file {file}, which is missing") from None
+            except PermissionError:
+                raise
             except (OSError, ValueError) as error:
                 raise ConfigError(f"cannot read the settings of the service: {error}") from None
         return found
@@ -83,7 +88,7 @@ def find() -> Unit | None:
     for key, value in _assignments(printed.splitlines()):
         # a property with several values has a line for each
         shown[key] = "\n".join(filter(None, [shown.get(key, ""), value]))
-    return Unit(shown) if shown["LoadState"] == "loaded" else None
+    return None if shown["LoadState"] in {"", "not-found"} else Unit(shown)
 
 
 def _last_words() -> str:

@@ -130,6 +130,8 @@ def test_no_service(systemd: Callable[..., None], monkeypatch: pytest.MonkeyPatc
     """Know of no service where systemd has none, or is none."""
     systemd(SHOWN | {"LoadState": "not-found"})
     assert unit.find() is None
+    systemd(SHOWN | {"LoadState": "masked"})
+    assert unit.find()
     systemd({})
     assert unit.find() is None
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -181,13 +183,19 @@ def test_doctor_reads_the_settings_of_the_service(
         code, said = on_system_bus(daemons("bad"), bus, "doctor", **own)
         assert code == 1
         assert "wrong    service: op-dbus.service ended by a fault: OP_DBUS_THREADS='many'" in said
-        assert "wrong    settings of the service: OP_DBUS_TREADS in the environment is not" in said
+        assert "wrong    service settings: OP_DBUS_TREADS in the environment is not" in said
+        systemd(shown | {"LoadState": "masked"}, str(file))
+        code, said = on_system_bus(daemons("masked"), bus, "doctor", **own)
+        assert (code, "wrong    service: systemd says that op-dbus.service is masked" in said) == (
+            1,
+            True,
+        )
         file.write_text(ours)
         running = {"ActiveState": "active", "Result": "success", "StatusText": "Ready"}
         systemd(shown | running, str(file))
         code, said = on_system_bus(daemons("good"), bus, "doctor", **own)
         assert code == 0, said
-        assert "ok       settings of the service: accepted" in said
+        assert "ok       service settings: accepted" in said
         assert f"objects in {EXAMPLE}" in said
     finally:
         bus.kill()

@@ -94,4 +94,5 @@ def _served(status: dict[str, Any]) -> str:
     elif status["Level"] != "none":
         engine = f"level {status['Level']} is {status['State']}"
     fault = f"; {status['LastError']}" if status["LastError"] else ""
-    return f"{status['Count']} objects, state file {status['StateFile']}, {engine}{fault}"
+    count = f"{status['Count']:,} object{'' if status['Count'] == 1 else 's'}"
+    return f"{count}, state file {status['StateFile']}, {engine}{fault}"

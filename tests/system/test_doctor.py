@@ -1,0 +1,64 @@
+"""What an administrator is told of a service that does not serve, or not everybody."""
+
+import pytest
+
+from system.host import Host
+from system.service import Service
+
+
+def said(host: Host, *command: str, user: str = "") -> tuple[int, str]:
+    """Give a command's exit code and all that it printed."""
+    done = host.run("op-dbus", *command, user=user)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("service")
+def test_all_is_well_for_root_and_the_group(host: Host) -> None:
+    """Find nothing wrong with a service that serves."""
+    for user in ("", "member"):
+        code, text = said(host, "doctor", user=user)
+        assert code == 0, text
+        assert "ok       service: op-dbus.service runs" in text
+        assert "org.opdbus is served; it is ready" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"THREADS": "many"}, "OP_DBUS_THREADS='many' is not accepted"),
+        ({"VECTOR_LEVEL": "high"}, "the high model sentence-transformers/all-mpnet-base-v2 is not"),
+    ],
+)
+def test_a_service_that_cannot_serve(
+    host: Host, service: Service, settings: dict[str, str], fault: str
+) -> None:
+    """Every command and the doctor say why the service ended, and do not start it again."""
+    service.configure(**settings)
+    after = host.cursor()
+    host.run("systemctl", "restart", "op-dbus")
+    service.until_failed(after)
+    for command in (["status"], ["search", "x"], ["reload"]):
+        code, text = said(host, *command)
+        assert (code, f"op-dbus.service ended by a fault: {fault}" in text) == (4, True), text
+    code, text = said(host, "doctor")
+    assert (code, f"wrong    service: op-dbus.service ended by a fault: {fault}" in text) == (
+        1,
+        True,
+    )
+    assert service.show("ActiveState") == "failed"
+
+
+def test_a_user_outside_the_group(host: Host, service: Service) -> None:
+    """A user outside the group is told how to get in, whether the service runs or not."""
+    code, text = said(host, "doctor", user="outsider")
+    assert (code, "outsider (uid " in text, "usermod -aG op-dbus outsider" in text) == (
+        1,
+        True,
+        True,
+    )
+    service.systemctl("stop")
+    code, text = said(host, "doctor", user="outsider")
+    assert code == 1
+    assert "wrong    group: this user is not in the group op-dbus" in text
+    assert "as root, `usermod -aG op-dbus outsider`; then log in again" in text
