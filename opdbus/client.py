@@ -1,4 +1,4 @@
-"""The daemon as a program sees it: one coroutine for each thing that can be asked."""
+"""A client of the daemon: one coroutine for each method that a program may want."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Json: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Row-major vectors in a file that nobody can change; whoever is given them closes it.
+    """Row-major vectors in a sealed file, which the caller closes.
 
     `dimension` counts numbers, of the type `dtype`, little-endian.
     """
@@ -58,10 +58,10 @@ class Vectors:
 
 
 class Client:
-    """A connection to a running daemon; use as a context.
+    """A connection to the daemon on a bus; use as a context, which raises BusError without a bus.
 
     Every coroutine raises the errors of `opdbus.errors` that the daemon answered with, and
-    BusError if there is no bus or no daemon.
+    BusError if no daemon answers.
     """
 
     def __init__(self, bus: str) -> None:
@@ -87,19 +87,19 @@ class Client:
         return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
     async def status(self) -> dict[str, Json]:
-        """Give all properties of the vectorizer and of the state, in one mapping."""
+        """Return all properties of the vectorizer and of the state, in one mapping."""
         vectorizer = await self._properties(paths.ROOT, VECTORIZER)
         return vectorizer | await self._properties(paths.STATE, STATE)
 
     async def levels(self) -> list[list[Json]]:
-        """Give (level, model, dimension, status, detail) of each level."""
+        """Return (level, model, dimension, status, detail) of each level."""
         found: list[list[Json]] = await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {})
         return found
 
     async def vectorize(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
     ) -> list[list[float]]:
-        """Give the vectors of texts, however many there are; options: level, dimensions."""
+        """Return the vectors of texts, however many there are; options: level, dimensions."""
         vectors: list[list[float]] = []
         for part in _pages(texts, _TEXTS_A_CALL, _text_size):
             rows, dimension, _, data = await self._call(
@@ -112,7 +112,7 @@ class Client:
     async def vectorize_bulk(
         self, texts: Iterable[str] | Path, options: Mapping[str, Json] | None = None
     ) -> Vectors:
-        """Give the vectors of any number of texts, or of the JSON strings, one a line, of a file.
+        """Return the vectors of any number of texts, or of the JSON strings, one a line, of a file.
 
         Options: level, dtype, dimensions, truncate, job. Waits as long as it takes.
         """
@@ -128,7 +128,7 @@ class Client:
     async def count_tokens(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
     ) -> tuple[int, list[int]]:
-        """Give the model's limit and each text's tokens; options: level."""
+        """Return the model's limit and each text's tokens; options: level."""
         counts: list[int] = []
         limit = 0
         for part in _pages(texts, _TEXTS_A_CALL, _text_size) or [[]]:
@@ -139,29 +139,29 @@ class Client:
         return limit, counts
 
     async def accuracy(self) -> list[dict[str, Json]]:
-        """Give what the accuracy gate saw of each precision of the levels that are loaded."""
+        """Return what the accuracy gate saw of each precision of the levels that are loaded."""
         found: list[dict[str, Json]] = (await self._properties(paths.ROOT, VECTORIZER))["Accuracy"]
         return found
 
     async def reload(self) -> None:
-        """Have settings and state file read again."""
+        """Have the daemon read its settings and its state file again."""
         await self._ask_patiently(paths.ROOT, f"{VECTORIZER}.Reload", "a{sv}", {})
 
     async def set_provider(self, provider: str, device: str = "") -> None:
-        """Have another provider serve; waits until it is proven, however long that takes."""
+        """Have the daemon serve on another provider; waits until it is proven, without a limit."""
         await self._ask_patiently(
             paths.ROOT, f"{VECTORIZER}.SetProvider", "ssa{sv}", provider, device, {}
         )
 
     async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
-        """Give (path, score, details) of the best answers."""
+        """Return (path, score, details) of the best answers."""
         found: list[list[Json]] = await self._one(
             paths.STATE, STATE, "Search", "sua{sv}", query, limit, options
         )
         return found
 
     async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
-        """Give (path, score, details) of the objects most like one."""
+        """Return (path, score, details) of the objects most like one."""
         found: list[list[Json]] = await self._one(
             paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options
         )
@@ -170,14 +170,14 @@ class Client:
     async def page(
         self, wanted: Mapping[str, str], offset: int, limit: int
     ) -> tuple[int, list[list[str]]]:
-        """Give how many objects there are, and one page of (path, plugin, kind, name)."""
+        """Return how many objects there are, and one page of (path, plugin, kind, name)."""
         total, rows = await self._call(
             paths.STATE, STATE, "List", "a{sv}uu", dict(wanted), offset, limit
         )
         return total, rows
 
     async def show(self, path: str) -> dict[str, Json]:
-        """Give an object's properties; of one of which much is known, what State1.Get gives."""
+        """Return an object's properties; of one of which much is known, what State1.Get gives."""
         try:
             return await self._properties(path, OBJECT)
         except errors.LimitsExceeded:
@@ -187,7 +187,7 @@ class Client:
         return found | sides
 
     async def drift(self, wanted: Mapping[str, str]) -> list[list[Json]]:
-        """Give (path, distance, fields) of what is other than declared."""
+        """Return (path, distance, fields) of what is other than declared."""
         found: list[list[Json]] = []
         while True:
             page = {"offset": len(found), "limit": _OBJECTS_A_CALL}
@@ -232,14 +232,14 @@ class Client:
                 return await self._ask_patiently(path, member, signature, *body)
         except TimeoutError:
             raise errors.BusError(
-                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: look into its log"
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
             ) from None
 
     async def _ask_patiently(
         self, path: str, member: str, signature: str, *body: Json
     ) -> list[Json]:
         try:
-            # whoever waits for an answer may be asked for a password
+            # there is time to ask the user for a password
             return await self._connection.call(
                 BUS_NAME, path, member, signature, *body, is_interactive=True
             )

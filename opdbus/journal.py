@@ -1,4 +1,4 @@
-"""Entries for systemd's journal, sent from a thread: a journal that is away stops nobody."""
+"""Entries for systemd's journal, sent from a thread: a journal that does not read blocks nobody."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 IDENTIFIER: Final = "op-dbus"
 SOCKET: Final = Path("/run/systemd/journal/socket")
-# What waits for a journal that does not read; what comes on top of it is lost, and counted.
+# Entries that wait for a journal that does not read; more than these are lost, and counted.
 MAX_WAITING: Final = 1000
-# Of one field: an entry with several of them still fits into a datagram.
+# The longest field: an entry with several of these still fits into a datagram.
 MAX_FIELD_BYTES: Final = 16 << 10
 _FLUSH_SECONDS: Final = 1.0
 
-# The main events: systemd/op-dbus.catalog explains each.
+# The main events, each explained in systemd/op-dbus.catalog.
 MESSAGE_IDS: Final = {
     "serving": "e3825c6713004b6a89d0770d1e342618",
     "model proven": "97eb370f9b7543d3874391b49b12fe2f",
@@ -41,10 +41,10 @@ MESSAGE_IDS: Final = {
 
 
 class Journal:
-    """Sends entries by the journal's native protocol, in order, without making anyone wait.
+    """Sends entries by the journal's native protocol, in order, without blocking the caller.
 
-    Not sd_journal_send(3) of systemd-python: it holds Python's lock for as long as the journal
-    does not read, and with it the whole daemon.
+    sd_journal_send(3) of systemd-python holds Python's lock, and so blocks the whole daemon, for
+    as long as the journal does not read.
     """
 
     def __init__(self, path: Path = SOCKET) -> None:
@@ -55,14 +55,14 @@ class Journal:
         self._sender.start()
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Take an entry: its fields by name, in capitals."""
+        """Queue an entry: its fields by name, in capitals."""
         try:
             self._waiting.put_nowait(encode(fields))
         except queue.Full:
             self._lost += 1
 
     def close(self) -> None:
-        """Send what waits, as far as the journal takes it within a second."""
+        """Send the waiting entries, as far as the journal takes them within a second."""
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
@@ -81,12 +81,12 @@ class Journal:
                 sender.sendto(encode(_loss(lost)), str(self._path))
             sender.sendto(entry, str(self._path))
         except OSError:
-            # there is nobody to tell it but the journal itself, when it is back
+            # the journal itself is told of it when it is back
             self._lost += lost + 1
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Write an entry as the journal reads it: no value can end its field or begin another."""
+    """Encode an entry so that no value can end its field or begin another."""
     parts = []
     for name, text in fields.items():
         value = text.encode(errors="backslashreplace").replace(b"\0", b"\\0")[:MAX_FIELD_BYTES]

@@ -25,7 +25,7 @@ JOURNAL: Final = "journal"
 CONSOLE: Final = "console"
 # syslog's priorities, as sd-daemon(3) reads them at the start of a line
 _PRIORITY: Final = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
-# syslog's words for the least important line to write, and what that is in ours
+# syslog's names of levels, and Python's levels
 _LEVELS: Final = {
     "emerg": logging.CRITICAL,
     "alert": logging.CRITICAL,
@@ -41,7 +41,7 @@ _MAX_NAME: Final = 64
 
 
 class Log:
-    """Where log lines go and how important they must be; a change counts from the next line on."""
+    """Where log lines go and the least important level; a change counts from the next line on."""
 
     def __init__(self, level: str, form: str, stream: TextIO, journal: Journal | None) -> None:
         self._level = level
@@ -53,7 +53,7 @@ class Log:
 
     @property
     def level(self) -> str:
-        """The least important line that is written, as syslog calls it."""
+        """The least important level that is written, by syslog's name."""
         return self._level
 
     @property
@@ -62,14 +62,14 @@ class Log:
         return self._target
 
     def set_level(self, level: str) -> None:
-        """Write from another level on; raises InvalidArgs."""
+        """Set the least important level; raises InvalidArgs for what syslog does not name."""
         if level not in _LEVELS:
             raise InvalidArgs(f"there is no log level {level!r}; there are {', '.join(_LEVELS)}")
         self._level = level
         self._apply()
 
     def set_target(self, target: str) -> None:
-        """Write elsewhere; raises InvalidArgs."""
+        """Set where lines go; raises InvalidArgs for what cannot be reached here."""
         if target not in (targets := [CONSOLE, JOURNAL] if self._journal else [CONSOLE]):
             raise InvalidArgs(
                 f"op-dbus cannot log to {target!r} here: it can to {' and '.join(targets)}"
@@ -78,7 +78,7 @@ class Log:
         self._apply()
 
     def close(self) -> None:
-        """Write what waits to be written."""
+        """Write the lines that wait for the journal."""
         if self._journal:
             self._journal.close()
 
@@ -95,7 +95,7 @@ class Log:
             logger_factory=structlog.PrintLoggerFactory(self._stream),
             cache_logger_on_first_use=False,
         )
-        # Libraries that use logging (dbus-fast, asyncio) say only what an operator must know.
+        # of libraries that use logging (dbus-fast, asyncio), only what an operator must know
         root = logging.getLogger()
         root.setLevel(max(level, logging.WARNING))
         if not any(isinstance(handler, _Library) for handler in root.handlers):
@@ -129,10 +129,10 @@ def configure(
 
 
 class _Library(logging.Handler):
-    """Makes a library's line one of ours."""
+    """Writes the lines of libraries that use logging as ours are written."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, with the name of who said it."""
+        """Write a record, with the name of its logger."""
         structlog.get_logger().log(
             record.levelno,
             "library said",
@@ -143,7 +143,7 @@ class _Library(logging.Handler):
 
 
 class _Entries:
-    """The last step of a line on its way to the journal: an entry with a field for each."""
+    """The last processor on the way to the journal: sends an entry with a field for each fact."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -154,13 +154,13 @@ class _Entries:
         level: str,
         event: MutableMapping[str, Any],
     ) -> NoReturn:
-        """Send it."""
+        """Send the event, and drop it from further processing."""
         self._journal.send(_entry(level, event))
         raise structlog.DropEvent
 
 
 def _entry(level: str, event: MutableMapping[str, Any]) -> Mapping[str, str]:
-    """Give the fields of a journal entry, systemd.journal-fields(7) and our own."""
+    """Return the fields of a journal entry: systemd.journal-fields(7) and our own."""
     del event["level"]
     name = str(event.pop("event"))
     trace = [event["exception"]] if "exception" in event else []
@@ -188,7 +188,7 @@ def _journal_line(_logger: Any, level: str, event: MutableMapping[str, Any]) -> 
 
 
 def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
-    """Whether `stream` is the socket that systemd connected to the journal (systemd.exec(5))."""
+    """Return whether systemd connected `stream` to the journal, see systemd.exec(5)."""
     try:
         stat = os.fstat(stream.fileno())
     except (OSError, ValueError):

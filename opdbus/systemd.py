@@ -1,4 +1,4 @@
-"""What systemd is told: that we serve, what we are at meanwhile, and that we live."""
+"""Notifications to systemd: that the service is ready, its status, and the watchdog's pings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PINGS: Final = 3
 
 
 class Systemd:
-    """Our side of sd_notify(3): `send` gets every message.
+    """The service's side of sd_notify(3): `send` gets every message.
 
-    Whoever wants to be seen at work calls `renew`; `describe` is asked for the sentence then, but
-    not more often than the status is told.
+    `renew` says that the status may have changed; `describe` then gives it, at most once in
+    `status_seconds`.
     """
 
     def __init__(
@@ -43,21 +43,23 @@ class Systemd:
         self._is_stopping = False
 
     async def watched(self) -> None:
-        """Ping the watchdog for as long as the event loop turns; never ends by itself."""
+        """Ping the watchdog for as long as the event loop runs; never ends by itself."""
         while self._watchdog_seconds:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self._watchdog_seconds / _PINGS)
         await asyncio.Event().wait()
 
     def ready(self) -> None:
-        """Tell that we serve: the name on the bus is ours."""
-        self._tell("READY=1", self.describe())
+        """Notify that the service is ready: it owns its name on the bus."""
+        self._notify("READY=1", self.describe())
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Tell that settings are read again, and when that is over, however it ends."""
+        """Notify that settings are read again, and when that is over, however it ends."""
         now = time.monotonic_ns() // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now}", "Reading settings and state file again")
+        self._notify(
+            "RELOADING=1", f"MONOTONIC_USEC={now}", "Reading settings and state file again"
+        )
         try:
             yield
         finally:
@@ -65,15 +67,15 @@ class Systemd:
 
     def stopping(self, fault: BaseException | None = None) -> None:
         """Notify that the service ends, by a fault if one is given, and say nothing more."""
-        self._tell("STOPPING=1", _ended(fault) if isinstance(fault, OpDbusError) else "Stopping")
+        self._notify("STOPPING=1", _ended(fault) if isinstance(fault, OpDbusError) else "Stopping")
         self._is_stopping = True
 
     def failed(self, error: OpDbusError) -> None:
         """Make the fault the status, which systemd keeps when the service has ended."""
-        self._tell(_ended(error))
+        self._notify(_ended(error))
 
     def renew(self) -> None:
-        """Tell what we are at, now or as soon as the last status is old enough."""
+        """Send the status if it has changed, now or as soon as the last one is old enough."""
         self._is_stale = True
         if self._next is None:
             self._renewed()
@@ -84,12 +86,12 @@ class Systemd:
             return
         self._is_stale = False
         if (status := self.describe()) != self._status:
-            self._tell(status)
+            self._notify(status)
         loop = asyncio.get_running_loop()
         self._next = loop.call_later(self._status_seconds, self._renewed)
 
-    def _tell(self, *assignments: str) -> None:
-        """Send assignments, and a status as the last; nothing once we are stopping."""
+    def _notify(self, *assignments: str) -> None:
+        """Send assignments, the last of which is the status; nothing once it is stopping."""
         if self._is_stopping:
             return
         *rest, self._status = assignments
@@ -99,9 +101,9 @@ class Systemd:
 
 
 def connect(environ: Mapping[str, str], pid: int) -> Systemd:
-    """Give the systemd that started the process `pid` with this environment, or a deaf one.
+    """Connect to the systemd that started the process `pid`; elsewhere nothing is sent.
 
-    Raises ConfigError where it wants to be told of us and cannot.
+    Raises ConfigError where systemd waits for notifications and the package for them is missing.
     """
     if not environ.get("NOTIFY_SOCKET"):
         return Systemd(lambda _message: None)
@@ -109,7 +111,7 @@ def connect(environ: Mapping[str, str], pid: int) -> Systemd:
         from systemd.daemon import notify  # not everywhere: it needs systemd's headers to be built
     except ImportError:
         raise ConfigError(
-            "systemd waits to be told that op-dbus is ready (NOTIFY_SOCKET is set), and the package"
+            "systemd waits for a sign that op-dbus is ready (NOTIFY_SOCKET is set), and the package"
             " systemd-python is missing: `pip install 'op-dbus[systemd]'`, or set Type=exec in the"
             " unit"
         ) from None
@@ -127,7 +129,7 @@ def _ended(fault: OpDbusError) -> str:
 
 
 def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float:
-    """Give the time within which systemd wants to hear of us; 0.0: it does not (sd_watchdog(3))."""
+    """Return the time within which systemd expects a ping; 0.0: none, see sd_watchdog(3)."""
     if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
         return 0.0
     given = environ.get("WATCHDOG_USEC", "0")

@@ -299,7 +299,7 @@ def test_missing_package_is_a_sentence() -> None:
         [sys.executable, "-c", NO_PACKAGE], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("op-dbus: systemd waits to be told")
+    assert done.stderr.startswith("op-dbus: systemd waits for a sign that op-dbus is ready")
     assert "op-dbus[systemd]" in done.stderr
 
 

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 @click.argument("source")
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
 def publish(source: str, file: Any) -> None:  # noqa: ANN401
-    """Publish the objects in FILE (JSON, standard input if not given) under the name SOURCE.
+    """Publish objects under the name SOURCE.
 
-    The JSON is one object or a list of them, each with plugin, kind, name and properties.
+    FILE, or standard input, is JSON: an object or a list of them, each with the strings plugin,
+    kind and name, and the dict properties.
     """
     try:
         content = json.load(file)
@@ -57,22 +58,28 @@ def _without_null(value: Any) -> Any:  # noqa: ANN401
 @root.command()
 @click.argument("objects", nargs=-1, required=True)
 def withdraw(objects: tuple[str, ...]) -> None:
-    """Withdraw what you published about OBJECTS (PLUGIN/KIND/NAME or paths)."""
+    """Withdraw what you published about OBJECTS.
+
+    Each of OBJECTS is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    """
     given = [path_of(name) for name in objects]
     print(f"{ask(lambda client: client.withdraw(given))} withdrawn")
 
 
 @root.command()
 def reload() -> None:
-    """Have the daemon read settings and state file again, and say what it serves then."""
+    """Read settings and state file again, and show what is served."""
     _change(lambda client: client.reload())
 
 
 @root.command(name="set-provider")
 @click.argument("provider")
-@click.option("--device", default="", help="As OP_DBUS_GPU_DEVICE; the one before if not given.")
+@click.option("--device", default="", metavar="N", help="As OP_DBUS_GPU_DEVICE. [as before]")
 def set_provider(provider: str, device: str) -> None:
-    """Have the daemon serve on PROVIDER, a name or a chain, once the model is proven there."""
+    """Serve on PROVIDER once the model is proven there.
+
+    PROVIDER is a name or a chain, as for OP_DBUS_EXECUTION_PROVIDER. The old one serves meanwhile.
+    """
     _change(lambda client: client.set_provider(provider, device))
 
 

@@ -25,9 +25,10 @@ _GIB = 1 << 30
 @click.option("--no-proof", is_flag=True, help="Only look; open no model.")
 @click.pass_context
 def providers(context: click.Context, json_: bool, no_proof: bool) -> None:  # noqa: FBT001
-    """Tell of every provider whether it is installed, usable and proven here, or why not.
+    """Say which providers are installed, usable and proven here.
 
-    The first proof of a provider takes some seconds, TensorRT's minutes.
+    For those that are not, say why and what to do. The first proof of a provider takes some
+    seconds, TensorRT's minutes.
     """
     # the engine takes a third of a second to import
     import asyncio
@@ -92,7 +93,7 @@ def _libraries(finding: Finding) -> str:
 @root.command()
 @as_json
 def devices(json_: bool) -> None:  # noqa: FBT001
-    """List accelerators with their memory, and what this process may use of the CPU."""
+    """List accelerators, and what may be used of the CPU."""
     from dataclasses import asdict
 
     from opdbus.engine.devices import hardware

@@ -1,4 +1,4 @@
-"""The commands that ask no daemon: being one, settings, and the doctor."""
+"""The commands that need no daemon: daemon itself, config and doctor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDTH = len("warning")
 def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(config.SETTINGS):
         text = (setting.doc[0].upper() + setting.doc[1:]).replace("`", "") + "."
-        default = setting.default or "by user"
+        default = setting.default or ("by user" if setting.key.endswith("_dir") else "none")
         option = click.option(
             setting.flag, setting.key, metavar="VALUE", help=f"{text} [{default}]"
         )
@@ -36,7 +36,10 @@ def _daemon_options(command: Callable[..., None]) -> Callable[..., None]:
 @_daemon_options
 @click.pass_context
 def daemon(context: click.Context, /, **flags: str | None) -> None:
-    """Serve on the bus until SIGTERM. Every setting can be given as a flag."""
+    """Serve on the bus until SIGTERM.
+
+    Every setting of `op-dbus config` can be given as a flag.
+    """
     # until the daemon takes care of it: the imports below take half a second
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from opdbus.daemon import main
@@ -56,7 +59,7 @@ root.add_command(daemon, "run")
 @as_json
 @click.pass_context
 def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """Show every setting, its effective value, and where it came from."""
+    """Show every setting, its value, and where it came from."""
     rows = settings(context.obj).rows()
     if json_:
         output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
@@ -68,7 +71,11 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
 @as_json
 @click.pass_context
 def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
-    """Check libraries, providers, model files, bus and permissions, and say what to do."""
+    """Check what could keep op-dbus from working, and say what to do.
+
+    Where systemd has the service op-dbus, its settings are the ones that are checked; variables of
+    this shell win over them. The exit code is 1 if something is wrong.
+    """
     import asyncio
 
     from opdbus.doctor import examine

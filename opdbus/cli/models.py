@@ -25,14 +25,14 @@ _force = click.option("--force", is_flag=True, help="Replace other files that li
 
 @root.group()
 def models() -> None:
-    """Get model files, tell where they are, and check that they are the right ones."""
+    """Get, find and check the files of models."""
 
 
 @models.command(name="list")
 @as_json
 @click.pass_context
 def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """List the levels' models, where their files lie, and whether they are the right ones."""
+    """List the levels' models, and where their files lie."""
     from opdbus.models.catalogue import LEVELS
 
     given = settings(context.obj)
@@ -85,7 +85,7 @@ def path(context: click.Context, level: str) -> None:
 @click.argument("level", default="medium")
 @click.pass_context
 def verify(context: click.Context, level: str) -> None:
-    """Check the files of LEVEL's model against their recorded checksums."""
+    """Check the files of LEVEL's model by their checksums."""
     from opdbus.models import folder, record
 
     row = _level(level)
@@ -105,10 +105,10 @@ def verify(context: click.Context, level: str) -> None:
 @_force
 @click.pass_context
 def pull(context: click.Context, level: str, revision: str, force: bool) -> None:  # noqa: FBT001
-    """Download LEVEL's model from the hub (HF_ENDPOINT), or check the one that was.
+    """Download LEVEL's model from the hub.
 
-    The commit and every file's checksum are recorded at the first pull. Later pulls take nothing
-    else, unless forced.
+    HF_ENDPOINT names another hub. The commit and every file's checksum are recorded at the first
+    pull; later pulls check the files against them, and take no others unless forced.
     """
     row, given = _level(level), settings(context.obj)
     # One plain stream a file, into our folder only; what the user set himself stays.
@@ -133,7 +133,7 @@ def pull(context: click.Context, level: str, revision: str, force: bool) -> None
 @_force
 @click.pass_context
 def import_(context: click.Context, source: Path, level: str, force: bool) -> None:  # noqa: FBT001
-    """Copy LEVEL's model from DIR, after checking it as the daemon does.
+    """Check LEVEL's model in DIR, and copy it.
 
     Without LEVEL it is the one whose model has DIR's name, or else medium.
     """

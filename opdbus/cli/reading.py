@@ -17,14 +17,23 @@ if TYPE_CHECKING:
 
     from opdbus.client import Client
 
-# What D-Bus carries as `u`.
-NUMBER = click.IntRange(0, (1 << 32) - 1)
+
+def number(text: str | int) -> int:
+    """Read a number that D-Bus carries as `u`; raises BadParameter with what is accepted."""
+    digits = str(text)
+    if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS and int(digits) < 1 << 32:
+        return int(digits)
+    raise click.BadParameter(f"{digits!r} is not a number from 0 to {(1 << 32) - 1}")
+
+
+# more than any such number has
+_DIGITS = 20
 limit = click.option(
-    "-n", "--limit", type=NUMBER, default=10, show_default=True, help="How many at most."
+    "-n", "--limit", type=number, metavar="N", default=10, help="How many at most. [10]"
 )
-plugin = click.option("--plugin", help="Only objects of this plugin.")
-kind = click.option("--kind", help="Only objects of this kind.")
-# What the accuracy gate tells of each precision.
+plugin = click.option("--plugin", metavar="NAME", help="Only objects of this plugin.")
+kind = click.option("--kind", metavar="NAME", help="Only objects of this kind.")
+# what the accuracy gate measured of each precision
 _GRADES = (
     "level",
     "provider",
@@ -41,7 +50,7 @@ _GRADES = (
 @root.command()
 @as_json
 def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
-    """Show what the daemon does, and on what it was proven to do it."""
+    """Show what the daemon does, and where it was proven to run."""
     values = ask(lambda client: client.status())
     if json_:
         output.as_json(values)
@@ -57,7 +66,7 @@ def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
 
 
 def _proven(proof: dict[str, Any]) -> str:
-    """Tell what was seen when the model was put to the test."""
+    """Say what was measured when the model was proven."""
     nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
     if proof["precision"] == "fp32":
         return (
@@ -74,7 +83,7 @@ def _proven(proof: dict[str, Any]) -> str:
 @click.option("--detail", is_flag=True, help="Show what the accuracy gate measured.")
 @as_json
 def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
-    """List the levels and the models that they mean."""
+    """List the levels and their models."""
     columns: Sequence[str] = ("level", "model", "dimension", "status", "detail")
     if detail:
         columns = _GRADES
@@ -99,11 +108,14 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
     default="hybrid",
     help="By words and meaning, or by one of them. [hybrid]",
 )
-@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the best.")
+@click.option("--offset", type=number, metavar="N", default=0, help="Skip so many of the best. [0]")
 @click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
 @as_json
 def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
-    """Find the objects that answer QUERY, a question in plain words."""
+    """Find the objects that answer QUERY.
+
+    QUERY is a question in plain words, or words of the objects.
+    """
     _print_hits(ask(lambda client: client.search(query, limit, chosen(**options))), json_=json_)
 
 
@@ -114,7 +126,10 @@ def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa
 @kind
 @as_json
 def similar(object: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401, A002
-    """Find the objects most like OBJECT (PLUGIN/KIND/NAME or a path)."""
+    """Find the objects most like OBJECT.
+
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    """
     path = path_of(object)
     _print_hits(ask(lambda client: client.similar(path, limit, chosen(**options))), json_=json_)
 
@@ -133,10 +148,16 @@ def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
 @root.command(name="list")
 @plugin
 @kind
-@click.option("--source", help="Only objects of this source, such as file or publish:NAME.")
-@click.option("--name", help="Only objects of this name.")
-@click.option("-n", "--limit", type=NUMBER, help="How many at most; all, if not given.")
-@click.option("--offset", type=NUMBER, default=0, help="Leave out so many of the first.")
+@click.option(
+    "--source", metavar="NAME", help="Only objects of this source, such as file or publish:NAME."
+)
+@click.option("--name", metavar="NAME", help="Only objects of this name.")
+@click.option(
+    "-n", "--limit", type=number, metavar="N", help="How many at most; all, if not given."
+)
+@click.option(
+    "--offset", type=number, metavar="N", default=0, help="Skip so many of the first. [0]"
+)
 @as_json
 def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
     """List the state objects."""
@@ -154,7 +175,7 @@ def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  
 async def _pages(
     client: Client, wanted: dict[str, Any], offset: int, limit: int | None
 ) -> tuple[int, list[list[str]]]:
-    """Read page by page, since no reply may be large."""
+    """Read page by page, since replies are limited."""
     page_size = 1000
     rows: list[list[str]] = []
     while True:
@@ -175,7 +196,10 @@ async def _pages(
 @click.argument("object")
 @as_json
 def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
-    """Show all about OBJECT (PLUGIN/KIND/NAME or a path)."""
+    """Show everything about OBJECT.
+
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    """
     path = path_of(object)
     values = ask(lambda client: client.show(path))
     for side in ("Declared", "Observed"):
@@ -192,7 +216,7 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
 @kind
 @as_json
 def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
-    """List what is observed to be other than declared, the farthest first."""
+    """List what differs from what is declared, the farthest first."""
     rows = ask(lambda client: client.drift(chosen(**wanted)))
     if json_:
         keys = ("path", "distance", "fields")

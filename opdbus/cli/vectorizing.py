@@ -11,6 +11,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen
+from opdbus.cli.reading import number
 from opdbus.cli.root import as_json, root
 from opdbus.errors import InvalidArgs
 
@@ -24,18 +25,19 @@ _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "ubinary": "|
 
 @root.command()
 @click.argument("texts", nargs=-1)
-@click.option("--level", default="", help="The level whose model to use.")
+@click.option("--level", default="", metavar="LEVEL", help="The level whose model to use.")
 @click.option(
-    "--dimensions", type=click.IntRange(1), help="Only the first so many numbers of each vector."
+    "--dimensions", type=number, metavar="N", help="Only the first so many numbers of each vector."
 )
 @click.option("--dtype", type=click.Choice(list(_NUMPY_TYPES)), help="Of the vectors in --output.")
 @click.option("--bulk", type=_FILE, help="The texts: a file of JSON strings, one a line.")
 @click.option("--output", type=_FILE, help="Where the vectors go: a .npy file, or raw rows.")
 @as_json
 def vectorize(texts: tuple[str, ...], json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
-    """Print the vectors of TEXTS, or of the lines of standard input.
+    """Print the vectors of TEXTS.
 
-    With --bulk and --output, write those of a file of texts into a file.
+    Without TEXTS, the lines of standard input are the texts. With --bulk and --output, the vectors
+    of a file of texts are written into a file.
     """
     bulk, out = options.pop("bulk"), options.pop("output")
     if bulk and out and not texts:

@@ -1,0 +1,96 @@
+"""`make run`, as a newcomer has it: what it prints can be pasted, and what it writes stays here."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import EXAMPLE, ROOT
+from running import PATIENCE_SECONDS, read_lines
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, tiny_graphs: Path) -> Path:
+    """Make a checkout of what the demo needs, in a folder whose name needs quotes."""
+    if not shutil.which("dbus-daemon"):
+        pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
+    folder = tmp_path / "a b"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    program = folder / ".venv" / "bin" / "op-dbus"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m opdbus \"$@\"\n")
+    program.chmod(0o755)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "demo", folder / ".ci")
+    shutil.copy(EXAMPLE, folder)
+    (folder / "home").mkdir()
+    shutil.copytree(tiny_graphs, folder / ".run" / "state" / "graphs")
+    return folder
+
+
+@pytest.fixture
+def environ(checkout: Path, tiny_model: Path) -> dict[str, str]:
+    """Give an environment with a home of its own and the tiny model."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OP_DBUS_", "XDG_"))}
+    tiny = {"OP_DBUS_MODEL": str(tiny_model), "OP_DBUS_PRECISION": "fp32"}
+    return kept | {"HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT)} | tiny
+
+
+def test_once_ends_in_order(checkout: Path, environ: dict[str, str]) -> None:
+    """End after the searches without a fault, with no command for a bus that is gone."""
+    before = set(Path("/var/lib/op-dbus").glob("*"))
+    done = subprocess.run(
+        [checkout / ".ci" / "demo", "once"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("score  object") == 3
+    assert "stopped" in done.stdout
+    assert not any(word in done.stdout for word in ("bus lost", "busctl", "export", "Traceback"))
+    assert list((checkout / "home").iterdir()) == []
+    assert set(Path("/var/lib/op-dbus").glob("*")) == before
+
+
+@pytest.fixture
+def demo(checkout: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start the demo that serves until Ctrl-C, as the leader of a terminal's job."""
+    with subprocess.Popen(
+        [checkout / ".ci" / "demo"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Print one line that makes another shell find the command and the daemon; end by Ctrl-C."""
+    text = read_lines(demo, lambda text: "Serving until Ctrl-C" in text)
+    (line,) = [line for line in text.splitlines() if line.startswith("export ")]
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", f"{line}\nop-dbus search -n 1 --mode lexical sshd"],
+        env=bare,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert "systemd/unit/sshd.service" in done.stdout, done.stderr
+    os.killpg(demo.pid, signal.SIGINT)
+    rest = demo.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert (demo.returncode, "bus lost" in rest, "stopped" in rest) == (130, False, True), rest
