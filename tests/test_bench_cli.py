@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import make_readme
 import pytest
+from docs_parts import engine as engine_part
 from running import environment
 
 from opdbus import config
@@ -100,14 +100,14 @@ def test_bench_report_survives_json(benched: tuple[report.Report, str]) -> None:
     assert report.from_json(benched[0].to_json()) == benched[0]
 
 
-def test_readme_takes_the_report(benched: tuple[report.Report, str], tmp_path: Path) -> None:
-    """Write the newest report's figures into the README, and say so where there is none."""
-    assert "No report" in make_readme.engine(tmp_path)
+def test_the_docs_take_the_report(benched: tuple[report.Report, str], tmp_path: Path) -> None:
+    """Write the newest report's figures into the docs, and say so where there is none."""
+    assert "No report" in engine_part.engine(tmp_path)
     for day, version in (("2026-01-01", "old"), ("2026-01-02", "new")):
         written = replace(benched[0], date=f"{day} {version}")
         (tmp_path / f"{day}-engine.json").write_text(written.to_json())
     (tmp_path / "peers-medium.svg").touch()
-    text = make_readme.engine(tmp_path)
+    text = engine_part.engine(tmp_path)
     assert "2026-01-02-engine.json" in text
     assert "2026-01-01" not in text
     for part in (
