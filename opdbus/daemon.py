@@ -127,7 +127,7 @@ class Daemon:
         self._declared = Declared(self._config.state_file, memory)
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
-        jobs = Jobs(self._announcer.tell)
+        jobs = Jobs(self._announcer.notify)
         jobs.on_change = self._refresh_soon
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(

@@ -373,7 +373,7 @@ def test_one_user_is_asked_for_few_passwords_at_a_time() -> None:
 class _State:
     """State1, of which only the list is asked for."""
 
-    interface = contract.interface(STATE)
+    info = contract.interface(STATE)
 
     async def list_(self, *_: Any) -> tuple[int, list[Any]]:
         """Give no objects."""

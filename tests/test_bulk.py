@@ -317,7 +317,7 @@ def test_many_texts_are_a_job() -> None:
             order = Order(FLOATS.format, truncate=True, is_job=is_job)
             await bulk.run(CALLER, Engine(), in_memory(lines(["x"] * count)), order)
         nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
-        values = [await node.faces[0].properties() for node in nodes if node]
+        values = [await node.interfaces[0].properties() for node in nodes if node]
         return [(v["Done"], v["State"]) for v in values]
 
     assert run(work) == [(JOB_TEXTS + 1, "done"), (5, "done")]
@@ -333,7 +333,7 @@ def test_a_job_can_be_cancelled() -> None:
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])
         assert node
-        await node.faces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a JobInterface
+        await node.interfaces[0].cancel(CALLER)  # type: ignore[attr-defined] -- it is a JobInterface
         with pytest.raises(Cancelled):
             await call
         assert (engine.held, engine.computed) == (0, 0)

@@ -17,7 +17,7 @@ from opdbus.bus.service.state import ObjectInterface, StateInterface
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.values import split
 
-FACES = {
+INTERFACES = {
     names.VECTORIZER: VectorizerInterface,
     names.STATE: StateInterface,
     names.OBJECT: ObjectInterface,
@@ -31,14 +31,14 @@ FILES = sorted(
 )
 METHODS = [
     pytest.param(name, method, id=f"{name}.{method.name}")
-    for name in FACES
+    for name in INTERFACES
     for method in contract.interface(name).methods.values()
 ]
 
 
 def test_every_file_is_an_interface_that_is_served() -> None:
     """Hold one interface in each file, named as the file is, and serve each."""
-    assert {file.stem for file in FILES} == set(FACES)
+    assert {file.stem for file in FILES} == set(INTERFACES)
     for file in FILES:
         assert contract.interface(file.stem).name == file.stem
 
@@ -70,21 +70,21 @@ def test_everything_is_documented(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_method_names_its_action(name: str, method: contract.Method) -> None:
+def test_every_method_names_its_action(name: str, method: contract.MethodInfo) -> None:
     """Name, for each method, what a caller must be allowed to do."""
     assert method.action in names.ACTIONS, f"{name}.{method.name}"
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_method_is_implemented(name: str, method: contract.Method) -> None:
+def test_every_method_is_implemented(name: str, method: contract.MethodInfo) -> None:
     """Have a coroutine for each method, with a parameter for the caller and each argument."""
-    function: Any = getattr(FACES[name], snake(method.name))
+    function: Any = getattr(INTERFACES[name], snake(method.name))
     parameters = function.__code__.co_argcount - 2  # self and caller
     assert parameters == len(split(method.inputs))
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_error_exists(name: str, method: contract.Method) -> None:
+def test_every_error_exists(name: str, method: contract.MethodInfo) -> None:
     """List only errors that errors.py has."""
     known = {kind.dbus_name for kind in errors.tree()}
     for short in method.errors:
@@ -93,7 +93,7 @@ def test_every_error_exists(name: str, method: contract.Method) -> None:
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
-def test_every_method_checks_its_arguments(name: str, method: contract.Method) -> None:
+def test_every_method_checks_its_arguments(name: str, method: contract.MethodInfo) -> None:
     """List InvalidArgs with every method, since each refuses options that it does not know."""
     assert "a{sv}" in method.inputs or not method.inputs
     assert "InvalidArgs" in method.errors, f"{name}.{method.name}"
@@ -122,7 +122,7 @@ def test_an_object_says_how_its_properties_change() -> None:
 def test_no_property_emits_otherwise_than_dbus_knows() -> None:
     """Refuse an annotation that clients, and the announcer, would not understand."""
     with pytest.raises(ValueError, match="'invalidate'"):
-        contract.Property("A", "s", "invalidate", "read", "")
+        contract.PropertyInfo("A", "s", "invalidate", "read", "")
 
 
 @pytest.mark.parametrize(

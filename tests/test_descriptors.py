@@ -37,7 +37,7 @@ def copies(files: Sequence[int]) -> list[Descriptor]:
 class BusInterface:
     """Vectorizer1 that gives a file which says what was in the caller's."""
 
-    interface = contract.interface(names.VECTORIZER)
+    info = contract.interface(names.VECTORIZER)
 
     async def vectorize_bulk(
         self, _caller: Caller, texts: Descriptor, _options: Any
@@ -66,11 +66,11 @@ class Guard(Authorizer):
 class Service:
     """A dispatcher on the bus, and a client to ask it."""
 
-    def __init__(self, connection: Connection, client: Connection, face: Any) -> None:
+    def __init__(self, connection: Connection, client: Connection, interface: Any) -> None:
         self.connection = connection
         self.client = client
         self.guard = Guard(connection)
-        node = Node((face,), list)
+        node = Node((interface,), list)
         self.dispatcher = Dispatcher(connection, self.guard, {"/it": node}.get, RunningCalls())
         connection.on_call = self.dispatcher.take
 
@@ -92,13 +92,13 @@ class Service:
         return (reply.error_name or "").rpartition(".")[2]
 
 
-def run(bus: str, ask: Callable[[Service], Awaitable[Any]], face: Any = None) -> Any:
-    """Serve a face and ask it."""
+def run(bus: str, ask: Callable[[Service], Awaitable[Any]], interface: Any = None) -> Any:
+    """Serve a interface and ask it."""
 
     async def both() -> Any:
         async with Connection(bus) as connection, Connection(bus) as client:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                return await ask(Service(connection, client, face or BusInterface()))
+                return await ask(Service(connection, client, interface or BusInterface()))
 
     return asyncio.run(both())
 

@@ -29,14 +29,14 @@ _FREEDESKTOP = "org.freedesktop.DBus.Error."
 class BusInterface:
     """State1 without a house behind it: each method does what the test gives for it."""
 
-    interface = contract.interface(names.STATE)
+    info = contract.interface(names.STATE)
 
     def __init__(self, **methods: Callable[..., Awaitable[Any]]) -> None:
         self.__dict__ |= methods
 
     async def properties(self) -> Mapping[str, Any]:
         """Give values of the right types."""
-        values: dict[str, Any] = dict.fromkeys(self.interface.properties, 1)
+        values: dict[str, Any] = dict.fromkeys(self.info.properties, 1)
         return values | {"StateFile": "/state.json", "LastError": ""}
 
 
@@ -49,7 +49,7 @@ class Service:
         self.client = client
 
     async def call(self, member: str, signature: str = "", *body: Any, path: str = "/it") -> Any:
-        """Call the face's method `member`, or another interface's if it is named."""
+        """Call the interface's method `member`, or another interface's if it is named."""
         full = member if "." in member or not member else f"{names.STATE}.{member}"
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.client.call(self.connection.name, path, full, signature, *body)
@@ -64,11 +64,11 @@ class Service:
 
 @asynccontextmanager
 async def serving(
-    bus: str, face: BusInterface, children: list[str] | None = None
+    bus: str, interface: BusInterface, children: list[str] | None = None
 ) -> AsyncIterator[Service]:
-    """Serve a face at /it, and nothing elsewhere."""
+    """Serve a interface at /it, and nothing elsewhere."""
     async with Connection(bus) as connection, Connection(bus) as client:
-        node = Node((face,), lambda: children or [])
+        node = Node((interface,), lambda: children or [])
         dispatcher = Dispatcher(
             connection, Authorizer(connection), {"/it": node}.get, RunningCalls()
         )
@@ -77,11 +77,13 @@ async def serving(
         await dispatcher.stop()
 
 
-def run(bus: str, face: BusInterface, ask: Callable[[Service], Awaitable[Any]], **more: Any) -> Any:
-    """Serve a face and ask it."""
+def run(
+    bus: str, interface: BusInterface, ask: Callable[[Service], Awaitable[Any]], **more: Any
+) -> Any:
+    """Serve a interface and ask it."""
 
     async def both() -> Any:
-        async with serving(bus, face, **more) as service:
+        async with serving(bus, interface, **more) as service:
             return await ask(service)
 
     return asyncio.run(both())
@@ -171,7 +173,7 @@ def test_properties_have_the_contracts_types(bus_address: str) -> None:
 
     async def ask(service: Service) -> None:
         (values,) = await service.call("org.freedesktop.DBus.Properties.GetAll", "s", "")
-        assert values.keys() == BusInterface.interface.properties.keys()
+        assert values.keys() == BusInterface.info.properties.keys()
         member = "org.freedesktop.DBus.Properties.Get"
         assert await service.call(member, "ss", names.STATE, "StateFile") == ["/state.json"]
 

@@ -52,10 +52,10 @@ def test_a_job_shows_how_far_it_is() -> None:
 
     async def work(jobs: Jobs, _told: Told) -> None:
         with jobs.begin("bulk", 4, OWNER, is_seen=True) as job:
-            face = JobInterface(job)
-            assert (await face.properties()).keys() == face.interface.properties.keys()
+            interface = JobInterface(job)
+            assert (await interface.properties()).keys() == interface.info.properties.keys()
             job.advance(1)
-            assert await face.properties() == {
+            assert await interface.properties() == {
                 "Kind": "bulk", "Progress": 0.25, "Done": 1, "Total": 4, "State": "running",
                 "Caller": ":1.5", "User": 1000,
             }  # fmt: skip
@@ -77,8 +77,8 @@ def test_jobs_have_paths_of_their_own() -> None:
             assert jobs.paths() == ["/org/opdbus/job/1", "/org/opdbus/job/2"]
             node = jobs.find("/org/opdbus/job/2")
             assert node
-            (face,) = node.faces
-            assert (await face.properties())["Total"] == 2
+            (interface,) = node.interfaces
+            assert (await interface.properties())["Total"] == 2
             folder = jobs.find("/org/opdbus/job")
             assert folder
             assert folder.children() == ["1", "2"]
@@ -165,15 +165,18 @@ def test_no_more_than_a_hundred_ended_jobs_are_kept() -> None:
     run(work)
 
 
-async def _running(job: Job) -> asyncio.Task[None]:
+async def _running(jobs: Jobs) -> tuple[Job, asyncio.Task[None]]:
+    begun: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+
     async def body() -> None:
-        with job:
+        with jobs.begin("bulk", 9, OWNER, is_seen=True) as job:
+            begun.set_result(job)
             await job.run(_for_ever())
 
     task = asyncio.create_task(body())
+    job = await begun
     await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    return task
+    return job, task
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
@@ -181,8 +184,7 @@ def test_owner_and_root_may_cancel(uid: int) -> None:
     """End the work at once, and answer Cancelled to whoever waits for it; again is nothing."""
 
     async def work(jobs: Jobs, told: Told) -> None:
-        job = jobs.begin("bulk", 9, OWNER, is_seen=True)
-        task = await _running(job)
+        job, task = await _running(jobs)
         caller = Caller(":1.6", uid)
         await JobInterface(job).cancel(caller)
         with pytest.raises(Cancelled, match="when 0 of 9 were done"):
@@ -198,8 +200,7 @@ def test_nobody_else_may_cancel() -> None:
     """Raise AccessDenied for another user, and let the work go on."""
 
     async def work(jobs: Jobs, _told: Told) -> None:
-        job = jobs.begin("bulk", 9, OWNER, is_seen=True)
-        task = await _running(job)
+        job, task = await _running(jobs)
         with pytest.raises(AccessDenied, match="uid 1001 may not cancel"):
             await JobInterface(job).cancel(Caller(":1.6", 1001))
         assert (job.state, task.done()) == ("running", False)

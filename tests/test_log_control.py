@@ -13,8 +13,10 @@ from running import Running, calling
 from opdbus.bus.names import LOG_CONTROL
 from opdbus.bus.paths import LOG_CONTROL as PATH
 from opdbus.bus.service.log_control import LogControlInterface
+from opdbus.bus.service.node import Caller
 from opdbus.errors import InvalidArgs
 
+CALLER = Caller(":1.1", 0)
 Make = Callable[..., Running]
 
 
@@ -37,14 +39,14 @@ class Told:
 def test_the_face_is_the_log() -> None:
     """Show the log's level and target, and change them."""
     told = Told()
-    face = LogControlInterface(told)  # type: ignore[arg-type]
+    interface = LogControlInterface(told)  # type: ignore[arg-type]
 
     async def work() -> Any:
-        await face.set_log_level("debug")
-        await face.set_log_target("journal")
+        await interface.set_log_level(CALLER, "debug")
+        await interface.set_log_target(CALLER, "journal")
         with pytest.raises(InvalidArgs):
-            await face.set_log_level("loud")
-        return await face.properties()
+            await interface.set_log_level(CALLER, "loud")
+        return await interface.properties()
 
     assert asyncio.run(work()) == {
         "LogLevel": "debug",

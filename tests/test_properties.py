@@ -32,9 +32,9 @@ OVEN = """<node><interface name="org.example.Oven">
 
 
 class Oven:
-    """A face that no file of the package tells of."""
+    """An interface that no file of the package describes."""
 
-    interface = contract.read(OVEN)
+    info = contract.read(OVEN)
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {"Heat": 20, "DoorState": "shut", "Maker": "we"}
@@ -89,7 +89,7 @@ async def _answer(client: Connection, call: Sequence[Any]) -> Any:
 
 
 def test_who_may_sets_a_property(bus_address: str) -> None:
-    """Hand a value of the right type to the face, and tell everyone where the property says so."""
+    """Hand a value of the right type to the interface, and signal it where the property says so."""
     calls = [
         (SET, "ssv", NAME, "Heat", Typed("u", 200)),
         (SET, "ssv", NAME, "DoorState", "open"),
@@ -114,7 +114,7 @@ def test_who_may_sets_a_property(bus_address: str) -> None:
 def test_what_cannot_be_set_is_named_rightly(
     bus_address: str, name: str, value: Any, error: str
 ) -> None:
-    """Refuse a value of another type, one that the face refuses, and what cannot be set at all."""
+    """Refuse a value of another type, a wrong value, and what cannot be set."""
     found, values, signals = ask(bus_address, [(SET, "ssv", NAME, name, value)])
     assert (found, signals) == ([error], [])
     assert values == Oven().values

@@ -202,7 +202,7 @@ def test_a_property_that_invalidates_is_told_without_its_value() -> None:
 
     async def work(announcer: Announcer, _bus: Bus) -> None:
         for sentence in ("", "line 1: mail is down", "line 1: mail is down", ""):
-            announcer.tell(paths.STATE, names.STATE, {"LastError": sentence, "Count": 7})
+            announcer.notify(paths.STATE, names.STATE, {"LastError": sentence, "Count": 7})
 
     changed = ("PropertiesChanged", [names.STATE, {}, ["LastError"]])
     assert told(work) == [changed, changed]
@@ -214,7 +214,7 @@ def test_what_emits_is_told_with_its_value() -> None:
     async def work(announcer: Announcer, _bus: Bus) -> None:
         for state in ("loading", "ready"):
             values = {"State": state, "Level": "medium", "Truncated": len(state)}
-            announcer.tell(paths.ROOT, names.VECTORIZER, values)
+            announcer.notify(paths.ROOT, names.VECTORIZER, values)
 
     body = [names.VECTORIZER, {"State": Typed("s", "ready")}, []]
     assert told(work) == [("PropertiesChanged", body)]

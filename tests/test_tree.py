@@ -22,7 +22,7 @@ class BusInterface:
     """An interface that nobody calls."""
 
     def __init__(self, name: str) -> None:
-        self.interface = contract.interface(name)
+        self.info = contract.interface(name)
 
     async def properties(self) -> dict[str, Any]:
         """Give none."""
@@ -36,8 +36,8 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
     async def find(path: str) -> list[str] | None:
         async with Memory(tmp_path / "memory.db") as memory:
             await memory.publish([OBJECT], 1000)
-            faces = map(BusInterface, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
-            tree = Tree(*faces, memory, Finder(memory), Jobs(lambda *_: None))
+            interfaces = map(BusInterface, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
+            tree = Tree(*interfaces, memory, Finder(memory), Jobs(lambda *_: None))
             node = tree.find(path)
             return None if node is None else list(node.children())
 

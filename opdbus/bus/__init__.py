@@ -1,1 +1,1 @@
-"""The D-Bus face: connection, interfaces, dispatch, authorization. Converts and delegates."""
+"""The D-Bus service: connection, interfaces, dispatch, authorization. Converts and delegates."""

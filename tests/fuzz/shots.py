@@ -80,7 +80,7 @@ class Shots:
         """Give a call: in three of four cases one that fits, else one with something wrong."""
         return choice(self._fitting, self._fitting, self._fitting, self._wrong)
 
-    def _method(self, interface: str, method: contract.Method) -> SearchStrategy[Shot]:
+    def _method(self, interface: str, method: contract.MethodInfo) -> SearchStrategy[Shot]:
         body = st.tuples(*[self._argument(method.name, *a) for a in _arguments(interface, method)])
         kinds = [*files.KINDS, *files.CHANGES, *files.GOOD * 5]
         given = st.tuples(*[st.sampled_from(kinds) for c in method.inputs if c == "h"])
@@ -223,11 +223,11 @@ def _is_sound(signature: str) -> bool:
         return False
 
 
-def _methods() -> list[tuple[str, contract.Method]]:
+def _methods() -> list[tuple[str, contract.MethodInfo]]:
     return [(name, m) for name in OWN for m in contract.interface(name).methods.values()]
 
 
-def _arguments(interface: str, method: contract.Method) -> list[tuple[str, str]]:
+def _arguments(interface: str, method: contract.MethodInfo) -> list[tuple[str, str]]:
     """Give (name, type) of what a method takes, from the XML."""
     root = ET.fromstring(contract.interface(interface).xml)  # noqa: S314 -- our own file
     given = root.findall(f"method[@name='{method.name}']/arg[@direction='in']")

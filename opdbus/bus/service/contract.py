@@ -20,17 +20,17 @@ _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"
 _ERRORS: Final = f"{BUS_NAME}.Errors"
 _LARGE: Final = f"{BUS_NAME}.LargeReply"
-# What reading takes, and what a caller may learn only then: even that something is not there.
+# Needed to read, and to learn that something is not there.
 READ: Final = "read"
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodInfo:
     """A method: its signatures, what a caller must be allowed to do, and its own errors.
 
-    `is_large` where a call says how much it wants, and so may get more than a small reply.
-    There is none without an action: making it raises ValueError.
+    `is_large`: a call says how much it wants, and so may get more than a small reply. Raises
+    ValueError if it has no action.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Method:
     is_large: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what nobody would be authorized for."""
+        """Check the annotations."""
         _require_action(self.name, self.action)
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
-    """A property; `emits` is as D-Bus knows it, `action` is what setting it takes.
+class PropertyInfo:
+    """A property; `emits` is its EmitsChangedSignal, `action` what a caller needs to set it.
 
-    There is none that can be set without an action: making it raises ValueError.
+    Raises ValueError if it can be set and has no action.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Property:
     action: str
 
     def __post_init__(self) -> None:
-        """Refuse what nobody would be authorized for."""
+        """Check the annotations."""
         if self.access not in {"read", "readwrite"}:
             raise ValueError(f"the property {self.name} has the access {self.access!r}")
         if self.emits not in {"true", "invalidates", "const", "false"}:
@@ -74,25 +74,25 @@ class Property:
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class InterfaceInfo:
     """One interface: members by name, and its XML element."""
 
     name: str
-    methods: Mapping[str, Method]
-    properties: Mapping[str, Property]
+    methods: Mapping[str, MethodInfo]
+    properties: Mapping[str, PropertyInfo]
     signals: Mapping[str, str]
     xml: str
 
 
 @cache
-def interface(name: str) -> Interface:
+def interface(name: str) -> InterfaceInfo:
     """Read the interface `name` from the package's files."""
     file = resources.files("opdbus.bus") / "interfaces" / f"{name}.xml"
     return read(file.read_text(encoding="utf-8"))
 
 
-def read(xml: str) -> Interface:
-    """Read an interface; raises ValueError if it lacks something, an action above all."""
+def read(xml: str) -> InterfaceInfo:
+    """Read an interface; raises ValueError if something is missing, such as an action."""
     root = ET.fromstring(xml)  # noqa: S314 -- our own file
     element = root.find("interface")
     if element is None:
@@ -100,7 +100,7 @@ def read(xml: str) -> Interface:
     for annotation in element.iter("annotation"):
         # texts are broken into lines, which XML turns into spaces
         annotation.set("value", " ".join(annotation.attrib["value"].split()))
-    return Interface(
+    return InterfaceInfo(
         name=element.attrib["name"],
         methods={m.name: m for m in map(_method, element.findall("method"))},
         properties={
@@ -112,7 +112,7 @@ def read(xml: str) -> Interface:
 
 
 @cache
-def interfaces() -> tuple[Interface, ...]:
+def interfaces() -> tuple[InterfaceInfo, ...]:
     """Read all of the package's interfaces."""
     files = (resources.files("opdbus.bus") / "interfaces").iterdir()
     names = sorted(file.name for file in files)
@@ -120,16 +120,16 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def actions(called: str, member: str) -> set[str]:
-    """Give what a call of `member` takes, whether or not the called object has it.
+    """Give the actions that a call needs, whether or not the called object has the method.
 
-    `called` is the interface, or empty where the call names none.
+    `called` is the interface, or empty if the call names none.
     """
     candidates = (i.methods.get(member) for i in interfaces() if called in {i.name, ""})
     return {method.action for method in candidates if method} or {READ}
 
 
 def action_to_set(called: str, name: str) -> str:
-    """Give what setting a property takes; whether there is one is for those who may read."""
+    """Give the action that setting a property needs: reading, to learn that there is none."""
     properties = (i.properties.get(name) for i in interfaces() if i.name == called)
     return next((p.action for p in properties if p and p.is_writable), READ)
 
@@ -149,8 +149,8 @@ def _require_action(name: str, action: str) -> None:
         )
 
 
-def _method(element: ET.Element) -> Method:
-    return Method(
+def _method(element: ET.Element) -> MethodInfo:
+    return MethodInfo(
         name=element.attrib["name"],
         inputs=_signature(element, "in"),
         outputs=_signature(element, "out"),
@@ -160,9 +160,9 @@ def _method(element: ET.Element) -> Method:
     )
 
 
-def _property(element: ET.Element, parent: ET.Element) -> Property:
+def _property(element: ET.Element, parent: ET.Element) -> PropertyInfo:
     emits = _annotation(element, _EMITS) or _annotation(parent, _EMITS) or "true"
-    return Property(
+    return PropertyInfo(
         name=element.attrib["name"],
         signature=element.attrib["type"],
         emits=emits,

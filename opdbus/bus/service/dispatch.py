@@ -1,4 +1,4 @@
-"""Calls to methods: looked up in the XML, authorized, run as tasks, answered whatever happens."""
+"""Calls to methods: looked up in the XML, authorized, run as tasks, and always answered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class _Result(NamedTuple):
-    """What a call brought: the reply's signature and values, and whether they may be large."""
+    """A reply's signature and values, and whether they may be large."""
 
     signature: str
     values: Sequence[Plain]
@@ -64,11 +64,11 @@ class Dispatcher:
         self._stopping = False
 
     def take(self, call: Call) -> None:
-        """Start to answer a call, or refuse it."""
+        """Start to answer a call, or answer it with an error."""
         try:
             if self._stopping:
                 raise ShuttingDown
-            if standard.is_for_nothing(call):
+            if standard.is_pointless(call):
                 call.close()
                 return
             self._load.admit(call)
@@ -178,7 +178,7 @@ class Dispatcher:
         """Do what is asked, once that is allowed."""
         if standard.is_peer(call.interface, call.member):
             return _Result(*standard.peer(call))
-        # before anything is looked up: who is refused may not find out what there is
+        # before anything is looked up: a caller who is refused must not find out what there is
         for action in sorted(standard.actions(call)):
             await self._authorize(call, action)
         node = self._find(call.path)
@@ -190,15 +190,15 @@ class Dispatcher:
             for action in standard.actions_there(call, node):
                 await self._authorize(call, action)
             return _Result(*await standard.perform(call, caller, node, self._connection.emit))
-        face, method = node.method(call)
-        # again, by what is there: it may have an interface that no file of the package tells of
+        interface, method = node.method(call)
+        # again, by what is there: it may have an interface that is in no file of the package
         await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
         arguments = received(method.inputs, call.body, call.descriptors)
         if method.action == VECTORIZE:
             # the engine has its own order, and works better with several
             turn.release()
-        result = await getattr(face, snake(method.name))(caller, *arguments)
+        result = await getattr(interface, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
         return _Result(method.outputs, values, method.is_large)

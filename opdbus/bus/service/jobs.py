@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
@@ -11,30 +12,26 @@ from opdbus.bus.service.node import Node
 from opdbus.errors import AccessDenied, Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from types import TracebackType
-    from typing import Any, Self
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
+    from typing import Any
 
     from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.values import Plain
 
-    Tell = Callable[[str, str, Mapping[str, Plain]], None]
+    Notify = Callable[[str, str, Mapping[str, Plain]], None]
 
 # How long a job that has ended can still be seen, and how many of these.
 KEEP_SECONDS: Final = 60.0
 KEPT: Final = 100
-# Progress is told no more often than this.
-_TELL_SECONDS: Final = 0.5
+# Progress is signalled no more often than this.
+_NOTIFY_SECONDS: Final = 0.5
 _ROOT_UID: Final = 0
 
 RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
 
 
 class Job:
-    """Work on `total` things; a context that is left when the work has ended.
-
-    `on_change` is called whenever something about it is other than before.
-    """
+    """Work on `total` things; `on_change` is called whenever one of its properties changes."""
 
     def __init__(self, kind: str, total: int, owner: Caller, on_change: Callable[[], None]) -> None:
         self.kind = kind
@@ -46,24 +43,12 @@ class Job:
         self._work: asyncio.Task[Any] | None = None
         self._is_cancelled = False
 
-    def __enter__(self) -> Self:
-        """Begin."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Remember how it ended."""
-        if kind is None:
-            self.state = DONE
-            # there may have been less to do than there seemed to be
+    def end(self, state: str) -> None:
+        """Set the state in which it ended."""
+        self.state = state
+        if state == DONE:
+            # there may have been fewer things than were counted
             self.total = self.done
-        else:
-            was_cancelled = issubclass(kind, asyncio.CancelledError | Cancelled)
-            self.state = CANCELLED if was_cancelled else FAILED
         self._on_change()
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -105,7 +90,7 @@ class Job:
 class JobInterface:
     """org.opdbus.Job1: one job, made for each call."""
 
-    interface = contract.interface(names.JOB)
+    info = contract.interface(names.JOB)
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -127,28 +112,36 @@ class JobInterface:
 class Jobs:
     """The jobs that can be seen: those that run, and for a while those that have ended.
 
-    `tell` gets path, interface and properties of a job that changed, no properties of one that is
-    gone; `on_change` is called when there are other jobs than before.
+    `notify` gets path, interface and properties of a job that changed, no properties of one that
+    is gone; `on_change` is called when a job is added or removed.
     """
 
-    def __init__(self, tell: Tell, keep_seconds: float = KEEP_SECONDS) -> None:
-        self._tell = tell
+    def __init__(self, notify: Notify, keep_seconds: float = KEEP_SECONDS) -> None:
+        self._notify = notify
         self._keep_seconds = keep_seconds
         self._seen: dict[int, Job] = {}
         self._count = 0
         self._waiting: dict[int, asyncio.TimerHandle] = {}
-        self.on_change: Callable[[], None] | None = None
+        self.on_change: Callable[[], None] = lambda: None
 
-    def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Job:
-        """Give a job of `owner`, which others see if `is_seen`."""
-        if not is_seen:
-            return Job(kind, total, owner, lambda: None)
+    @contextmanager
+    def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Iterator[Job]:
+        """Give a job, which others see if `is_seen`; it ends with the context."""
+        job = self._seen_job(kind, total, owner) if is_seen else Job(kind, total, owner, _nothing)
+        try:
+            yield job
+        except BaseException as error:
+            was_cancelled = isinstance(error, asyncio.CancelledError | Cancelled)
+            job.end(CANCELLED if was_cancelled else FAILED)
+            raise
+        job.end(DONE)
+
+    def _seen_job(self, kind: str, total: int, owner: Caller) -> Job:
         self._count += 1
         number = self._count
-        job = Job(kind, total, owner, lambda: self._changed(number))
-        self._seen[number] = job
-        self._tell_of(number)
-        self._announce()
+        job = self._seen[number] = Job(kind, total, owner, lambda: self._changed(number))
+        self._notify_of(number)
+        self.on_change()
         return job
 
     def paths(self) -> list[str]:
@@ -170,34 +163,34 @@ class Jobs:
 
     def _changed(self, number: int) -> None:
         if self._seen[number].state != RUNNING:
-            self._end(number)
+            self._ended(number)
         elif number not in self._waiting:
             loop = asyncio.get_running_loop()
-            self._waiting[number] = loop.call_later(_TELL_SECONDS, self._tell_of, number)
+            self._waiting[number] = loop.call_later(_NOTIFY_SECONDS, self._notify_of, number)
 
-    def _end(self, number: int) -> None:
-        """Tell that a job has ended, and forget it, or older ones, in time."""
+    def _ended(self, number: int) -> None:
+        """Signal that a job has ended; it is forgotten after a while, and older ones past KEPT."""
         if number in self._waiting:
             self._waiting[number].cancel()
-        self._tell_of(number)
+        self._notify_of(number)
         ended = [n for n, job in self._seen.items() if job.state != RUNNING]
         for oldest in ended[:-KEPT]:
             self._forget(oldest)
         asyncio.get_running_loop().call_later(self._keep_seconds, self._forget, number)
 
-    def _tell_of(self, number: int) -> None:
+    def _notify_of(self, number: int) -> None:
         self._waiting.pop(number, None)
-        self._tell(_path(number), names.JOB, self._seen[number].properties())
+        self._notify(_path(number), names.JOB, self._seen[number].properties())
 
     def _forget(self, number: int) -> None:
         if self._seen.pop(number, None):
-            self._tell(_path(number), names.JOB, {})
-            self._announce()
-
-    def _announce(self) -> None:
-        if self.on_change:
+            self._notify(_path(number), names.JOB, {})
             self.on_change()
 
 
 def _path(number: int) -> str:
     return f"{paths.JOBS}/{number}"
+
+
+def _nothing() -> None:
+    return

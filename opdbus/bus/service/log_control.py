@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LogControlInterface:
     """org.freedesktop.LogControl1, see org.freedesktop.LogControl1(5)."""
 
-    interface = contract.interface(names.LOG_CONTROL)
+    info = contract.interface(names.LOG_CONTROL)
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""What is on the bus: nodes and their faces, and the caller that a face's method answers."""
+"""An object on the bus: its interfaces, its children, and the caller that a method answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opdbus.errors import UnknownInterface, UnknownMethod
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from opdbus.bus.service.contract import Interface, Method
+    from opdbus.bus.service.contract import InterfaceInfo, MethodInfo
     from opdbus.bus.transport.call import Call
     from opdbus.bus.transport.values import Plain
 
@@ -24,44 +24,44 @@ class Caller(NamedTuple):
 
 
 class BusInterface(Protocol):
-    """An object on the bus, one interface of it; methods are coroutines named in snake_case.
+    """One interface of an object; methods are coroutines named in snake_case.
 
     Each takes the Caller and then the call's arguments. A property that can be set has a coroutine
     too, set_ and its name, which takes the Caller and the value.
     """
 
     @property
-    def interface(self) -> Interface:
-        """The interface that this is."""
+    def info(self) -> InterfaceInfo:
+        """The interface's contract."""
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
 
 
 class Node(NamedTuple):
-    """What is at a path: its faces, and the names of the nodes below."""
+    """The object at a path: its interfaces, and the names of the nodes below."""
 
-    faces: Sequence[BusInterface]
+    interfaces: Sequence[BusInterface]
     children: Callable[[], Sequence[str]]
 
-    def face(self, interface: str) -> BusInterface:
-        """Give the face of an interface; raises UnknownInterface."""
-        for face in self.faces:
-            if face.interface.name == interface:
-                return face
-        names = ", ".join(face.interface.name for face in self.faces) or "none of ours"
-        raise UnknownInterface(f"this object has no interface {interface}; it has {names}")
+    def interface(self, name: str) -> BusInterface:
+        """Give the interface of a name; raises UnknownInterface."""
+        for interface in self.interfaces:
+            if interface.info.name == name:
+                return interface
+        names = ", ".join(interface.info.name for interface in self.interfaces) or "none of ours"
+        raise UnknownInterface(f"this object has no interface {name}; it has {names}")
 
-    def method(self, call: Call) -> tuple[BusInterface, Method]:
-        """Give what a call is for; raises UnknownInterface, UnknownMethod."""
-        faces = [self.face(call.interface)] if call.interface else self.faces
-        for face in faces:
-            if call.member in face.interface.methods:
-                return face, face.interface.methods[call.member]
+    def method(self, call: Call) -> tuple[BusInterface, MethodInfo]:
+        """Give the method that is called; raises UnknownInterface, UnknownMethod."""
+        interfaces = [self.interface(call.interface)] if call.interface else self.interfaces
+        for interface in interfaces:
+            if call.member in interface.info.methods:
+                return interface, interface.info.methods[call.member]
         owner = call.interface or call.path
         raise UnknownMethod(f"{owner} has no method {call.member}; Introspect lists those it has")
 
     def is_own(self, call: Call) -> bool:
-        """Tell whether a call that names no interface fits one of ours: State1.Get(oa{sv})."""
-        methods = (face.interface.methods.get(call.member) for face in self.faces)
+        """Return whether a call without an interface fits a method of ours: State1.Get(oa{sv})."""
+        methods = (interface.info.methods.get(call.member) for interface in self.interfaces)
         return not call.interface and any(m and m.inputs == call.signature for m in methods)

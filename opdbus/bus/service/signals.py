@@ -1,4 +1,4 @@
-"""What happens in the house, told as D-Bus signals: names and counts, never contents."""
+"""Changes as D-Bus signals: names and counts, never contents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from opdbus.index.events import Event
     from opdbus.state.object import Thing
 
-# A signal that tells of more objects than this is sent in parts, so that none is ever large.
+# Changes of more objects than this are sent in several signals, so that none is ever large.
 MAX_CHANGES: Final = 500
 MAX_BYTES: Final = 64 << 10
-# Changes that come faster than this are told together: whoever publishes one object a call would
-# otherwise fill the queue of everyone who listens.
+# Changes within this time are sent together: a client that publishes one object a call would
+# otherwise fill the queues of all listeners.
 MERGE_SECONDS: Final = 0.05
-# What two changes of a thing are together, where that is not the second one; None: nothing.
+# What two changes of a thing amount to, where that is not the second one; None: nothing.
 _TOGETHER: Final[Mapping[tuple[Change, Change], Change | None]] = {
     ("added", "changed"): "added",
     ("added", "removed"): None,
@@ -37,24 +37,24 @@ _TOGETHER: Final[Mapping[tuple[Change, Change], Change | None]] = {
 
 
 class Announcer:
-    """Sends the signals of all faces."""
+    """Sends the signals of all interfaces."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._told: dict[str, Mapping[str, Plain]] = {}
+        self._sent: dict[str, Mapping[str, Plain]] = {}
         self._changes: dict[Thing, Change] = {}
         self._generation = 0
         self._pause: asyncio.TimerHandle | None = None
 
     def announce(self, event: Event) -> None:
-        """Send the signal of what happened in the memory: of a change at once, or with the next."""
+        """Send the signal of an event in the memory: a change at once, or with those after it."""
         if isinstance(event, Changed):
             self._changes = merged(self._changes, event.changes)
             self._generation = event.generation
             if self._pause is None:
                 self._send_and_pause()
             return
-        # what follows from a change is told after it
+        # what follows from a change is sent after it
         self.flush()
         if isinstance(event, Vectorized):
             counts = (event.computed, event.reused)
@@ -63,12 +63,12 @@ class Announcer:
             self._state("DriftDetected", paths.of(*event.thing), event.distance, event.fields)
 
     def flush(self) -> None:
-        """Send what changed and was not told yet."""
+        """Send the changes that wait."""
         while self._changes:
             self._send_part()
 
     def _send_and_pause(self) -> None:
-        """Send a part of what waits; whatever else is to be done comes before the next."""
+        """Send a part of the changes that wait, and let other work run before the next part."""
         self._pause = None
         if self._changes:
             self._send_part()
@@ -77,7 +77,7 @@ class Announcer:
             self._pause = loop.call_later(pause, self._send_and_pause)
 
     def _send_part(self) -> None:
-        """Send so many changes that both limits are kept; a path may be very long."""
+        """Send as many changes as both limits allow; a path may be very long."""
         part: list[tuple[str, Change]] = []
         size = 0
         for thing in list(islice(self._changes, MAX_CHANGES)):
@@ -89,29 +89,33 @@ class Announcer:
         self._state("Changed", self._generation, part)
 
     def provider_changed(self, provider: str, reason: str) -> None:
-        """Tell which provider was proven."""
+        """Signal which provider was proven."""
         self._emit(paths.ROOT, names.VECTORIZER, "ProviderChanged", provider, reason)
 
-    async def refresh(self, path: str, face: BusInterface) -> None:
-        """Send PropertiesChanged for what is not as it was at the last call."""
-        self.tell(path, face.interface.name, await face.properties())
+    async def refresh(self, path: str, interface: BusInterface) -> None:
+        """Send PropertiesChanged for what has changed since the last call."""
+        self.notify(path, interface.info.name, await interface.properties())
 
-    def tell(self, path: str, interface: str, values: Mapping[str, Plain]) -> None:
-        """Send PropertiesChanged for values that were told otherwise; none: the object is gone.
+    def notify(self, path: str, interface: str, values: Mapping[str, Plain]) -> None:
+        """Send PropertiesChanged for values other than those sent before; none: the object is gone.
 
-        Of what may hold contents, which not everybody may read, only the name is sent.
+        Of a property that may hold contents, which not everybody may read, only the name is sent.
         """
         properties = contract.interface(interface).properties
-        news = {n: v for n, v in values.items() if properties[n].emits in {"true", "invalidates"}}
-        before = self._told.pop(path, {})
-        if news:
-            self._told[path] = news
-        changed = [properties[name] for name, value in news.items() if before.get(name) != value]
+        current = {
+            n: v for n, v in values.items() if properties[n].emits in {"true", "invalidates"}
+        }
+        before = self._sent.pop(path, {})
+        if current:
+            self._sent[path] = current
+        changed = [properties[name] for name, value in current.items() if before.get(name) != value]
         if before and changed:
-            told = {p.name: Typed(p.signature, news[p.name]) for p in changed if p.emits == "true"}
-            stale = [p.name for p in changed if p.name not in told]
+            fresh = {
+                p.name: Typed(p.signature, current[p.name]) for p in changed if p.emits == "true"
+            }
+            stale = [p.name for p in changed if p.name not in fresh]
             member = f"{PROPERTIES}.PropertiesChanged"
-            self._connection.emit(path, member, "sa{sv}as", interface, told, stale)
+            self._connection.emit(path, member, "sa{sv}as", interface, fresh, stale)
 
     def _state(self, member: str, *body: Plain) -> None:
         self._emit(paths.STATE, names.STATE, member, *body)
@@ -122,7 +126,7 @@ class Announcer:
 
 
 def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dict[Thing, Change]:
-    """Give what two changes are together: what came and went is none."""
+    """Merge changes of things; a thing that was added and removed has none."""
     changes = dict(before)
     for thing, what in after.items():
         first = changes.pop(thing, None)

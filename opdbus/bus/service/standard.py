@@ -21,7 +21,7 @@ from opdbus.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from opdbus.bus.service.contract import Property
+    from opdbus.bus.service.contract import PropertyInfo
     from opdbus.bus.service.node import BusInterface, Caller, Node
     from opdbus.bus.transport.call import Call
     from opdbus.bus.transport.values import Plain
@@ -80,21 +80,21 @@ def require_signature(call: Call, expected: str) -> None:
 
 
 def has(interface: str, member: str) -> bool:
-    """Tell whether a call is for this module."""
+    """Return whether a call is for this module."""
     if interface:
         return interface in _METHODS
     return any(member in methods for methods in _METHODS.values())
 
 
 def is_peer(interface: str, member: str) -> bool:
-    """Tell whether a call is for Peer, which answers at any path."""
+    """Return whether a call is for Peer, which answers at any path."""
     return interface == PEER or (not interface and member in {"Ping", "GetMachineId"})
 
 
 def actions(call: Call) -> set[str]:
-    """Give all that a caller must be allowed to do, by the call alone; raises LimitsExceeded.
+    """Give the actions that a call needs; raises LimitsExceeded.
 
-    What is at its path does not count: who is refused may not find out what is there.
+    They do not depend on what is at its path: a caller who is refused must not find that out.
     """
     if call.interface in {INTROSPECTABLE, ""} and call.member == "Introspect":
         return set() if call.path in paths.FIXED else {contract.READ}
@@ -109,22 +109,21 @@ def actions(call: Call) -> set[str]:
 
 
 def actions_there(call: Call, node: Node) -> set[str]:
-    """Give what setting the property takes that is at the path."""
+    """Give the actions that setting a property of this node needs."""
     if not _is_set(call):
         return set()
-    interface, name, _ = call.body
-    there = [face.interface for face in node.faces if face.interface.name == interface]
-    properties = (found.properties.get(name) for found in there)
-    return {p.action for p in properties if p and p.is_writable}
+    name, member, _ = call.body
+    there = (i.info.properties.get(member) for i in node.interfaces if i.info.name == name)
+    return {p.action for p in there if p and p.is_writable}
 
 
-def is_for_nothing(call: Call) -> bool:
-    """Tell whether a call whose answer nobody wants would change nothing either."""
+def is_pointless(call: Call) -> bool:
+    """Return whether a call changes nothing and wants no reply."""
     return not call.wants_reply and not _is_set(call) and actions(call) <= {contract.READ}
 
 
 def _is_set(call: Call) -> bool:
-    """Tell whether a call may set a property: what it takes, its body must be decoded to know."""
+    """Return whether a call may set a property: which one, only its body says."""
     return call.interface in {PROPERTIES, ""} and (call.member, call.signature) == ("Set", "ssv")
 
 
@@ -146,46 +145,45 @@ async def perform(
         return "s", [introspection(node)]
     if call.member == "GetAll":
         return "a{sv}", [await _all(node, call.body[0])]
-    interface, name = call.body[:2]
-    face = node.face(interface)
-    if name not in face.interface.properties:
-        raise UnknownProperty(f"{interface} has no property {name}")
-    wanted = face.interface.properties[name]
+    name, member = call.body[:2]
+    interface = node.interface(name)
+    if member not in interface.info.properties:
+        raise UnknownProperty(f"{name} has no property {member}")
+    wanted = interface.info.properties[member]
     if call.member == "Set":
-        await _set(call, caller, face, wanted)
+        await _set(call, caller, interface, wanted)
         if wanted.emits == "true":
-            changed = {name: await _get(face, wanted)}
-            emit(call.path, f"{PROPERTIES}.PropertiesChanged", "sa{sv}as", interface, changed, [])
+            changed = {member: await _get(interface, wanted)}
+            emit(call.path, f"{PROPERTIES}.PropertiesChanged", "sa{sv}as", name, changed, [])
         return "", []
-    return "v", [await _get(face, wanted)]
+    return "v", [await _get(interface, wanted)]
 
 
 def introspection(node: Node) -> str:
     """Write a node as introspection XML: its interfaces' own files, and up to 500 children."""
-    interfaces = [face.interface.xml for face in node.faces]
+    interfaces = [interface.info.xml for interface in node.interfaces]
     children = [f'<node name="{name}"/>' for name in node.children()[:MAX_CHILDREN]]
     return "\n".join([_DOCTYPE + "<node>", *interfaces, _STANDARD_XML, *children, "</node>"])
 
 
-async def _get(face: BusInterface, wanted: Property) -> Typed:
-    return Typed(wanted.signature, (await face.properties())[wanted.name])
+async def _get(interface: BusInterface, wanted: PropertyInfo) -> Typed:
+    return Typed(wanted.signature, (await interface.properties())[wanted.name])
 
 
-async def _set(call: Call, caller: Caller, face: BusInterface, wanted: Property) -> None:
+async def _set(call: Call, caller: Caller, interface: BusInterface, wanted: PropertyInfo) -> None:
     if not wanted.is_writable:
-        raise PropertyReadOnly(f"{wanted.name} of {face.interface.name} cannot be set")
+        raise PropertyReadOnly(f"{wanted.name} of {interface.info.name} cannot be set")
     given = call.values[2].signature
     if given != wanted.signature:
         raise InvalidArgs(f"{wanted.name} is of type {wanted.signature!r}, not {given!r}")
-    await getattr(face, f"set_{contract.snake(wanted.name)}")(caller, call.body[2])
+    await getattr(interface, f"set_{contract.snake(wanted.name)}")(caller, call.body[2])
 
 
-async def _all(node: Node, interface: str) -> dict[str, Plain]:
-    faces = [node.face(interface)] if interface else node.faces
+async def _all(node: Node, name: str) -> dict[str, Plain]:
     return {
-        name: Typed(face.interface.properties[name].signature, value)
-        for face in faces
-        for name, value in (await face.properties()).items()
+        member: Typed(interface.info.properties[member].signature, value)
+        for interface in ([node.interface(name)] if name else node.interfaces)
+        for member, value in (await interface.properties()).items()
     }
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class StateInterface:
     """org.opdbus.State1: all state objects."""
 
-    interface = contract.interface(names.STATE)
+    info = contract.interface(names.STATE)
 
     def __init__(
         self, vectors: ObjectVectors, finder: Finder, declared: Declared, health: Health
@@ -169,7 +169,7 @@ class StateInterface:
 class ObjectInterface:
     """org.opdbus.Object1: one state object, made for each call."""
 
-    interface = contract.interface(names.OBJECT)
+    info = contract.interface(names.OBJECT)
 
     def __init__(self, thing: Thing, vectors: ObjectVectors, finder: Finder) -> None:
         self._thing = thing

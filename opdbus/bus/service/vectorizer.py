@@ -42,7 +42,7 @@ _TIMED: Final = {**_OPTIONS, "timeout": float}
 class VectorizerInterface:
     """org.opdbus.Vectorizer1; it converts, and asks the serving engine."""
 
-    interface = contract.interface(names.VECTORIZER)
+    info = contract.interface(names.VECTORIZER)
 
     def __init__(
         self,
