@@ -74,7 +74,7 @@ def _fifo(_: object) -> object:
 
 FLOODS = ("flood of 10,000", "flood of 10,000, no replies", "8 floods")
 SLOW = ("32 slow readers of lists", "32 slow readers of vectors")
-FAST = ("4 fast readers of vectors",)
+FAST = ("4 fast readers",)
 UNREAD = ("4 floods, answers unread",)
 _LIMITS, _REPLIES = "admission.limits:", "admission.replies:Replies."
 _SCHEDULER, _SOCKET = "admission.fair_scheduler:", "transport.message_socket:"
@@ -128,7 +128,7 @@ PARTS = {
     ),
     "send queue": Part(
         "the next message sent is for the receiver that was sent least, not the first",
-        (FLOODS[2], SLOW[1], *UNREAD),
+        (FLOODS[2], SLOW[1], *FAST),
         "transport.send_queue:SendQueue.enqueue",
         _fifo,
     ),
@@ -137,12 +137,6 @@ PARTS = {
         (FLOODS[2], *FAST),
         _SOCKET + "_SEND_BUFFER",
         _constant(104 << 10),
-    ),
-    "large replies": Part(
-        "a large reply waits for an empty send queue",
-        FAST,
-        _REPLIES + "_is_clear",
-        _always(answer=True),
     ),
     "unread": Part("a limit of unread replies", SLOW, _LIMITS + "MAX_UNREAD", _unlimited),
     "waiting": Part("a limit of replies held back", SLOW, _LIMITS + "MAX_WAITING", _unlimited),
@@ -155,7 +149,6 @@ PARTS = {
         _REPLIES + "may_send_error",
         _always(answer=True),
     ),
-    "rate": Part("64 MiB of replies a second", FAST, _LIMITS + "MAX_REPLY_RATE", _unlimited),
     "reading": Part(
         "4 ms of reading in a turn of the loop",
         (FLOODS[1], *UNREAD),

@@ -10,11 +10,10 @@ import pytest
 from running import PATIENCE_SECONDS, Bus
 
 from opdbus.bus.admission.accounting import Accounts
-from opdbus.bus.admission.limits import MAX_REPLY_RATE, MAX_UNREAD, SMALL_BYTES
+from opdbus.bus.admission.limits import MAX_UNREAD, SMALL_BYTES
 from opdbus.bus.admission.replies import Replies
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
-from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import LimitsExceeded
 
 MIB = 1 << 20
@@ -196,37 +195,6 @@ def test_who_reads_nothing_gets_no_errors_in_the_end() -> None:
             for _ in range(3):
                 await service.connection.ask_bus("GetId")
             assert service.replies.may_send_error(connection.name)
-
-    run(work)
-
-
-def test_a_user_gets_so_much_a_second() -> None:
-    """Refuse a user's replies past the rate until time has passed, and no other user's."""
-
-    async def work(service: Service, _bus: Bus) -> None:
-        now = 0.0
-        accounts = Accounts()
-        replies = Replies(service.connection, accounts, clock=lambda: now)
-
-        async def send(uid: int, size: int) -> None:
-            # as if all of it had been read
-            replies.forget(":1.9")
-            accounts.forget(":1.9")
-            accounts.identify(":1.9", uid)
-            await replies.send(":1.9", Written(bytes(size)))
-
-        ask = service.connection.send
-        service.connection.send = lambda w: w.destination and ask(w)  # type: ignore[method-assign]
-        for _ in range(MAX_REPLY_RATE // MIB):
-            await send(1000, MIB)
-        with pytest.raises(LimitsExceeded, match="user 1000 was sent 64 MiB"):
-            await send(1000, 20)
-        await send(1001, 20)
-        now = 0.5
-        for _ in range(MAX_REPLY_RATE // MIB // 2):
-            await send(1000, MIB)
-        with pytest.raises(LimitsExceeded):
-            await send(1000, 20)
 
     run(work)
 

@@ -100,10 +100,14 @@ def crowd(address: str, seconds: float, count: int) -> None:
     _keep_asking(address, seconds, count, 1, _search)
 
 
-def fast_vectors(address: str, seconds: float, count: int) -> None:
-    """Ask for many vectors of the same texts, and read them all."""
-    texts = [f"mail {n % 10}" for n in range(600)]
-    _keep_asking(address, seconds, count, 8, lambda _: (ROOT, MANY, "asa{sv}", texts, {}))
+def fast_readers(address: str, seconds: float, count: int) -> None:
+    """Ask for a large object again and again, and read all replies."""
+    item = ("large", "unit", "u", {"text": Variant("s", "mail " * 50_000)})
+    with Wire(address) as wire:
+        published = wire.call(STATE, PUBLISH, "sa(sssa{sv})a{sv}", "large", [item], {})
+    (path,) = published.body()[0]
+    ask = (STATE, "org.opdbus.State1.Get", "oa{sv}", path, {"large": Variant("b", 1)})
+    _keep_asking(address, seconds, count, 8, lambda _: ask)
 
 
 def new_texts(address: str, seconds: float, count: int) -> None:
@@ -271,7 +275,7 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
 }
 # Against single parts of the daemon: a friend of the same user may notice these.
 PROBES: dict[str, tuple[Callable[[str, float, int], None], int]] = {
-    "4 fast readers of vectors": (fast_vectors, 4),
+    "4 fast readers": (fast_readers, 4),
     "4 floods of new texts": (new_texts, 4),
     "publishing 8,000 at a time": (publishing, 2),
     "calls of 3 MiB, no replies": (large_calls, 4),

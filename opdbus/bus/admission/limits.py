@@ -29,8 +29,6 @@ MAX_TEXT_BYTES: Final = 1 << 20
 MAX_OBJECTS: Final = 10_000
 # A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
 MAX_REPLY_BYTES: Final = 1 << 20
-# Of replies, to a user, a second.
-MAX_REPLY_RATE: Final = 64 << 20
 # Of replies that are not read: dbus-daemon holds 127 MiB of ours, and 256 connections of each of
 # four users may always have a small one.
 MAX_UNREAD: Final = {"connection": 4 << 20, "user": 16 << 20, "total": 40 << 20}

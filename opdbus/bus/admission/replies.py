@@ -1,4 +1,4 @@
-"""Sends replies, but none to clients that do not read theirs, or to users past a rate.
+"""Sends replies, but none to clients that do not read theirs.
 
 Replies that a client does not read stay in dbus-daemon and count against their sender: past 127 MiB
 it reads nothing more from this service, and no client is answered. So it is asked what it holds.
@@ -7,7 +7,6 @@ it reads nothing more from this service, and no client is answered. So it is ask
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from opdbus.bus.admission.accounting import User
 from opdbus.bus.admission.limits import (
     MAX_REPLY_BYTES,
-    MAX_REPLY_RATE,
     MAX_UNREAD,
     MAX_WAITING,
     SMALL_BYTES,
@@ -25,7 +23,7 @@ from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import BusError, LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from typing import Any
 
     from opdbus.bus.admission.accounting import Accounts
@@ -37,29 +35,21 @@ _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 # says so. A client that has read nothing all the while gets no more replies.
 _CHECKS: Final = 50
 _CHECK_SECONDS: Final = 0.02
-_MANY_USERS: Final = 256
 
 
 class Replies:
-    """Admits replies by what clients have not read, and by what users are sent a second.
+    """Admits replies by what connections, users and all clients together have not read.
 
     Counts are of bytes, and never too low: all that was unread when the bus was asked last, and all
     that was sent since then.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        accounts: Accounts,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, connection: Connection, accounts: Accounts) -> None:
         self._connection = connection
         self._accounts = accounts
-        self._clock = clock
         self._unread = accounts.quota("unread bytes of replies", MAX_UNREAD)
         self._held = accounts.quota("bytes of unread replies", MAX_WAITING)
         self._checks: AsyncCache[None] = AsyncCache(lasts=lambda _: False)
-        self._taken: dict[int, tuple[float, float]] = {}
         self._queues: dict[str, deque[tuple[Written | None, asyncio.Future[None]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,8 +64,7 @@ class Replies:
     async def send(self, sender: str, reply: Written) -> None:
         """Send a reply once the client has read enough; raises LimitsExceeded if it does not."""
         size = len(reply.data)
-        self._require_rate(self._accounts.user_of(sender), size)
-        if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
+        if sender not in self._queues and self._fits(sender, size):
             self._send(sender, reply)
             return
         # the same scopes to the end: the client may leave, and its user be forgotten
@@ -126,10 +115,6 @@ class Replies:
             f"too many bytes of replies wait to be read: {counts}; read yours, or ask again later"
         )
 
-    def _is_clear(self, size: int) -> bool:
-        """Return whether a reply can be sent without delaying those after it for long."""
-        return size <= SMALL_BYTES or self._connection.unsent <= SMALL_BYTES
-
     def _send(self, sender: str, reply: Written) -> None:
         self.count(sender, len(reply.data))
         self._connection.send(reply)
@@ -150,9 +135,7 @@ class Replies:
         while queue and checks < _CHECKS:
             reply, ready = queue[0]
             size = len(reply.data) if reply else 0
-            if not ready.done() and not self._is_clear(size):
-                await self._connection.flushed()
-            elif not ready.done() and not self._fits(sender, size):
+            if not ready.done() and not self._fits(sender, size):
                 await self._check(sender)
                 checks += 1
             else:
@@ -207,18 +190,3 @@ class Replies:
             self._correct(name, unread - known)
         # whatever asks meanwhile waits for the end of this, and has its answer already
         await asyncio.sleep(_CHECK_SECONDS)
-
-    def _require_rate(self, uid: int, size: int) -> None:
-        """Use up some of a user's rate, by a token bucket that holds one second's worth."""
-        now = self._clock()
-        saved, at = self._taken.get(uid, (float(MAX_REPLY_RATE), now))
-        saved = min(MAX_REPLY_RATE, saved + (now - at) * MAX_REPLY_RATE) - size
-        if saved < 0:
-            raise LimitsExceeded(
-                f"user {uid} was sent {MAX_REPLY_RATE >> 20} MiB of replies in this second, which"
-                " is the limit: ask for less, or later"
-            )
-        self._taken[uid] = (saved, now)
-        if len(self._taken) > _MANY_USERS:
-            # a second later all is saved up again, as if nothing had been taken
-            self._taken = {u: taken for u, taken in self._taken.items() if now - taken[1] < 1.0}
