@@ -117,7 +117,7 @@ def test_the_docs_take_the_report(benched: tuple[report.Report, str], tmp_path: 
         "GFLOP/s",
     ):
         assert part in text
-    assert "(benchmarks/results/peers-medium.svg)" in text
+    assert "(../benchmarks/results/peers-medium.svg)" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
