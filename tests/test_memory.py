@@ -299,12 +299,14 @@ def test_a_second_daemon_on_the_same_folder_is_refused(
     live(work, engine=False)
 
 
-def test_damage_found_late_is_one_sentence(live: Callable[..., Any]) -> None:
+def test_damage_found_late_is_one_sentence(live: Callable[..., Any], settings: Config) -> None:
     """Raise StoreError for what SQLite finds wrong while it reads."""
 
     async def work(made: House) -> None:
+        with closing(sqlite3.connect(settings.state_dir / "memory.db")) as other, other:
+            other.execute("DROP TABLE vectors")
         with pytest.raises(StoreError, match="cannot use the database"):
-            await made.memory.archive.read(lambda s: s._database.execute("SELECT * FROM nowhere"))
+            await made.memory.archive.read(lambda store: list(store.vectors()))
 
     live(work, engine=False)
 

@@ -13,7 +13,7 @@ from opdbus.index.catalogue import Catalogue
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed
 from opdbus.index.quota import Usage
-from opdbus.index.records import RecentTexts, commit, recall, record_of
+from opdbus.index.records import RecentTexts, commit, load_entries, record_of
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, Thing
 
@@ -64,19 +64,19 @@ class Memory:
         await self.archive.__aenter__()
         try:
             try:
-                await self._recall()
+                await self._load()
             except Damaged:
                 await self.archive.reopen()
-                await self._recall()
+                await self._load()
         except BaseException:
             await self.archive.__aexit__(None, None, None)
             raise
         return self
 
-    async def _recall(self) -> None:
-        # only a database that can be written is written anew
+    async def _load(self) -> None:
+        # a database that cannot be written is not rewritten
         first = self.archive.read if self.archive.is_read_only else self.archive.write
-        self.catalogue.put(await first(recall))
+        self.catalogue.put(await first(load_entries))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
 

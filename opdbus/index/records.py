@@ -58,7 +58,7 @@ class RecentTexts:
         return {d: self._texts.pop(d) for d in digests if d in self._texts}
 
 
-def recall(store: Store) -> list[Entry]:
+def load_entries(store: Store) -> list[Entry]:
     """Return all entries; objects that another version redacted or rendered are rewritten first.
 
     Raises StoreError, also if objects must be rewritten and cannot be.
@@ -82,7 +82,7 @@ def _rewrite(store: Store) -> None:
         # names are redacted too, so that an identity may change
         store.remove_all()
         store.put(records)
-        store.remember("written by", WRITTEN_BY)
+        store.set_fact("written by", WRITTEN_BY)
     store.scrub()
 
 
@@ -103,5 +103,5 @@ def commit(
     """Store records and remove entries in one transaction; return the entries of the records."""
     with store.transaction():
         store.remove(entry.id for entry in gone)
-        store.remember("generation", str(generation))
+        store.set_fact("generation", str(generation))
         return store.put(records)

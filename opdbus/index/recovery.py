@@ -88,9 +88,9 @@ def _salvage(aside: Path, store: Store) -> int:
     with store.transaction():
         found = {record.identity: record for record in _readable(aside, store)}
         store.put(found.values())
-        store.remember("written by", WRITTEN_BY)
+        store.set_fact("written by", WRITTEN_BY)
         if generation := _generation(aside):
-            store.remember("generation", generation)
+            store.set_fact("generation", generation)
     return len(found)
 
 

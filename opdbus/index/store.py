@@ -203,7 +203,7 @@ class Store:
     def probe(self) -> None:
         """Write and delete some bytes; raises StoreError if the database cannot be written."""
         with self.transaction():
-            self.remember("probe", "." * _PROBE_CHARACTERS)
+            self.set_fact("probe", "." * _PROBE_CHARACTERS)
         with self.transaction():
             self._database.execute("DELETE FROM facts WHERE name = 'probe'")
 
@@ -247,7 +247,7 @@ class Store:
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
 
-    def remember(self, name: str, value: str) -> None:
+    def set_fact(self, name: str, value: str) -> None:
         """Store a value; call inside a transaction."""
         self._database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)

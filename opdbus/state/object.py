@@ -23,7 +23,7 @@ SETTINGS = "settings"
 
 
 class Identity(NamedTuple):
-    """The identity of a state object."""
+    """The identity of a state object; `source` is `file`, `publish:<name>` or `live:<observer>`."""
 
     source: str
     plugin: str
@@ -60,11 +60,6 @@ class StateObject:
     def name(self) -> str:
         """Its name, unique for its source, plugin and kind."""
         return self.identity.name
-
-    @property
-    def source(self) -> str:
-        """Where it comes from: `file`, `publish:<name>` or `live:<observer>`."""
-        return self.identity.source
 
     def json(self) -> str:
         """Return the properties as canonical JSON."""
