@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from opdbus.bus.service.node import Caller
 from opdbus.bus.service.options import MAX_LIMIT
 from opdbus.bus.service.state import StateInterface
+from opdbus.config import load
 from opdbus.errors import InvalidArgs
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
+from opdbus.index.health import Health
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Content, Entry
+from opdbus.serving.serving import Serving
 from opdbus.state.drift import MAX_FIELD, MAX_FIELDS, drifted_fields, leaves
 from opdbus.state.object import FILE, Identity, StateObject
 
@@ -127,13 +131,16 @@ def test_nothing_drifts_from_itself(properties: dict[str, Any]) -> None:
     assert drifted_fields(properties, properties) == []
 
 
+def _state(memory: Memory, tmp_path: Path) -> StateInterface:
+    vectors = ObjectVectors(memory, Serving(load({})))
+    declared = Declared(tmp_path / "state.json", memory)
+    return StateInterface(vectors, Finder(vectors), declared, Health(vectors, declared))
+
+
 def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
     async def work() -> Any:
         async with Memory(tmp_path / "memory.db") as memory:
-            declared = Declared(tmp_path / "state.json", memory)
-            return await StateInterface(memory, Finder(memory), declared).drift(
-                Caller(":1.1", 0), wanted
-            )
+            return await _state(memory, tmp_path).drift(Caller(":1.1", 0), wanted)
 
     return asyncio.run(work())
 
@@ -182,8 +189,8 @@ def test_the_database_is_read_once_for_all_drifts(
             await memory.replace(FILE, {i.identity for i in items[:declared]}, items[:declared])
             seen = [StateObject(i.identity._replace(source="publish:x"), {"a": 7}) for i in items]
             await memory.publish(seen, 0)
-            state = StateInterface(memory, Finder(memory), Declared(tmp_path / "none", memory))
-            return await state.drift(Caller(":1.1", 0), {"kind": "k"}), memory.reads
+            found = await _state(memory, tmp_path).drift(Caller(":1.1", 0), {"kind": "k"})
+            return found, memory.reads
 
     found, reads_done = asyncio.run(work())
     assert len(found) == declared

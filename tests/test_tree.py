@@ -11,8 +11,11 @@ from opdbus.bus import names, paths
 from opdbus.bus.service import contract
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.tree import Tree
+from opdbus.config import load
 from opdbus.index.finder import Finder
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
 OBJECT = StateObject(Identity("publish:test", "systemd", "unit", "ssh"), {"a": 1})
@@ -37,7 +40,8 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
         async with Memory(tmp_path / "memory.db") as memory:
             await memory.publish([OBJECT], 1000)
             interfaces = map(BusInterface, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
-            tree = Tree(*interfaces, memory, Finder(memory), Jobs(lambda *_: None))
+            vectors = ObjectVectors(memory, Serving(load({})))
+            tree = Tree(*interfaces, vectors, Finder(vectors), Jobs(lambda *_: None))
             node = tree.find(path)
             return None if node is None else list(node.children())
 
