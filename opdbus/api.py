@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import structlog
 
-from opdbus import config
+from opdbus.arguments import check, iterator, listed, read_settings
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
 from opdbus.errors import (
     CallerError,
     ConfigError,
-    InvalidArgs,
     OpDbusError,
     ShuttingDown,
     Truncated,
@@ -31,13 +30,12 @@ from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self, TypeVar
 
     from numpy.typing import NDArray
 
-    from opdbus.config import Config
     from opdbus.engine.chain import Fallback, Proven
     from opdbus.engine.embedder import Embedder as Engine
     from opdbus.engine.proof import Proof
@@ -50,10 +48,6 @@ _WINDOW: Final = 2048
 _WINDOWS: Final = 2
 # Few, so that a single text never waits long for a thread of the tokenizer's.
 _TOKENIZED_AT_ONCE: Final = 256
-# Where data lies by default depends on these, as for every other program of the user.
-_HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-# Arguments that have another name than their settings.
-_ARGUMENTS: Final = {"vector_level": "level", "execution_provider": "provider"}
 _NOT_OPEN: Final = "the Embedder is not open: use it in a `with` block"
 
 
@@ -70,7 +64,9 @@ class Embedder:
     """
 
     def __init__(self, level: str = "medium", provider: str = "cpu", **settings: object) -> None:
-        self._config = _read({"vector_level": level, "execution_provider": provider, **settings})
+        self._config = read_settings(
+            {"vector_level": level, "execution_provider": provider, **settings}, os.environ
+        )
         if self._config.vector_level == "none":
             raise ConfigError("the level none has no model: give low, medium or high")
         # held while work is handed to the loop, so that none arrives after its end
@@ -81,7 +77,7 @@ class Embedder:
     @staticmethod
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
         """Return whether a provider of this name or chain could be used here; opens no model."""
-        wanted = _read({"execution_provider": provider, "gpu_device": device})
+        wanted = read_settings({"execution_provider": provider, "gpu_device": device}, os.environ)
         for row in candidates(wanted.execution_provider.names, HERE):
             try:
                 row.require(wanted.gpu_device)
@@ -151,13 +147,13 @@ class Embedder:
 
     def embed(self, texts: Iterable[str], *, truncate: bool = True) -> NDArray[np.float32]:
         """Return the vectors of texts: (texts, dimension), float32 of length 1."""
-        return _result(self._submit(self._embed(_listed(texts), truncate=truncate)))
+        return _result(self._submit(self._embed(listed(texts), truncate=truncate)))
 
     async def embed_async(
         self, texts: Iterable[str], *, truncate: bool = True
     ) -> NDArray[np.float32]:
         """Return the vectors of texts, without blocking the caller's event loop."""
-        work = self._embed(_listed(texts), truncate=truncate)
+        work = self._embed(listed(texts), truncate=truncate)
         return await asyncio.wrap_future(self._submit(work))
 
     def stream(
@@ -168,11 +164,11 @@ class Embedder:
         Memory does not grow with their number; single texts of other threads go before them. The
         texts are taken from their iterator in the thread that reads the stream.
         """
-        return self._stream(_iterator(texts), truncate=truncate)
+        return self._stream(iterator(texts), truncate=truncate)
 
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """Count the tokens of whole texts; those with more than `max_tokens` would be cut."""
-        return _result(self._submit(self._count(_listed(texts))))
+        return _result(self._submit(self._count(listed(texts))))
 
     def _stream(
         self, texts: Iterator[str], *, truncate: bool
@@ -181,7 +177,7 @@ class Embedder:
         first = 0
         try:
             while window := list(islice(texts, _WINDOW)):
-                _check(window, first)
+                check(window, first)
                 if len(running) == _WINDOWS:
                     yield _result(running.popleft())
                 running.append(self._submit(self._bulk(window, first, truncate=truncate)))
@@ -327,56 +323,6 @@ class Embedder:
         if self._engine is None:
             raise ShuttingDown(_NOT_OPEN)
         return self._engine
-
-
-def _read(given: Mapping[str, object]) -> Config:
-    """Read arguments as settings; raises ConfigError with every bad value in one message."""
-    texts = {key: str(value) for key, value in given.items() if value is not None}
-    if unknown := ", ".join(texts.keys() - config.BY_KEY.keys()):
-        raise ConfigError(f"there is no setting {unknown}; see `op-dbus config`")
-    problems = []
-    for key, text in texts.items():
-        try:
-            config.BY_KEY[key].parse(text.strip())
-        except ValueError as error:
-            name = _ARGUMENTS.get(key, key)
-            problems.append(f"{name}={text!r} is not accepted: give {error}")
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return config.load({name: os.environ[name] for name in _HOMES if name in os.environ}, texts)
-
-
-def _listed(texts: Iterable[str]) -> list[str]:
-    listed = list(_iterator(texts))
-    _check(listed)
-    return listed
-
-
-def _iterator(texts: Iterable[str]) -> Iterator[str]:
-    if not isinstance(texts, str | bytes):
-        # not around the caller's own generator, whose errors are the caller's
-        with suppress(TypeError):
-            return iter(texts)
-    raise InvalidArgs(
-        f"texts must be a list of str or another iterable of them, not {type(texts).__name__}:"
-        " write [text] for a single text"
-    )
-
-
-def _check(texts: Sequence[str], first: int = 0) -> None:
-    """Refuse what is no text; `first` is the number of the first one in the caller's counting."""
-    for number, text in enumerate(texts, first):
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise InvalidArgs(f"text number {number}, counted from 0, is {kind}, not str")
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidArgs(
-                    f"text number {number}, counted from 0, is not Unicode: its character"
-                    f" {error.start} is a lone surrogate"
-                ) from None
 
 
 def _result(future: Future[T]) -> T:
