@@ -310,8 +310,8 @@ async def _use_read_only(daemon: Running) -> None:
             await caller.call(*PUBLISH, "probe", [("p", "k", "n", {})], {})
 
 
-def test_a_read_only_folder_is_served_to_another_user() -> None:
-    """Serve a database that this user may only read."""
+def as_another_user(database: Path, work: str) -> subprocess.CompletedProcess[str]:
+    """Do work with a memory as the user nobody, which prints the sentence of a StoreError."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     program = (
@@ -323,14 +323,20 @@ def test_a_read_only_folder_is_served_to_another_user() -> None:
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "async def main():\n"
         "    async with Memory(Path(sys.argv[1])) as memory:\n"
-        "        print([e.identity.name for e in memory.catalogue])\n"
-        "        item = StateObject(Identity('publish:p', 'a', 'b', 'c'), {})\n"
-        "        try:\n"
-        "            await memory.publish([item], 1)\n"
-        "        except StoreError as error:\n"
-        "            print(error)\n"
-        "asyncio.run(main())\n"
+        f"        {work}\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except StoreError as error:\n"
+        "    print(error)\n"
     )
+    return subprocess.run(
+        [sys.executable, "-c", program, str(database)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+def test_a_read_only_folder_is_served_to_another_user() -> None:
+    """Serve a database that this user may only read."""
 
     async def make(memory: Memory) -> None:
         await memory.publish([unit("here")], OWNER)
@@ -341,9 +347,17 @@ def test_a_read_only_folder_is_served_to_another_user() -> None:
         database = Path(folder) / "memory.db"
         database.parent.chmod(0o755)
         database.chmod(0o644)
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(database)],
-            check=False, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = as_another_user(
+            database,
+            "print([e.identity.name for e in memory.catalogue]);"
+            " await memory.publish([StateObject(Identity('publish:p', 'a', 'b', 'c'), {})], 1)",
+        )
     assert "['here']" in done.stdout, done.stderr
     assert "is read-only" in done.stdout.splitlines()[-1]
+
+
+def test_a_folder_that_may_not_be_entered_is_one_sentence() -> None:
+    """Say that the database cannot be opened where not even its existence may be seen."""
+    with tempfile.TemporaryDirectory() as folder:  # of mode 0700
+        done = as_another_user(Path(folder) / "state" / "memory.db", "pass")
+    assert done.stdout.endswith("state/memory.db: Permission denied\n"), done.stderr

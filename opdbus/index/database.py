@@ -91,8 +91,9 @@ class NewerStore(StoreError):
 
 def is_read_only(path: Path) -> bool:
     """Return whether the database, or the folder of its log, cannot be written."""
+    exists = os.path.exists(path)  # noqa: PTH110 -- Path.exists() raises where it may not look
     parts = (path, path.parent)
-    return path.exists() and not all(os.access(p, os.W_OK, effective_ids=True) for p in parts)
+    return exists and not all(os.access(part, os.W_OK, effective_ids=True) for part in parts)
 
 
 def connect(path: Path) -> sqlite3.Connection:
