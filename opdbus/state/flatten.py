@@ -60,8 +60,9 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
         rest = {}
         for key, value in content.items():
             if _is_table(value):
-                members = value.items() if isinstance(value, dict) else map(_named, value)
-                yield from ((plugin, singular(key), *member) for member in members)
+                kind = singular(key)
+                for member in value.items() if isinstance(value, dict) else map(_named, value):
+                    yield plugin, kind, *member
             elif value not in ({}, []):
                 rest[key] = value
         if rest:
@@ -89,7 +90,7 @@ class Reader:
     """Makes StateObjects of raw ones, skipping those that have not changed since the last call.
 
     What was read is remembered as a hash under a random key that never leaves this process, so
-    the memory holds no secret; 10,000 unchanged objects take a tenth of the time of new ones.
+    the memory holds no secret; 10,000 unchanged objects take a fifth of the time of new ones.
     """
 
     def __init__(self) -> None:
@@ -138,11 +139,13 @@ def _distinct(
 ) -> Iterator[tuple[Identity, bytes, Json]]:
     """Tell objects of one name apart by ordinals, in the order of their content."""
     for identity, group in groups.items():
+        free: Iterator[Identity] = iter([identity])
         if len(group) > 1:
             group.sort(key=lambda member: (_content(identity, member[1]), member[0]))
-        names = (identity._replace(name=f"{identity.name}#{n}") for n in itertools.count(2))
-        free = itertools.chain([identity], (name for name in names if name not in groups))
-        yield from ((next(free), *member) for member in group)
+            names = (identity._replace(name=f"{identity.name}#{n}") for n in itertools.count(2))
+            free = itertools.chain(free, (name for name in names if name not in groups))
+        for hashed, properties in group:
+            yield next(free), hashed, properties
 
 
 def _bounded(identity: Identity) -> Identity:
