@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from running import STATE, STATE_PATH, Running, calling, replace, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -16,6 +20,8 @@ from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject
 
 COUNT = 20_000
+# as a script starts a job with `&`
+IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 PUBLISH = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
 
 
@@ -99,3 +105,28 @@ def test_sigterm_while_a_large_file_is_read(
         assert daemon.stop() == 0
         assert "Traceback" not in daemon.log
     assert count(daemon.state_dir) in {1, 60_000}
+
+
+def test_sigint_ends_a_daemon_that_a_script_started(daemons: Callable[..., Running]) -> None:
+    """End on SIGINT in order, though the daemon was started with SIGINT ignored."""
+    daemon = daemons(VECTOR_LEVEL="none")
+    daemon.starter = IGNORING
+    with daemon:
+        daemon.wait_for_log("serving")
+        daemon.send(signal.SIGINT)
+        assert daemon.exit_code() == 0
+
+
+def test_programs_of_tests_do_not_ignore_sigint() -> None:
+    """Start programs with SIGINT at its default, also where a script runs the tests with `&`."""
+    child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    program = f"import conftest, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    done = subprocess.run(
+        [*IGNORING, sys.executable, "-c", program],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == "True\n", done.stderr
