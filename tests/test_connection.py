@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
 
 from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.connection import MAX_ERROR_CHARACTERS, Connection, RemoteError
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
+from opdbus.bus.transport.messages import MAX_ERROR_CHARACTERS, Outgoing
 from opdbus.bus.transport.values import Typed, from_wire, split, to_wire, variant
 from opdbus.errors import BusError, InvalidArgs
 
@@ -284,7 +285,7 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
             ):
                 message = Message.new_signal("/a", "a.b", member, signature, body)
                 message.destination = receiver.name
-                sender._send(message)
+                sender.send(sender._written(Outgoing(message)))
             await sender.ask_bus("GetId")
             await receiver.ask_bus("GetId")
         return heard

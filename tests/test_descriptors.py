@@ -23,6 +23,7 @@ from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType
+from opdbus.bus.transport.messages import Outgoing
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
@@ -209,7 +210,7 @@ async def _unheard(service: Service, file: int) -> None:
     told = Message.new_signal("/", "a.b", "S", "h", [0], [file])
     told.destination = target
     for message in (reply, told):
-        service.client._send(message, copies([file]))
+        service.client.send(service.client._written(Outgoing(message, copies([file]))))
     assert await service.raw(OPTIONS, [0, {}], [file], path="/no") == "UnknownObject"
 
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.library import Message, MessageType, decode, encode
+from opdbus.bus.transport.library import Message, MessageType, encode
 from opdbus.bus.transport.message_socket import MessageSocket
-from opdbus.bus.transport.send_queue import Written
-from opdbus.bus.transport.values import (
-    UNFIT,
-    from_wire,
-    numbers,
-    received,
-    require_sendable,
-    split,
-    to_send,
+from opdbus.bus.transport.messages import (
+    Outgoing,
+    decoded,
+    new_call,
+    new_error,
+    new_reply,
+    new_signal,
 )
+from opdbus.bus.transport.send_queue import Written
+from opdbus.bus.transport.values import UNFIT, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _CONNECT_SECONDS: Final = 10.0
 _ASK_SECONDS: Final = 1.0
 # How long a connection that is closed waits for the bus to accept what is still to be sent.
 _FLUSH_SECONDS: Final = 1.0
-# An error's text may quote what the caller sent, and that may be large.
-MAX_ERROR_CHARACTERS: Final = 2000
 # Of RequestName (D-Bus specification).
 _DO_NOT_QUEUE: Final = 4
 _PRIMARY_OWNER: Final = 1
@@ -159,10 +157,10 @@ class Connection:
         RemoteError with the error reply, InvalidArgs if the values do not fit the signature,
         BusError if the connection is lost.
         """
-        message, copies = _call(destination, path, member, signature, body)
+        outgoing = new_call(destination, path, member, signature, body)
         if is_interactive:
-            message.flags |= frames.MAY_INTERACT
-        answer, descriptors = await self._answer(message, copies)
+            outgoing.message.flags |= frames.MAY_INTERACT
+        answer, descriptors = await self._answer(outgoing)
         if answer.message_type is MessageType.ERROR:
             text = str(answer.body[0]) if answer.body else ""
             raise RemoteError(answer.error_name or "", text)
@@ -171,23 +169,24 @@ class Connection:
         except InvalidArgs as error:
             raise BusError(f"the reply of {destination} is damaged: {error}") from None
 
-    async def _answer(self, message: Message, copies: Sequence[Descriptor]) -> _Answer:
+    async def _answer(self, outgoing: Outgoing) -> _Answer:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
         try:
-            written = self._written(message, copies)
+            written = self._written(outgoing)
         except UNFIT as error:
             raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
         reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waited: set[asyncio.Future[Plain]] = {reply, self._closed}
-        self._replies[message.serial] = reply
+        serial = outgoing.message.serial
+        self._replies[serial] = reply
         try:
             self.send(written)
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if reply.done():
                 return reply.result()
         finally:
-            del self._replies[message.serial]
+            del self._replies[serial]
         raise BusError("the connection to the message bus was lost while waiting for a reply")
 
     async def ask_bus(self, member: str, signature: str = "", *body: Plain) -> list[Plain]:
@@ -211,16 +210,7 @@ class Connection:
 
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
-        values, copies = to_send(signature, body)
-        message = Message(
-            message_type=MessageType.METHOD_RETURN,
-            destination=call.sender,
-            reply_serial=call.serial,
-            signature=signature,
-            body=values,
-            unix_fds=numbers(copies),
-        )
-        return self._written(message, copies)
+        return self._written(new_reply(call, signature, body))
 
     def send(self, written: Written) -> None:
         """Send an encoded message."""
@@ -228,34 +218,18 @@ class Connection:
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Answer a call with an error, and give the size of the reply."""
-        sendable = text.replace("\0", " ").encode(errors="replace").decode()
-        if len(sendable) > MAX_ERROR_CHARACTERS:
-            sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
-        message = Message(
-            message_type=MessageType.ERROR,
-            destination=call.sender,
-            reply_serial=call.serial,
-            error_name=name,
-            signature="s",
-            body=[sendable],
-        )
-        return self._send(message)
-
-    def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
-        """Send the signal `interface.name`."""
-        interface, _, name = member.rpartition(".")
-        values, copies = to_send(signature, body)
-        message = Message.new_signal(path, interface, name, signature, values, numbers(copies))
-        self._send(message, copies)
-
-    def _send(self, message: Message, copies: Sequence[Descriptor] = ()) -> int:
-        written = self._written(message, copies)
+        written = self._written(new_error(call, name, text))
         self.send(written)
         return len(written.data)
 
-    def _written(self, message: Message, copies: Sequence[Descriptor]) -> Written:
+    def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
+        """Send the signal `interface.name`."""
+        self.send(self._written(new_signal(path, member, signature, body)))
+
+    def _written(self, outgoing: Outgoing) -> Written:
+        message, files = outgoing
         message.serial = self._next_serial()
-        return Written(encode(message), copies, message.destination or "")
+        return Written(encode(message), files, message.destination or "")
 
     def _next_serial(self) -> int:
         """Give a serial that no outstanding call has; they begin again at 1, since 0 is invalid."""
@@ -287,10 +261,9 @@ class Connection:
         """Hand over a signal that is whole and can be read; any client may send others."""
         if frame.is_whole and self.on_signal:
             try:
-                message = decode(frame.data)
+                message = decoded(frame)
             except Exception:  # noqa: BLE001 -- the library raises all sorts
                 return
-            message.unix_fds = numbers(frame.descriptors)
             self.on_signal(message)
 
     def _resolve(self, reply: asyncio.Future[_Answer], frame: Frame) -> None:
@@ -298,34 +271,10 @@ class Connection:
         if reply.done():
             return
         try:
-            message = decode(frame.data)
+            reply.set_result(_Answer(decoded(frame), frame.descriptors))
         except Exception as error:  # noqa: BLE001 -- the library raises all sorts
             reply.set_exception(BusError(f"a reply cannot be read: {error}"))
-            return
-        message.unix_fds = numbers(frame.descriptors)
-        reply.set_result(_Answer(message, frame.descriptors))
 
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
-
-
-def _call(
-    destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
-) -> tuple[Message, Sequence[Descriptor]]:
-    interface, _, method = member.rpartition(".")
-    try:
-        require_sendable(list(zip(split(signature), body, strict=True)))
-        values, copies = to_send(signature, body)
-        message = Message(
-            destination=destination,
-            path=path,
-            interface=interface or None,
-            member=method,
-            signature=signature,
-            body=values,
-            unix_fds=numbers(copies),
-        )
-    except UNFIT as error:
-        raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
-    return message, copies

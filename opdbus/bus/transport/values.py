@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Variant, is_object_path_valid
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from opdbus.bus.transport.descriptors import Descriptor
 
 # Anything that D-Bus can carry, variants taken out.
 Plain: TypeAlias = Any
@@ -52,24 +53,6 @@ def received(
             )
         values[place] = descriptors[values[place]]
     return values
-
-
-def to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
-    """Give values as the library takes them, and copies of the open files among them."""
-    values: list[Plain] = []
-    copies: list[Descriptor] = []
-    for kind, value in zip(split(signature), body, strict=True):
-        if kind == "h":
-            values.append(len(copies))
-            copies.append(Descriptor.copy_of(value))
-        else:
-            values.append(to_wire(kind, value))
-    return values, copies
-
-
-def numbers(descriptors: Sequence[Descriptor]) -> list[int]:
-    """Give the numbers of open files."""
-    return [descriptor.fileno() for descriptor in descriptors]
 
 
 def from_wire(value: Plain) -> Plain:

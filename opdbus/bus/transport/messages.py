@@ -1,0 +1,111 @@
+"""Messages as the D-Bus library has them: made of values to be sent, and decoded from frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.bus.transport.library import Message, MessageType, decode
+from opdbus.bus.transport.values import UNFIT, require_sendable, split, to_wire
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.bus.transport.call import Call
+    from opdbus.bus.transport.message_socket import Frame
+    from opdbus.bus.transport.values import Plain
+
+# The text of an error may quote the caller's values, which may be large.
+MAX_ERROR_CHARACTERS: Final = 2000
+
+
+class Outgoing(NamedTuple):
+    """A message to be sent, and the open files that go with it."""
+
+    message: Message
+    files: Sequence[Descriptor] = ()
+
+
+def new_call(
+    destination: str, path: str, member: str, signature: str, body: Sequence[Plain]
+) -> Outgoing:
+    """Make a call of `interface.method`; raises InvalidArgs for values that cannot be sent."""
+    interface, _, method = member.rpartition(".")
+    try:
+        require_sendable(list(zip(split(signature), body, strict=True)))
+        values, files = _to_send(signature, body)
+        message = Message(
+            destination=destination,
+            path=path,
+            interface=interface or None,
+            member=method,
+            signature=signature,
+            body=values,
+            unix_fds=_numbers(files),
+        )
+    except UNFIT as error:
+        raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
+    return Outgoing(message, files)
+
+
+def new_reply(call: Call, signature: str, body: Sequence[Plain]) -> Outgoing:
+    """Make the reply to a call; raises ValueError or TypeError if the values do not fit."""
+    values, files = _to_send(signature, body)
+    message = Message(
+        message_type=MessageType.METHOD_RETURN,
+        destination=call.sender,
+        reply_serial=call.serial,
+        signature=signature,
+        body=values,
+        unix_fds=_numbers(files),
+    )
+    return Outgoing(message, files)
+
+
+def new_error(call: Call, name: str, text: str) -> Outgoing:
+    """Make an error reply, whatever its text holds."""
+    sendable = text.replace("\0", " ").encode(errors="replace").decode()
+    if len(sendable) > MAX_ERROR_CHARACTERS:
+        sendable = sendable[:MAX_ERROR_CHARACTERS] + "..."
+    message = Message(
+        message_type=MessageType.ERROR,
+        destination=call.sender,
+        reply_serial=call.serial,
+        error_name=name,
+        signature="s",
+        body=[sendable],
+    )
+    return Outgoing(message)
+
+
+def new_signal(path: str, member: str, signature: str, body: Sequence[Plain]) -> Outgoing:
+    """Make the signal `interface.name`."""
+    interface, _, name = member.rpartition(".")
+    values, files = _to_send(signature, body)
+    message = Message.new_signal(path, interface, name, signature, values, _numbers(files))
+    return Outgoing(message, files)
+
+
+def decoded(frame: Frame) -> Message:
+    """Decode a frame, its files by their numbers; raises whatever the library raises."""
+    message = decode(frame.data)
+    message.unix_fds = _numbers(frame.descriptors)
+    return message
+
+
+def _to_send(signature: str, body: Sequence[Plain]) -> tuple[list[Plain], list[Descriptor]]:
+    """Give values as the library takes them, and copies of the open files among them."""
+    values: list[Plain] = []
+    files: list[Descriptor] = []
+    for kind, value in zip(split(signature), body, strict=True):
+        if kind == "h":
+            values.append(len(files))
+            files.append(Descriptor.copy_of(value))
+        else:
+            values.append(to_wire(kind, value))
+    return values, files
+
+
+def _numbers(files: Sequence[Descriptor]) -> list[int]:
+    return [file.fileno() for file in files]
