@@ -15,7 +15,7 @@ from bulky import DIMENSION, Engine, in_memory, lines, open_files, vector_of
 from running import PATIENCE_SECONDS
 
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
-from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, Order, Vectors
+from opdbus.bus.service.bulk import JOB_TEXTS, Bulk, BulkOptions, Vectors
 from opdbus.bus.service.formats import Format
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import Caller
@@ -24,7 +24,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import Cancelled, InvalidArgs, LimitsExceeded, Truncated
 
 CALLER = Caller(":1.5", 1000)
-FLOATS = Order(Format("float32", DIMENSION), truncate=True, is_job=False)
+FLOATS = BulkOptions(Format("float32", DIMENSION), truncate=True, is_job=False)
 
 
 def run(work: Callable[[Bulk], Awaitable[Any]]) -> Any:
@@ -37,7 +37,7 @@ def run(work: Callable[[Bulk], Awaitable[Any]]) -> Any:
     return asyncio.run(both())
 
 
-def embedded(texts: list[str], order: Order = FLOATS) -> tuple[bytes, Vectors]:
+def embedded(texts: list[str], order: BulkOptions = FLOATS) -> tuple[bytes, Vectors]:
     """Embed texts, and give what is in the file."""
 
     async def work(bulk: Bulk) -> tuple[bytes, Vectors]:
@@ -64,7 +64,7 @@ def test_rows_are_in_the_format_that_is_asked_for(dtype: str) -> None:
     """Write what the format makes of the vectors, cut to the dimensions."""
     texts = [f"text {number}" for number in range(3000)]
     wanted = Format(dtype, 5)
-    data, _ = embedded(texts, Order(wanted, truncate=True, is_job=False))
+    data, _ = embedded(texts, BulkOptions(wanted, truncate=True, is_job=False))
     assert data == wanted.encode(np.array([vector_of(text) for text in texts]))
 
 
@@ -105,7 +105,7 @@ def test_what_is_cut_is_counted_or_refused() -> None:
     texts = ["short", "x" * 200, "short", "x" * 200]
     assert embedded(texts)[1].truncated == 2
     with pytest.raises(Truncated, match="line 2 is longer than the 100 tokens"):
-        embedded(texts, Order(Format("float32", DIMENSION), truncate=False, is_job=False))
+        embedded(texts, BulkOptions(Format("float32", DIMENSION), truncate=False, is_job=False))
 
 
 def test_a_fault_in_any_line_ends_the_call() -> None:
@@ -146,7 +146,7 @@ def test_a_file_that_gets_more_lines_is_refused() -> None:
     async def work(_bulk: Bulk) -> None:
         # the job begins when the lines are counted
         jobs = Jobs(lambda *_: os.pwrite(file.fileno(), b'"x"\n' * 100_000, 0))
-        order = Order(FLOATS.format, truncate=True, is_job=True)
+        order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
         with pytest.raises(InvalidArgs, match="held 1 lines and now holds more"):
             await Bulk(jobs).run(CALLER, Engine(), file, order)
 
@@ -159,7 +159,7 @@ def test_what_would_not_fit_is_refused_before_it_is_computed() -> None:
     engine = Engine()
 
     async def work(bulk: Bulk) -> None:
-        wide = Order(Format("float32", 384), truncate=True, is_job=False)
+        wide = BulkOptions(Format("float32", 384), truncate=True, is_job=False)
         with pytest.raises(LimitsExceeded, match="878 MiB, past the limit of 512 MiB"):
             await bulk.run(CALLER, engine, texts, wide)
 
@@ -170,7 +170,7 @@ def test_what_would_not_fit_is_refused_before_it_is_computed() -> None:
 def test_memory_is_reserved_for_all_calls_together() -> None:
     """Refuse the call that would take the running ones past 1 GiB, and take it afterwards."""
     texts = in_memory(b'"x"\n' * 330_000)
-    order = Order(Format("float32", 384), truncate=True, is_job=False)
+    order = BulkOptions(Format("float32", 384), truncate=True, is_job=False)
 
     async def work(bulk: Bulk) -> None:
         calls = []
@@ -314,7 +314,7 @@ def test_many_texts_are_a_job() -> None:
 
     async def work(bulk: Bulk) -> list[tuple[int, str]]:
         for count, is_job in ((JOB_TEXTS, False), (JOB_TEXTS + 1, False), (5, True)):
-            order = Order(FLOATS.format, truncate=True, is_job=is_job)
+            order = BulkOptions(FLOATS.format, truncate=True, is_job=is_job)
             await bulk.run(CALLER, Engine(), in_memory(lines(["x"] * count)), order)
         nodes = [bulk.jobs.find(path) for path in bulk.jobs.paths()]
         values = [await node.interfaces[0].properties() for node in nodes if node]
@@ -328,7 +328,7 @@ def test_a_job_can_be_cancelled() -> None:
 
     async def work(bulk: Bulk) -> None:
         engine = Engine(asyncio.Event())
-        order = Order(FLOATS.format, truncate=True, is_job=True)
+        order = BulkOptions(FLOATS.format, truncate=True, is_job=True)
         call = asyncio.create_task(bulk.run(CALLER, engine, in_memory(lines(["x"] * 5000)), order))
         await engine.begun.wait()
         node = bulk.jobs.find(bulk.jobs.paths()[0])

@@ -14,7 +14,7 @@ from opdbus.bus import names
 from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.authorization.authorizer import Authorizer, Credentials
 from opdbus.bus.service import contract
-from opdbus.bus.service.bulk import Bulk, Order
+from opdbus.bus.service.bulk import Bulk, BulkOptions
 from opdbus.bus.service.dispatch import Dispatcher
 from opdbus.bus.service.formats import Format
 from opdbus.bus.service.jobs import Jobs
@@ -312,7 +312,7 @@ def test_a_paused_bus_loses_no_bulk_answer() -> None:
         async def vectorize_bulk(
             self, caller: Caller, texts: Descriptor, _: Any
         ) -> tuple[Any, int, int, str]:
-            order = Order(Format("float32", DIMENSION), truncate=True, is_job=True)
+            order = BulkOptions(Format("float32", DIMENSION), truncate=True, is_job=True)
             found = await self.bulk.run(caller, engine, texts, order)  # type: ignore[arg-type]
             return found.file, found.rows, DIMENSION, "float32"
 

@@ -1,4 +1,4 @@
-"""Many texts at once: from a file of the caller's to a file of vectors, in bounded memory."""
+"""Bulk calls: from a file of texts to a file of vectors, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
     from typing import Any, ParamSpec, TypeVar
 
@@ -40,8 +40,8 @@ _TOKENIZED_AT_ONCE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a caller wants: vectors in which format, texts cut or not, a job to be seen or not."""
+class BulkOptions:
+    """The vectors' format, whether texts may be cut, and whether the call is shown as a job."""
 
     format: Format
     truncate: bool
@@ -69,52 +69,48 @@ class Bulk:
         most = MAX_BULK_CALLS["total"]
         self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
 
-    async def run(self, caller: Caller, engine: Lease, texts: Descriptor, order: Order) -> Vectors:
-        """Embed the texts of a file, of which no more is held than a few thousand texts.
+    async def run(
+        self, caller: Caller, engine: Lease, texts: Descriptor, options: BulkOptions
+    ) -> Vectors:
+        """Embed the texts of a file, of which at most a few thousand are in memory at a time.
 
-        Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. A caller who is
-        cancelled takes all work back.
+        Raises InvalidArgs, LimitsExceeded, Truncated, Cancelled, ShuttingDown. Cancelled, it takes
+        its texts out of the engine's queue.
         """
-        # a thread may still read when the call, and with it the caller's own, has ended
-        file = Descriptor.copy_of(texts)
-        with self._counted(caller) as place:
-            source = await place.on_thread(TextFile, file)
-            lines = (await place.on_thread(source.measure)).lines
-            with self._files.create(caller, order.format, lines) as vectors:
-                is_seen = order.is_job or lines > JOB_TEXTS
+        # a thread may still read when the call has ended, and the message's descriptor with it
+        source = Descriptor.copy_of(texts)
+        with self._admitted(caller) as threads:
+            file = await threads.run(TextFile, source)
+            lines = (await threads.run(file.measure)).lines
+            with self._files.create(caller, options.format, lines) as vectors:
+                is_seen = options.is_job or lines > JOB_TEXTS
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
-                    work = _Work(place, engine, order, job)
-                    await job.run(work.stream(source, vectors))
-                return Vectors(await place.on_thread(vectors.sealed), job.done, work.truncated)
+                    pipeline = _Pipeline(threads, engine, options, job)
+                    await job.run(pipeline.run(file, vectors))
+                return Vectors(await threads.run(vectors.sealed), job.done, pipeline.truncated)
 
     @contextmanager
-    def _counted(self, caller: Caller) -> Iterator[_Place]:
-        scopes: dict[str, Hashable] = {
-            "connection": caller.sender,
-            "user": caller.uid,
-            "total": None,
-        }
+    def _admitted(self, caller: Caller) -> Iterator[_Threads]:
+        """Count a call until its last thread is done: one that hangs in a file cannot be ended."""
+        scopes = {"connection": caller.sender, "user": caller.uid, "total": None}
         self._calls.require_room(scopes, 1)
         self._calls.add(scopes, 1)
-        place = _Place(self._threads)
+        threads = _Threads(self._threads)
         try:
-            yield place
+            yield threads
         finally:
-            place.once_free(lambda: self._calls.add(scopes, -1))
+            threads.when_done(lambda: self._calls.add(scopes, -1))
 
 
-class _Place:
-    """A call's place among those that run, which it has for as long as a thread works for it.
-
-    A thread that hangs in a file cannot be taken back: it counts for its caller, who may have left.
-    """
+class _Threads:
+    """The threads that work for one call."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._running: set[Future[Any]] = set()
 
-    async def on_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Do what blocks on a thread of bulk calls."""
+    async def run(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Do blocking work on a thread of bulk calls."""
         future = self._threads.submit(work, *args, **named)
         self._running.add(future)
         try:
@@ -123,56 +119,55 @@ class _Place:
             if future.done():
                 self._running.remove(future)
 
-    def once_free(self, leave: Callable[[], None]) -> None:
-        """Leave at once, or as soon as the last thread is done."""
-        hanging = [asyncio.wrap_future(future) for future in self._running]
-        if hanging:
-            done = asyncio.gather(*hanging, return_exceptions=True)
-            done.add_done_callback(lambda _: leave())
-        else:
-            leave()
+    def when_done(self, work: Callable[[], None]) -> None:
+        """Call `work` now, or as soon as the last thread is done."""
+        if not self._running:
+            work()
+            return
+        hanging = asyncio.gather(*map(asyncio.wrap_future, self._running), return_exceptions=True)
+        hanging.add_done_callback(lambda _: work())
 
 
-class _Work:
-    """One call's texts on their way, window by window."""
+class _Pipeline:
+    """Reads, computes and writes one call's texts, several windows at a time."""
 
-    def __init__(self, place: _Place, engine: Lease, order: Order, job: Job) -> None:
-        self._place = place
+    def __init__(self, threads: _Threads, engine: Lease, options: BulkOptions, job: Job) -> None:
+        self._threads = threads
         self._engine = engine
-        self._order = order
+        self._options = options
         self._job = job
         self.truncated = 0
 
-    async def stream(self, source: TextFile, file: VectorFile) -> None:
-        """Read, compute and write until the file ends, several windows at a time."""
-        flying: deque[asyncio.Task[None]] = deque()
+    async def run(self, source: TextFile, file: VectorFile) -> None:
+        """Work until the file of texts ends."""
+        running: deque[asyncio.Task[None]] = deque()
         row = 0
         try:
-            while texts := await self._place.on_thread(source.window):
+            while texts := await self._threads.run(source.window):
                 self._require_counted(row + len(texts))
-                if len(flying) == _WINDOWS:
-                    await flying.popleft()
-                flying.append(asyncio.create_task(self._embed(texts, row, file)))
+                if len(running) == _WINDOWS:
+                    await running.popleft()
+                running.append(asyncio.create_task(self._embed(texts, row, file)))
                 row += len(texts)
-            while flying:
-                await flying.popleft()
+            while running:
+                await running.popleft()
         finally:
-            for task in flying:
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*flying, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
         rows: list[Tokens] = []
         for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
             rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
-        self._note_truncated(rows, row)
+        self._count_truncated(rows, row)
         vectors = await self._engine.embed(rows)
-        await self._place.on_thread(file.write, row, vectors)
+        await self._threads.run(file.write, row, vectors)
         self._job.advance(len(rows))
 
-    def _note_truncated(self, rows: Sequence[Tokens], first: int) -> None:
+    def _count_truncated(self, rows: Sequence[Tokens], first: int) -> None:
         cut = [number for number, row in enumerate(rows, first + 1) if row.truncated]
-        if cut and not self._order.truncate:
+        if cut and not self._options.truncate:
             raise Truncated(
                 f"the text of line {cut[0]} is longer than the"
                 f" {self._engine.max_tokens} tokens that the model reads: shorten it,"

@@ -1,4 +1,4 @@
-"""Options and filters of calls: known keys of the right types, or InvalidArgs."""
+"""Options and filters of calls: known keys with values of the right types."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from opdbus.index.finder import Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import TypeVar
+    from typing import TypeAlias, TypeVar
 
     from opdbus.bus.transport.values import Plain
 
     T = TypeVar("T")
+    # The a{sv} of a call.
+    Given: TypeAlias = dict[str, Plain]
 
 MAX_LIMIT: Final = 10_000
 
 
 class Options:
-    """A call's `a{sv}`: every key is taken out once, and what is left is refused."""
+    """A call's `a{sv}`; raises InvalidArgs for an unknown key, or a value of another type."""
 
-    def __init__(self, given: Mapping[str, Plain], accepted: Mapping[str, type]) -> None:
+    def __init__(self, given: Given, accepted: Mapping[str, type]) -> None:
         for key, value in given.items():
             if key not in accepted:
                 known = ", ".join(accepted) or "none"
@@ -38,7 +40,7 @@ class Options:
         return value
 
     def wanted(self, *keys: str) -> dict[str, str]:
-        """Give those of the keys that were given, as a filter."""
+        """Give those of the keys that were given, with their values, as a filter."""
         return {key: self._given[key] for key in keys if key in self._given}
 
 

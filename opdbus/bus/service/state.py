@@ -1,4 +1,4 @@
-"""State objects on the bus: all of them, and each; they convert, delegate, and convert back."""
+"""State objects on the bus: all of them (State1), and each (Object1)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from opdbus.index.object_vectors import ObjectVectors
     from opdbus.state.object import StateObject
 
+    # A hit, a vector and a published object, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
+    WireVector: TypeAlias = tuple[int, str, bytes]
+    WireObject: TypeAlias = tuple[str, str, str, Given]
 
 
 class StateInterface:
@@ -46,9 +50,7 @@ class StateInterface:
         self._declared = declared
         self._health = health
 
-    async def search(
-        self, caller: Caller, query: str, limit: int, options: dict[str, Plain]
-    ) -> list[WireHit]:
+    async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
         kinds = {"plugin": str, "kind": str, "mode": str, "offset": int, "rerank": str}
         checked = Options(options, kinds)
@@ -65,13 +67,13 @@ class StateInterface:
         return [_hit(hit) for hit in found]
 
     async def similar(
-        self, _caller: Caller, path: str, limit: int, options: dict[str, Plain]
+        self, _caller: Caller, path: str, limit: int, options: Given
     ) -> list[WireHit]:
-        """Find the objects like one."""
+        """Find the objects most like one."""
         return await similar(self._finder, thing_at(path), limit, options)
 
     async def list_(
-        self, _caller: Caller, wanted: dict[str, Plain], offset: int, limit: int
+        self, _caller: Caller, wanted: Given, offset: int, limit: int
     ) -> tuple[int, list[tuple[str, str, str, str]]]:
         """Give a page of all objects."""
         checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
@@ -80,7 +82,7 @@ class StateInterface:
         things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
         return len(things), [(paths.of(*t), *t) for t in things[offset : offset + limit]]
 
-    async def get(self, _caller: Caller, path: str, options: dict[str, Plain]) -> str:
+    async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
@@ -98,43 +100,33 @@ class StateInterface:
             require_small(found, "with the option large it is given")
         return found
 
-    async def vector(
-        self, _caller: Caller, path: str, options: dict[str, Plain]
-    ) -> tuple[int, str, bytes]:
+    async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
         """Give an object's vector."""
         return await vector(self._vectors, thing_at(path), options)
 
     async def publish(
-        self,
-        caller: Caller,
-        source: str,
-        objects: Sequence[tuple[str, str, str, dict[str, Plain]]],
-        options: dict[str, Plain],
+        self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given
     ) -> list[str]:
-        """Take in observed objects."""
+        """Store observed objects."""
         lifetime = Options(options, {"lifetime": str}).get("lifetime", "kept")
         if lifetime not in {"kept", "connection"}:
             raise InvalidArgs(f"lifetime must be kept or connection, not {lifetime!r}")
         publisher = publish.source(source)
         require_objects(len(objects))
-        items, reply = await asyncio.to_thread(_taken_in, publisher, objects)
-        # what is committed must not be told as a failure
+        items, reply = await asyncio.to_thread(_state_objects, publisher, objects)
+        # first: what is committed must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
         await self._memory.publish(items, caller.uid, holder=holder)
         return reply
 
-    async def withdraw(
-        self, caller: Caller, objects: Sequence[str], options: dict[str, Plain]
-    ) -> int:
-        """Take back what the caller published."""
+    async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
+        """Remove what the caller published."""
         Options(options, {})
         return await self._memory.withdraw(map(thing_at, objects), caller.uid)
 
-    async def drift(
-        self, _caller: Caller, wanted: dict[str, Plain]
-    ) -> list[tuple[str, float, Sequence[str]]]:
-        """List what is observed to be other than declared, the farthest first."""
+    async def drift(self, _caller: Caller, wanted: Given) -> list[tuple[str, float, Sequence[str]]]:
+        """List objects that are declared and observed, the farthest from each other first."""
         keys = ("plugin", "kind", "name")
         checked = Options(wanted, {**dict.fromkeys(keys, str), "offset": int, "limit": int})
         limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
@@ -176,16 +168,12 @@ class ObjectInterface:
         self._vectors = vectors
         self._finder = finder
 
-    async def get_vector(
-        self, _caller: Caller, options: dict[str, Plain]
-    ) -> tuple[int, str, bytes]:
+    async def get_vector(self, _caller: Caller, options: Given) -> WireVector:
         """Give the object's vector."""
         return await vector(self._vectors, self._thing, options)
 
-    async def similar(
-        self, _caller: Caller, limit: int, options: dict[str, Plain]
-    ) -> list[WireHit]:
-        """Find the objects like this one."""
+    async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
+        """Find the objects most like this one."""
         return await similar(self._finder, self._thing, limit, options)
 
     async def properties(self) -> Mapping[str, Plain]:
@@ -198,17 +186,13 @@ def thing_at(path: str) -> Thing:
     return Thing(*paths.parse(path))
 
 
-async def similar(
-    finder: Finder, thing: Thing, limit: int, options: dict[str, Plain]
-) -> list[WireHit]:
-    """Find what is like a thing."""
+async def similar(finder: Finder, thing: Thing, limit: int, options: Given) -> list[WireHit]:
+    """Find the objects most like a thing."""
     checked = Options(options, {"plugin": str, "kind": str, "offset": int})
     return [_hit(hit) for hit in await finder.similar(thing, page(limit, checked))]
 
 
-async def vector(
-    vectors: ObjectVectors, thing: Thing, options: dict[str, Plain]
-) -> tuple[int, str, bytes]:
+async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVector:
     """Give a thing's vector as it goes over the bus."""
     checked = Options(options, {"dtype": str, "dimensions": int})
     _, found = await vectors.vector(thing)
@@ -243,10 +227,10 @@ async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
     }
 
 
-def _taken_in(
-    publisher: str, objects: Sequence[tuple[str, str, str, dict[str, Plain]]]
+def _state_objects(
+    publisher: str, objects: Sequence[WireObject]
 ) -> tuple[list[StateObject], list[str]]:
-    """Give what is published as state objects, and their paths; blocks for 0.1 ms an object."""
+    """Give published objects as state objects, and their paths; blocks for 0.1 ms an object."""
     items = [publish.observed(publisher, *given) for given in objects]
     return items, [paths.of(*item.identity[1:]) for item in items]
 

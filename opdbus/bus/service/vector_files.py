@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asyncinotify import Inotify, Mask
@@ -16,9 +16,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Hashable, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -34,27 +32,11 @@ _LEAST_BYTES: Final = 1 << 20
 
 
 class VectorFile:
-    """A file in memory that vectors are written into, in any order, and that is then sealed.
-
-    A context: the file stays open after it only for those that `sealed` gave it to.
-    """
+    """A file in memory that vectors are written into, in any order, and that is then sealed."""
 
     def __init__(self, wanted: Format, file: Descriptor) -> None:
         self._format = wanted
         self._file = file
-
-    def __enter__(self) -> Self:
-        """Use it while vectors are written."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Drop the file; a thread that still writes closes it when it is done."""
-        del self._file
 
     def write(self, first: int, vectors: NDArray[np.float32]) -> None:
         """Write vectors (n, d) from the row `first` on; blocks."""
@@ -68,6 +50,10 @@ class VectorFile:
             raise LimitsExceeded(
                 f"there is no memory for the vectors: {error}; send fewer texts"
             ) from None
+
+    def drop(self) -> None:
+        """Leave the file to those that `sealed` gave it to, and to a thread that still writes."""
+        del self._file
 
     def sealed(self) -> Descriptor:
         """Give the file, which nobody can write any more; blocks."""
@@ -96,20 +82,26 @@ class VectorFiles:
         self._counted: dict[int, _Counted] = {}
         self._inotify: Inotify | None = None
 
-    def create(self, caller: Caller, wanted: Format, rows: int) -> VectorFile:
-        """Make a file for so many vectors; raises LimitsExceeded."""
+    @contextmanager
+    def create(self, caller: Caller, wanted: Format, rows: int) -> Iterator[VectorFile]:
+        """Make a file for so many vectors, dropped unless it is sealed; raises LimitsExceeded."""
         self._forget_closed()
         size = max(rows * wanted.row_bytes, _LEAST_BYTES)
         scopes = {"user": caller.uid, "total": None}
         self._require_room(scopes, size)
         try:
-            file, own = _created()
-            watch = self._watch(f"/proc/self/fd/{file.fileno()}")
+            descriptor, own = _created()
+            watch = self._watch(f"/proc/self/fd/{descriptor.fileno()}")
         except OSError as error:
             raise LimitsExceeded(f"no file can be made for the vectors: {error}") from None
         self._counted[watch] = _Counted(size, scopes, own)
         self._bytes.add(scopes, size)
-        return VectorFile(wanted, file)
+        file = VectorFile(wanted, descriptor)
+        del descriptor
+        try:
+            yield file
+        finally:
+            file.drop()
 
     def _require_room(self, scopes: Mapping[str, Hashable], size: int) -> None:
         most = MAX_BULK_BYTES["user"]
@@ -118,8 +110,8 @@ class VectorFiles:
                 f"the vectors would take {size >> 20} MiB, past the limit of {most >> 20} MiB a"
                 " call: send fewer texts, or ask for a smaller dtype or fewer dimensions"
             )
-        for name, whose in (("user", "this user"), ("total", "all users")):
-            taken, most = self._bytes[scopes[name]], MAX_BULK_BYTES[name]
+        for kind, whose in (("user", "this user"), ("total", "all users")):
+            taken, most = self._bytes[scopes[kind]], MAX_BULK_BYTES[kind]
             if taken + size > most:
                 raise LimitsExceeded(
                     f"bulk calls of {whose} that run, and files of vectors that are not closed yet,"

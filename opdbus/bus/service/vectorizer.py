@@ -10,7 +10,7 @@ from opdbus import __version__
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import contract
-from opdbus.bus.service.bulk import Order
+from opdbus.bus.service.bulk import BulkOptions
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options
 from opdbus.bus.transport.values import Typed
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opdbus.bus.service.bulk import Bulk
     from opdbus.bus.service.formats import Format
     from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.options import Given
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.values import Plain
     from opdbus.engine.embedder import Embedder
@@ -59,13 +60,13 @@ class VectorizerInterface:
         self._reload = reload
         self._truncated = 0
 
-    async def vectorize(self, caller: Caller, text: str, options: dict[str, Plain]) -> list[float]:
+    async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
         """Embed one text."""
         wanted, vectors = await self._embed(caller, [text], Options(options, _TIMED))
         return [float(x) for x in wanted.shorten(vectors)[0]]
 
     async def vectorize_many(
-        self, caller: Caller, texts: Sequence[str], options: dict[str, Plain]
+        self, caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, int, str, bytes]:
         """Embed texts into row-major vectors."""
         checked = Options(options, {**_TIMED, "dtype": str})
@@ -73,24 +74,24 @@ class VectorizerInterface:
         return len(vectors), wanted.dimensions, wanted.dtype, wanted.encode(vectors)
 
     async def vectorize_bulk(
-        self, caller: Caller, texts: Descriptor, options: dict[str, Plain]
+        self, caller: Caller, texts: Descriptor, options: Given
     ) -> tuple[Descriptor, int, int, str]:
         """Embed the texts of a file into a file."""
         checked = Options(options, {**_OPTIONS, "dtype": str, "job": bool})
         embedder = await self._serving.embedder(checked.get("level", ""))
         wanted = chosen(checked, embedder.dimension)
-        order = Order(
+        bulk = BulkOptions(
             wanted,
             truncate=checked.get("truncate", default=True),
             is_job=checked.get("job", default=False),
         )
         with self._serving.lease(embedder) as engine:
-            found = await self._bulk.run(caller, engine, texts, order)
+            found = await self._bulk.run(caller, engine, texts, bulk)
         self._truncated += found.truncated
         return found.file, found.rows, wanted.dimensions, wanted.dtype
 
     async def count_tokens(
-        self, _caller: Caller, texts: Sequence[str], options: dict[str, Plain]
+        self, _caller: Caller, texts: Sequence[str], options: Given
     ) -> tuple[int, list[int]]:
         """Count the tokens of texts as if nothing were cut."""
         require_text(texts)
@@ -98,9 +99,7 @@ class VectorizerInterface:
         embedder = await self._serving.embedder(level)
         return embedder.max_tokens, await embedder.count_tokens(texts)
 
-    async def levels(
-        self, _caller: Caller, options: dict[str, Plain]
-    ) -> list[tuple[str, str, int, str, str]]:
+    async def levels(self, _caller: Caller, options: Given) -> list[tuple[str, str, int, str, str]]:
         """List the levels."""
         Options(options, {})
         rows = [("none", "", 0, "available", "lexical search only")]
@@ -109,13 +108,13 @@ class VectorizerInterface:
             rows.append((level.name, level.repository, level.dimension, status, detail))
         return rows
 
-    async def reload(self, _caller: Caller, options: dict[str, Plain]) -> None:
+    async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""
         Options(options, {})
         await self._reload()
 
     async def set_provider(
-        self, _caller: Caller, provider: str, device: str, options: dict[str, Plain]
+        self, _caller: Caller, provider: str, device: str, options: Given
     ) -> None:
         """Serve with another engine, once that is proven."""
         Options(options, {})
