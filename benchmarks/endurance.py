@@ -23,7 +23,7 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import PLACES, QUESTIONS, finish, parser, state
+from harness import PLACES, QUESTIONS, finish, parser, state, until_ready
 
 from opdbus.bench.figures import percentiles
 from opdbus.bus.names import STATE
@@ -34,7 +34,7 @@ from opdbus.errors import OpDbusError
 
 # isort: split
 from fuzz.health import Health
-from fuzz.serving import serving, wait_until_vectorized
+from fuzz.serving import serving
 from running import replace
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     with serving(
         folder, medium=not given.tiny, state=json.dumps(content).encode(), starter=starter
     ) as daemon:
-        wait_until_vectorized(daemon)
+        asyncio.run(until_ready(daemon.bus))
         health = Health(daemon)
         kinds, readings = asyncio.run(live(daemon, seconds, content))
         faults = health.faults()

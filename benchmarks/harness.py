@@ -6,14 +6,18 @@ Their buses and daemons are those of the tests.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from opdbus import __version__
 from opdbus.bench.machine import describe
+from opdbus.client import Client
+from opdbus.errors import OpDbusError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -59,6 +63,17 @@ def state(count: int) -> dict[str, Any]:
         "version": 1,
         "plugins": {"systemd": {"units": units}, "net": {"interfaces": interfaces}},
     }
+
+
+async def until_ready(bus: str) -> None:
+    """Wait until the daemon serves and every object has its vector, however long that takes."""
+    async with Client(bus) as client:
+        while True:
+            with suppress(OpDbusError):
+                status = await client.status()
+                if status["State"] == "ready" and not status["Pending"]:
+                    return
+            await asyncio.sleep(0.01)
 
 
 def parser(text: str | None, objects: int = 0) -> argparse.ArgumentParser:

@@ -12,16 +12,14 @@ import signal
 import statistics
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from harness import PLACES, QUESTIONS, state
+from harness import PLACES, QUESTIONS, state, until_ready
 
 from opdbus.bench.figures import percentiles
 from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
-from opdbus.errors import OpDbusError
 
 # isort: split
 from fuzz.health import memory_mib
@@ -32,13 +30,8 @@ async def start(daemon: Running) -> float:
     """Start the daemon, and give the seconds until it is ready with every vector there."""
     began = time.perf_counter()
     daemon.start()
-    async with Client(daemon.bus) as client:
-        while True:
-            with suppress(OpDbusError):
-                status = await client.status()
-                if status["State"] == "ready" and not status["Pending"]:
-                    return time.perf_counter() - began
-            await asyncio.sleep(0.01)
+    await until_ready(daemon.bus)
+    return time.perf_counter() - began
 
 
 def stop(daemon: Running) -> float:

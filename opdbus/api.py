@@ -291,9 +291,12 @@ class Embedder:
                 # until cancelled
                 await self._loop.create_future()
         finally:
-            self._engine = None
+            engine, self._engine = self._engine, None
             # those that waited learn that they were not served
             await asyncio.gather(*asyncio.all_tasks() - {self._life}, return_exceptions=True)
+            if engine:
+                # a runtime that computes while the program ends may crash it
+                await asyncio.to_thread(engine.scheduler.join)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:

@@ -312,6 +312,25 @@ def test_shutdown_does_not_wait_for_a_stuck_model() -> None:
         assert not thread.is_alive()
 
 
+def test_join_waits_for_long_batches() -> None:
+    """Wait on demand for the threads whose batches outlive the patience."""
+
+    async def main() -> None:
+        model = Model(shut=True)
+        async with scheduler(model.run, patience=0.05) as tested:
+            call = asyncio.create_task(tested.embed([row(1)]))
+            await model.is_running()
+        with pytest.raises(ShuttingDown):
+            await call
+        joining = asyncio.create_task(asyncio.to_thread(tested.join))
+        done, _ = await asyncio.wait([joining], timeout=0.1)
+        assert not done
+        model.gate.set()
+        await joining
+
+    asyncio.run(main())
+
+
 def test_shutdown_is_quick_when_idle() -> None:
     """Stop an idle scheduler without waiting for its patience to end."""
 

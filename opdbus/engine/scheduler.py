@@ -130,10 +130,14 @@ class Scheduler:
             await asyncio.wait([self._ended], timeout=self._patience)
             if self._ended.done():
                 # they have only to return: what follows may count on their end
-                for thread in self._threads:
-                    thread.join()
+                self.join()
         finally:
             self._settle_all(ShuttingDown())
+
+    def join(self) -> None:
+        """Block until the model's threads have ended, also those with a long batch."""
+        for thread in self._threads:
+            thread.join()
 
     @property
     def depth(self) -> int:
