@@ -175,6 +175,11 @@ class Embedder:
             self._holders -= 1
             self._released.set()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody works with the engine."""
+        return self._holders > 0
+
     async def drained(self) -> None:
         """Wait until nobody holds the engine any more."""
         while self._holders:
