@@ -16,13 +16,13 @@ import numpy as np
 import structlog
 
 from opdbus.arguments import check, iterator, listed, read_settings
+from opdbus.engine.chain import require_provider
 from opdbus.engine.embedder import open_embedder
-from opdbus.engine.host import HERE
-from opdbus.engine.providers import candidates
 from opdbus.errors import (
     CallerError,
     ConfigError,
     OpDbusError,
+    ProviderError,
     ShuttingDown,
     Truncated,
 )
@@ -78,13 +78,11 @@ class Embedder:
     def is_available(provider: str = "cpu", device: str = "0") -> bool:
         """Return whether a provider of this name or chain could be used here; opens no model."""
         wanted = read_settings({"execution_provider": provider, "gpu_device": device}, os.environ)
-        for row in candidates(wanted.execution_provider.names, HERE):
-            try:
-                row.require(wanted.gpu_device)
-            except OpDbusError:
-                continue
-            return True
-        return False
+        try:
+            require_provider(wanted)
+        except ProviderError:
+            return False
+        return True
 
     # opening and closing
 

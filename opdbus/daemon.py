@@ -26,6 +26,7 @@ from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
+from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.index.declared import Declared
 from opdbus.index.finder import Finder
@@ -109,6 +110,8 @@ class Daemon:
         logger.info("stopped")
 
     async def _live(self) -> None:
+        # a service that cannot work is not to start: `systemctl start` fails, and says why
+        await asyncio.to_thread(embedder.require, self._config)
         async with (
             Memory(self._config.state_dir / "memory.db") as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,

@@ -121,6 +121,25 @@ def test_a_daemon_that_cannot_serve_is_never_ready(daemons: Make, listener: List
     assert listener.drain() == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"MODEL": "", "MODEL_DIR": "/nonexistent", "VECTOR_LEVEL": "high"}, "the high model"),
+        ({"EXECUTION_PROVIDER": "coreml"}, "coreml cannot run"),
+    ],
+)
+def test_what_is_missing_is_found_before_ready(
+    daemons: Make, listener: Listener, settings: dict[str, str], sentence: str
+) -> None:
+    """Never be ready without the model's files or a provider: `systemctl start` must fail."""
+    with notifying(daemons(**settings), listener) as daemon:
+        assert daemon.exit_code() == 3
+    message = listener.receive()
+    assert message.keys() == {"STATUS"}
+    assert message["STATUS"].startswith(f"Failed: {sentence}")
+    assert listener.drain() == 0
+
+
 def test_a_bad_setting_stays_as_the_status(daemons: Make, listener: Listener) -> None:
     """Leave what is wrong with the settings where `systemctl status` shows it."""
     with notifying(daemons(THREADS="many"), listener) as daemon:

@@ -65,6 +65,22 @@ class Proven:
     report: gate.Report | None = None
 
 
+def require_provider(config: Config, host: Host = HERE) -> None:
+    """Raise ProviderError, with every reason, where none of the wanted providers can run here.
+
+    No model is opened, so one that can run may still be refused by its proof.
+    """
+    reasons = []
+    for provider in candidates(config.execution_provider.names, host):
+        try:
+            provider.require(config.gpu_device, host)
+        except ProviderError as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise ProviderError("; ".join(reasons))
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """What is needed to try one provider after the other."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
-from opdbus.engine.chain import Chain
+from opdbus.engine.chain import Chain, require_provider
 from opdbus.engine.host import HERE
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.scheduler import Scheduler
@@ -237,6 +237,16 @@ async def open_embedder(
             yield embedder
         finally:
             embedder.close()
+
+
+def require(config: Config, host: Host = HERE) -> None:
+    """Check what can be known of the configured level before it is opened; blocks.
+
+    Raises ModelError where its model's files are missing, ProviderError where nothing could run it.
+    """
+    if config.vector_level != "none":
+        folder.find(LEVELS[config.vector_level], config)
+        require_provider(config, host)
 
 
 @asynccontextmanager
