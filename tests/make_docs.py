@@ -5,7 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from docs_parts import bus, endurance, engine, figures, modules
+from docs_parts import bus, endurance, engine, figures, limits, modules
 from docs_parts.tables import ROOT
 
 from opdbus import config
@@ -43,6 +43,7 @@ PARTS = {
     "engine": engine.engine,
     "interfaces": bus.interfaces,
     "errors": bus.error_names,
+    "limits": limits.limit_rows,
     "rooms": modules.rooms,
     "modules": modules.modules,
     "example_of_lifetimes": partial(quoted, "opdbus/tasks.py", "until_first_ends"),
