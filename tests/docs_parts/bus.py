@@ -6,7 +6,6 @@ from xml.etree import ElementTree as ET
 
 from docs_parts.tables import table
 from opdbus import errors
-from opdbus.errors import OpDbusError
 
 _FIRST = ("org.opdbus.State1", "org.opdbus.Object1", "org.opdbus.Vectorizer1", "org.opdbus.Job1")
 _ACTION = "org.opdbus.Action"
@@ -73,11 +72,7 @@ def error_names() -> str:
     """Make a row of each error that callers see: its name on the bus, exit code and meaning."""
     rows = [
         (f"`{each.dbus_name}`", str(each.exit_code), (each.__doc__ or "").split("\n")[0])
-        for each in sorted(_below(OpDbusError), key=lambda each: each.dbus_name)
-        if each.__module__ == errors.__name__ and "dbus_name" in vars(each)
+        for each in sorted(errors.tree(), key=lambda each: each.dbus_name)
+        if "dbus_name" in vars(each)
     ]
     return table(("error", "exit code of `op-dbus`", "meaning"), rows)
-
-
-def _below(kind: type[OpDbusError]) -> set[type[OpDbusError]]:
-    return {kind, *(found for each in kind.__subclasses__() for found in _below(each))}
