@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from grp import getgrnam
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
 from opdbus.bus.transport.connection import RemoteError
-from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired, LimitsExceeded
+from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opdbus.bus.transport.connection import Connection
     from opdbus.bus.transport.library import Message
@@ -65,7 +65,7 @@ class Authorizer:
         self._polkit = polkit or Polkit(connection)
         self._group = group
         self._known: AsyncCache[Credentials] = AsyncCache()
-        self._asked: Counter[int] = Counter()
+        self._passwords = Quota("questions for a password", {"user": MOST_ASKED})
         self._log_limit = LogLimit()
 
     async def require(
@@ -114,24 +114,9 @@ class Authorizer:
             raise AccessDenied(f"{may_not}: there is no such action, so nobody may do it")
         verdict = await self._polkit.check(sender, action)
         if verdict is Verdict.CHALLENGE and interactive:
-            with self._asking(credentials.uid):
+            with self._passwords.reserved({"user": credentials.uid}, 1):
                 verdict = await self._polkit.ask_user(sender, action)
         _require_verdict(verdict, credentials, action, may_not)
-
-    @contextmanager
-    def _asking(self, uid: int) -> Iterator[None]:
-        if self._asked[uid] >= MOST_ASKED:
-            raise LimitsExceeded(
-                f"uid {uid} is being asked for a password {MOST_ASKED} times already: answer those"
-                " first"
-            )
-        self._asked[uid] += 1
-        try:
-            yield
-        finally:
-            self._asked[uid] -= 1
-            if not self._asked[uid]:
-                del self._asked[uid]
 
     async def _ask_bus(self, sender: str) -> Credentials:
         try:

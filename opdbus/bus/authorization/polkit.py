@@ -85,7 +85,9 @@ class Polkit:
 
     async def check(self, sender: str, action: str) -> Verdict:
         """Give whether a connection may do `action`; raises AccessDenied if polkit cannot say."""
-        answer = await self._answers.get(sender, action, lambda: self._patiently(sender, action))
+        answer = await self._answers.get(
+            sender, action, lambda: self._asked(sender, action, seconds=self._patience)
+        )
         return answer.verdict
 
     async def ask_user(self, sender: str, action: str) -> Verdict:
@@ -95,12 +97,10 @@ class Polkit:
         """
         ticket = f"{BUS_NAME}-{next(self._tickets)}"
         try:
-            answer = await self._translated(sender, action, _INTERACTIVE, ticket)
+            answer = await self._asked(sender, action, _INTERACTIVE, ticket)
         except asyncio.CancelledError:
             self._cancel(ticket)
             raise
-        except TimeoutError:
-            raise self._silent(action) from None
         if answer.verdict is Verdict.YES:
             # polkit may keep it for all that this user runs
             self._answers.clear()
@@ -125,29 +125,26 @@ class Polkit:
         self._found.clear()
         self._answers.clear()
 
-    async def _patiently(self, sender: str, action: str) -> _Answer:
-        try:
-            async with asyncio.timeout(self._patience):
-                return await self._translated(sender, action)
-        except TimeoutError:
-            raise self._silent(action) from None
-
-    def _silent(self, action: str) -> AccessDenied:
-        return AccessDenied(
-            f"polkit did not say within {self._patience:g} s who may {action} here: look into its"
-            " log (`journalctl -u polkit`), and try again"
-        )
-
-    async def _translated(
-        self, sender: str, action: str, flags: int = 0, ticket: str = ""
+    async def _asked(
+        self,
+        sender: str,
+        action: str,
+        flags: int = 0,
+        ticket: str = "",
+        seconds: float | None = None,
     ) -> _Answer:
+        """Ask polkit; raises AccessDenied if it fails, or does not answer in time."""
         try:
-            return await self._ask(sender, action, flags, ticket)
+            async with asyncio.timeout(seconds):
+                return await self._ask(sender, action, flags, ticket)
+        except TimeoutError:
+            fault = f"it did not answer within {self._patience:g} s"
         except (RemoteError, BusError, ValueError) as error:
-            raise AccessDenied(
-                f"polkit cannot say who may {action} here: {error}; look into polkit's log"
-                " (`journalctl -u polkit`)"
-            ) from None
+            fault = str(error)
+        raise AccessDenied(
+            f"polkit cannot say who may {action} here: {fault}; look into its log"
+            " (`journalctl -u polkit`), and try again"
+        )
 
     async def _ask(self, sender: str, action: str, flags: int, ticket: str) -> _Answer:
         """Ask polkit, and once more if it went away meanwhile: it may have been restarted."""
@@ -178,7 +175,7 @@ class Polkit:
         return _Answer(Verdict.CHALLENGE if is_challenge else Verdict.NO, lasts=True)
 
     async def _find(self) -> _Authority:
-        """Find polkit and what it knows, starting it where it is only installed."""
+        """Find polkit and its actions, and start it if it is only installed."""
         async with asyncio.timeout(self._patience):
             return await self._find_patiently()
 

@@ -1,4 +1,4 @@
-"""Vectors as bytes: how many numbers of each, and in which type they go over the bus. Pure."""
+"""Vectors as bytes: how many numbers of each, and in which type they are sent. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _INT8_SCALE: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a caller wants vectors to be: `dimensions` numbers each, of the type `dtype`."""
+    """The format of vectors: `dimensions` numbers each, of the type `dtype`."""
 
     dtype: str
     dimensions: int
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a vector; the last bits of a byte that is not full are 0."""
+        """The bytes of a vector; unused bits of its last byte are 0."""
         return (self.dimensions * BITS[self.dtype] + 7) // 8
 
     def shorten(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

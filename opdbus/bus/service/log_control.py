@@ -1,4 +1,4 @@
-"""The log of the daemon on the bus, as systemctl knows it: how much is said, and where."""
+"""The log of the daemon on the bus, for systemctl: how much is logged, and where to."""
 
 from __future__ import annotations
 

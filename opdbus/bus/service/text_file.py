@@ -1,6 +1,6 @@
 """Texts in a file that its owner may change while it is read: JSON strings, one a line.
 
-Nothing here is mapped, and no size is believed: the file is read into a buffer of our own.
+The file is not mapped, and its size is not relied on: it is read into a buffer of our own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KINDS: Final = {
 
 
 class Measure(NamedTuple):
-    """What a file held when it was looked through: bytes, and the lines in them."""
+    """The bytes that a file held when it was measured, and the lines in them."""
 
     size: int
     lines: int
@@ -96,7 +96,7 @@ class TextFile:
         return None if is_over and not line else line
 
     def _fill(self) -> bool:
-        """Read on, and drop what has been used; gives False at the end."""
+        """Read the next block, and drop the lines that were given; gives False at the end."""
         block = self._read(min(_BLOCK, self._size - self._offset), self._offset)
         self._offset += len(block)
         del self._buffer[: self._start]
@@ -112,7 +112,7 @@ class TextFile:
 
 
 def parse(line: bytes, number: int) -> str:
-    """Read one line, a JSON string; raises InvalidArgs, which never tells what is in it."""
+    """Read one line, a JSON string; raises InvalidArgs, which never quotes it."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -127,8 +127,10 @@ def parse(line: bytes, number: int) -> str:
     except ValueError as error:
         column, reason = getattr(error, "colno", 1), getattr(error, "msg", "it is not JSON")
         raise _wrong(number, column, reason) from None
-    if not value.isascii():
-        _require_whole(value, number)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _wrong(number, 1, "an escape is half of a surrogate pair") from None
     return value
 
 
@@ -136,13 +138,6 @@ def _wrong(number: int, column: int, reason: str) -> InvalidArgs:
     return InvalidArgs(
         f"line {number}, column {column} of the texts: {reason}; each line is one JSON string"
     )
-
-
-def _require_whole(value: str, number: int) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise _wrong(number, 1, "an escape is half of a surrogate pair") from None
 
 
 def _require_bounded(size: int, lines: int) -> None:
@@ -154,12 +149,12 @@ def _require_bounded(size: int, lines: int) -> None:
 
 
 def _require_readable(number: int) -> None:
-    """Raise InvalidArgs, which says what it is, for a file that cannot be read by offset."""
+    """Raise InvalidArgs, which names the kind of file, unless it can be read by offset."""
     try:
         mode = os.fstat(number).st_mode
         flags = fcntl.fcntl(number, fcntl.F_GETFL)
     except OSError as error:
-        raise InvalidArgs(f"the file of texts cannot be looked at: {error}") from None
+        raise InvalidArgs(f"the file of texts cannot be examined: {error}") from None
     what = ""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "no file at all")

@@ -1,4 +1,4 @@
-"""Paths to nodes: nothing is exported, every object is found when it is called."""
+"""Paths to nodes: nothing is exported, each object is looked up when it is called."""
 
 from __future__ import annotations
 
