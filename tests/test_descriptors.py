@@ -89,7 +89,7 @@ class Service:
             unix_fds=files,
             **where,
         )
-        reply, _ = await self.client._answer(message, copies(files))
+        reply, _ = await self.client._answer(Outgoing(message, copies(files)))
         return (reply.error_name or "").rpartition(".")[2]
 
 
