@@ -279,12 +279,18 @@ async def _ready(daemon: Running) -> None:
         await caller.vectorized()
 
 
-def test_a_read_only_database_is_served(daemons: Callable[..., Running], tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_read_only_database_is_served(
+    daemons: Callable[..., Running], tmp_path: Path, end: str
+) -> None:
     """Serve what a read-only database holds, with search by vectors, and say what is refused."""
     daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail", "b": "disk"}))
     with daemon:
         asyncio.run(_ready(daemon))
-        assert daemon.stop() == 0
+        if end == "killed":  # so that the database has a log
+            daemon.kill()
+        else:
+            assert daemon.stop() == 0
         before = (daemon.state_dir / "memory.db").read_bytes()
         folder = daemon.state_dir
         with mounted(folder, "--bind", str(folder)):

@@ -117,26 +117,23 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database read-only; raises StoreError."""
+    """Open a database of op-dbus read-only; raises StoreError."""
     with guarded(path):
+        database = open_read_only(path)
         try:
-            return _connected_to_read(path, "mode=ro")
-        except sqlite3.OperationalError:
-            # without a log beside the database SQLite would create one, which is not needed to read
-            return _connected_to_read(path, "mode=ro&immutable=1")
+            _require_content(_recognize(database, path), path)
+        except BaseException:
+            database.close()
+            raise
+        return database
 
 
-def _connected_to_read(path: Path, mode: str) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open any database and write nothing, also no log beside it; raises sqlite3.Error."""
+    # without `immutable` SQLite creates a log where there is none
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?{mode}"
-    database = sqlite3.connect(
-        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
-    )
-    try:
-        _require_content(_recognize(database, path), path)
-    except BaseException:
-        database.close()
-        raise
-    return database
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
 
 
 def _require_content(version: int, path: Path) -> None:

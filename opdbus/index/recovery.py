@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from opdbus.index.database import Damaged, guarded
+from opdbus.index.database import Damaged, guarded, open_read_only
 from opdbus.index.records import WRITTEN_BY, record_of
 from opdbus.index.store import Store
 from opdbus.state.object import Identity, StateObject
@@ -96,7 +96,7 @@ def _salvage(aside: Path, store: Store) -> int:
 
 def _readable(aside: Path, store: Store) -> Iterator[Record]:
     """Yield the intact objects: by a scan and, past a damage, by a look-up of each id."""
-    with suppress(sqlite3.Error), closing(_connected(aside)) as old:
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
         for row in _rows(old):
             store.require_running()
             if record := _checked(row):
@@ -131,16 +131,10 @@ def _checked(row: Sequence[Any]) -> Record | None:
 
 def _generation(aside: Path) -> str:
     """Return the number of the last change, so that numbers never go back."""
-    with suppress(sqlite3.Error), closing(_connected(aside)) as old:
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
         row = old.execute("SELECT value FROM facts WHERE name = 'generation'").fetchone()
         return str(int(row[0])) if row and str(row[0]).isdecimal() else ""
     return ""
-
-
-def _connected(aside: Path) -> sqlite3.Connection:
-    # without `immutable` SQLite makes a log beside a database that it only reads
-    mode = "mode=ro" if _with_suffix(aside, "-wal").exists() else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{aside.absolute().as_uri()}?{mode}", uri=True)
 
 
 def _move(path: Path, aside: Path) -> None:
