@@ -11,8 +11,6 @@ from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opdbus.config import Config
     from opdbus.engine.devices import Accelerator, Processors
     from opdbus.engine.survey import Finding, Outcome
@@ -43,8 +41,8 @@ def providers(context: click.Context, json_: bool, no_proof: bool) -> None:  # n
         return
     columns = ("provider", "installed", "device", "usable", "proven")
     output.table(columns, [_row(finding) for finding in findings])
-    _section("why not, and what to do", {f.provider: _why_not(f) for f in findings})
-    _section("libraries", {f.provider: _libraries(f) for f in findings})
+    output.section("why not, and what to do", {f.provider: _why_not(f) for f in findings})
+    output.section("libraries", {f.provider: _libraries(f) for f in findings})
 
 
 async def _prove(name: str, given: Config) -> Outcome:
@@ -129,11 +127,3 @@ def _of_accelerator(device: Accelerator) -> str:
             f" peak {peak}"
         )
     return "\n".join(filter(None, lines))
-
-
-def _section(title: str, values: Mapping[str, str]) -> None:
-    """Print what there is to say under a title."""
-    said = {name: value for name, value in values.items() if value}
-    if said:
-        print(f"\n{output.style(title, 'bright_white')}")
-        output.pairs(said)

@@ -41,7 +41,9 @@ def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        output.table(columns, rows)
+        # paths and advice are too long for a column
+        output.table(columns[:-1], [row[:-1] for row in rows])
+        output.section(columns[-1], {row[0]: row[-1] for row in rows})
 
 
 def _found(level: Level, given: Config) -> tuple[str, str, str, str]:

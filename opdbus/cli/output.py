@@ -46,6 +46,13 @@ def pairs(values: Mapping[str, object]) -> None:
         labelled(style(name.ljust(width), "cyan"), width, str(value))
 
 
+def section(title: str, values: Mapping[str, str]) -> None:
+    """Print the names that have a value below a title, after what was printed before."""
+    if said := {name: value for name, value in values.items() if value}:
+        print(f"\n{style(title, 'bright_white')}")
+        pairs(said)
+
+
 def labelled(label: str, width: int, text: str) -> None:
     """Print a text beside a label of this width; on a terminal, long lines are broken."""
     lines = [visible(line) for line in text.splitlines()] or [""]

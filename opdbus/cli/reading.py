@@ -26,6 +26,11 @@ def number(text: str | int) -> int:
     raise click.BadParameter(f"{digits!r} is not a number from 0 to {(1 << 32) - 1}")
 
 
+# what is read first in the status, before the rest
+_FIRST = (
+    "State LastError Level Provider Precision Device Proof Fallbacks"
+    " Count Vectorized Pending StateFile"
+).split()
 # more than any such number has
 _DIGITS = 20
 limit = click.option(
@@ -62,7 +67,8 @@ def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
     fallbacks = [f"{provider}: {reason}" for provider, reason in values.pop("Fallbacks")]
     values |= {"Fallbacks": "\n".join(fallbacks), "Jobs": "\n".join(values["Jobs"])}
     # what there is not, such as a model that is still loading, is left out
-    output.pairs({name: value for name, value in values.items() if value != ""})
+    shown = {name: values[name] for name in (*_FIRST, *values) if values.get(name, "") != ""}
+    output.pairs(shown)
 
 
 def _proven(proof: dict[str, Any]) -> str:
@@ -93,8 +99,11 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
         rows = ask(lambda client: client.levels())
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        output.table(columns, rows)
+        return
+    # a reason is too long for a column
+    output.table(columns[:-1], [row[:-1] for row in rows])
+    keys = 3 if detail else 1
+    output.section(columns[-1], {" ".join(map(str, row[:keys])): row[-1] for row in rows})
 
 
 @root.command()
