@@ -12,8 +12,7 @@ from opdbus.cli.root import root
 _DESCRIPTION = """\
 `op-dbus` is the semantic memory of a host: a daemon turns every object that the host declares in
 its state file, or that programs publish, into a vector, and answers questions about them over
-D-Bus. The other commands ask the daemon, or tell about the models and the hardware that it would
-run on.
+D-Bus. The other commands ask the daemon, or show the models and the hardware that it can use.
 
 Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus path.
 """
@@ -26,14 +25,21 @@ _EXIT = (
     ("0", "Done."),
     ("1", "Failed, or `doctor` found something wrong."),
     ("2", "Wrong usage, or a setting that is not accepted."),
-    ("3", "The provider or the model cannot be had."),
-    ("4", "The daemon cannot be reached."),
+    ("3", "The provider or the model is not available."),
+    ("4", "The daemon cannot be reached; if its service ended by a fault, by which."),
     ("5", "The daemon refused: not authorized."),
 )
 _FILES = (
     ("/etc/op-dbus/op-dbus.env", "The settings of the service, described in op-dbus.env(5)."),
     ("/etc/op-dbus/state.json", "The state that the host declares."),
-    ("/var/lib/op-dbus", "The database, the graphs built from the models, and the models."),
+    (
+        "/var/lib/op-dbus",
+        "The service's database, the graphs built from the models, and the models of root.",
+    ),
+    (
+        "$XDG_STATE_HOME/op-dbus, ~/.local/state/op-dbus",
+        "The same of every other program, root's included.",
+    ),
 )
 _ENVIRONMENT = """\
 Every command reads its settings, described in op-dbus.env(5), from the environment. An option wins

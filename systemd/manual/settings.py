@@ -9,8 +9,8 @@ from opdbus import config
 
 _HEAD = """\
 Settings of op-dbus.service, each with its default: remove the # to change one, and then
-`systemctl restart op-dbus`. A variable without a value is the same as none, also where the unit
-gives it one: OP_DBUS_STATE_DIR and OP_DBUS_MODEL_DIR. op-dbus.env(5) says more.
+`systemctl restart op-dbus`. An empty variable counts as
+unset, also where the unit sets it: OP_DBUS_STATE_DIR and OP_DBUS_MODEL_DIR. See op-dbus.env(5).
 """
 _DESCRIPTION = """\
 The service `op-dbus.service` reads its settings from `/etc/op-dbus/op-dbus.env`, a file of
@@ -18,16 +18,18 @@ variables as systemd.exec(5) describes it under `EnvironmentFile=`. The same var
 to every command of op-dbus(1), and each is an option of `op-dbus daemon`: lower case, hyphens,
 without the prefix.
 
-All values that are not accepted are reported together, each with what is, and the program ends
-with status 2. So does a name that begins with the prefix and is no setting.
+All values that are not accepted are reported together, each with what is accepted, and the program
+ends with status 2. So is a name that begins with the prefix and is not a setting.
 
 systemd reads the file when it starts the service: after a change, `systemctl restart op-dbus`.
-Settings in the TOML file that `OP_DBUS_CONFIG` names can change while it goes on: `systemctl
-reload op-dbus` takes in what concerns the model and its provider, and the log names the settings
-that wait for a restart.
+Settings in the TOML file that `OP_DBUS_CONFIG` names can change while the service runs: `systemctl
+reload op-dbus` applies those of the model and its provider, and the log names those that need a
+restart.
 
-The service keeps its data in `/var/lib/op-dbus`. It may write nowhere else and does not see home
-folders: for another `OP_DBUS_STATE_DIR` a drop-in must name it in `ReadWritePaths=`.
+The service keeps its data in `/var/lib/op-dbus`. It may write nowhere else and cannot see home
+folders: another `OP_DBUS_STATE_DIR` has to be named in `ReadWritePaths=` in a drop-in.
+
+If the service does not start, `op-dbus doctor` says why and what to do.
 """
 _CONFIG_DOC = (
     "A TOML file of the same settings, in lower case and without the prefix; variables win over it."

@@ -133,6 +133,6 @@ def test_a_restart_computes_nothing(host: Host, service: Service) -> None:
     after = host.cursor()
     service.systemctl("restart")
     service.until_ready()
-    entry = host.await_entry(after, OPDBUS_EVENT="model_proven")
+    entry = host.await_entry(after, OPDBUS_EVENT="vectors_read")
     assert entry["OPDBUS_VECTORS"] == "3"
     assert service.get("Vectorized", STATE) == 3
