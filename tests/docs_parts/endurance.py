@@ -1,5 +1,6 @@
 """What hostile clients, the soak and the fuzzer found."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from docs_parts.tables import RESULTS, newest, table
@@ -21,10 +22,28 @@ From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
 {broken:,} broken messages found {faults} faults."""
 
 
+_ENDURANCE = """\
+From `benchmarks/results/{file}` (`python benchmarks/endurance.py`), measured on {machine}:
+{minutes:g} minutes in which the provider is switched every second and killed {kills} times, while
+the state file is rewritten, programs publish and others search. Resident memory grew by
+{growth:.1%}.
+
+{rows}"""
+_STEPS = """\
+From `benchmarks/results/{file}`, the last run of `make test-all`, on {machine}:
+
+{rows}"""
+_PARTS = """\
+From `benchmarks/results/{file}` (`python benchmarks/hostile.py --without each`), measured on
+{machine}: what each part of admission buys, as medians with the part and without it.
+
+{rows}"""
+
+
 def endurance(results: Path = RESULTS) -> str:
     """Make what the newest committed reports of hostile clients, soak and fuzzer say."""
     parts = []
-    for name, make in (("hostile", _hostile), ("soak", _soak), ("fuzz", _fuzz)):
+    for name, make in _MAKERS.items():
         if report := newest(name, results):
             parts.append(make(*report))
     return "\n\n".join(parts)
@@ -71,6 +90,62 @@ def _fuzz(file: str, found: dict) -> str:
         broken=found["broken messages"]["messages"],
         faults=len(found["faults"]) or "no",
     )
+
+
+def _endurance(file: str, found: dict) -> str:
+    rows = [
+        (kind, f"{calls['answered']:,}", ", ".join(f"{n} {e}" for e, n in calls["errors"].items()))
+        for kind, calls in found["calls"].items()
+    ]
+    return _ENDURANCE.format(
+        file=file,
+        growth=found["RSS"]["growth"],
+        rows=table(("calls", "answered", "errors"), rows),
+        **_only(found, "machine minutes kills"),
+    )
+
+
+def _steps(file: str, found: dict) -> str:
+    rows = [
+        (step["step"], f"{step['seconds']} s", "failed" if step["exit code"] else "passed")
+        for step in found["steps"]
+    ]
+    rows_text = table(("step", "took", ""), rows)
+    return _STEPS.format(file=file, machine=found["machine"], rows=rows_text)
+
+
+def _parts(file: str, found: dict) -> str:
+    heads = ("part", "attack", "p99 with", "without", "MiB more with", "without")
+    rows = [
+        (part["part"], name, *_with_and_without(each))
+        for part in found["parts"]
+        for name, each in _by_attack(part["attacks"]).items()
+    ]
+    return _PARTS.format(file=file, machine=found["machine"], rows=table(heads, rows))
+
+
+def _by_attack(summaries: Iterable[dict]) -> dict[str, dict]:
+    """Put what was seen with a part beside what was seen without it."""
+    found: dict[str, dict] = {}
+    for each in summaries:
+        found.setdefault(each["attack"], {}).update(each)
+    return found
+
+
+def _with_and_without(each: dict) -> tuple[str, ...]:
+    both = each["with"], each["without"]
+    times = (f"{one['p99_ms'][1]:.0f} ms" for one in both)
+    return *times, *(f"{one['peak_mib'][1]:.0f}" for one in both)
+
+
+_MAKERS = {
+    "hostile": _hostile,
+    "admission": _parts,
+    "endurance": _endurance,
+    "soak": _soak,
+    "fuzz": _fuzz,
+    "test-all": _steps,
+}
 
 
 def _only(found: dict, names: str) -> dict:
