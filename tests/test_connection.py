@@ -285,7 +285,7 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
             ):
                 message = Message.new_signal("/a", "a.b", member, signature, body)
                 message.destination = receiver.name
-                sender.send(sender._written(Outgoing(message)))
+                sender.send(sender.encoded(Outgoing(message)))
             await sender.ask_bus("GetId")
             await receiver.ask_bus("GetId")
         return heard

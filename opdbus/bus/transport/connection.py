@@ -173,7 +173,7 @@ class Connection:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
         try:
-            written = self._written(outgoing)
+            written = self.encoded(outgoing)
         except UNFIT as error:
             raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
         reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
@@ -210,7 +210,7 @@ class Connection:
 
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
-        return self._written(new_reply(call, signature, body))
+        return self.encoded(new_reply(call, signature, body))
 
     def send(self, written: Written) -> None:
         """Send an encoded message."""
@@ -218,15 +218,16 @@ class Connection:
 
     def reply_error(self, call: Call, name: str, text: str) -> int:
         """Answer a call with an error, and give the size of the reply."""
-        written = self._written(new_error(call, name, text))
+        written = self.encoded(new_error(call, name, text))
         self.send(written)
         return len(written.data)
 
     def emit(self, path: str, member: str, signature: str, *body: Plain) -> None:
         """Send the signal `interface.name`."""
-        self.send(self._written(new_signal(path, member, signature, body)))
+        self.send(self.encoded(new_signal(path, member, signature, body)))
 
-    def _written(self, outgoing: Outgoing) -> Written:
+    def encoded(self, outgoing: Outgoing) -> Written:
+        """Encode a message with the next serial; raises whatever the library raises."""
         message, files = outgoing
         message.serial = self._next_serial()
         return Written(encode(message), files, message.destination or "")
