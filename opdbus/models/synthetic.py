@@ -53,16 +53,11 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 _MODULES: Final = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {
-        "idx": 2,
-        "name": "2",
-        "path": "2_Normalize",
-        "type": "sentence_transformers.models.Normalize",
-    },
+    {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}
+    for idx, (path, kind) in enumerate(
+        [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    )
 ]
-
 # Without this, transformers would cut words as the model's own family does.
 _WORDPIECE: Final = {
     "tokenizer_class": "BertTokenizer",
