@@ -136,6 +136,14 @@ def providers() -> list[str]:
     ]
 
 
+async def warm_up(daemon: Running) -> None:
+    """Serve with each provider once: its graphs are built and its precisions graded only then."""
+    async with Client(daemon.bus) as client:
+        for name in reversed(providers()):
+            await client.set_provider(name)
+    await until_ready(daemon.bus)
+
+
 async def live(
     daemon: Running, seconds: float, content: dict[str, Any]
 ) -> tuple[dict[str, Calls], list[tuple[float, float]]]:
@@ -193,7 +201,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     with serving(
         folder, medium=not given.tiny, state=json.dumps(content).encode(), starter=starter
     ) as daemon:
-        asyncio.run(until_ready(daemon.bus))
+        asyncio.run(warm_up(daemon))
         health = Health(daemon)
         kinds, readings = asyncio.run(live(daemon, seconds, content))
         faults = health.faults()
