@@ -302,3 +302,11 @@ def read_lines(process: subprocess.Popen[str], wanted: Callable[[str], object]) 
         assert more, f"it ended after:\n{text}"
         text += more
     return text
+
+
+def is_alive(pid: str) -> bool:
+    """Return whether a process runs, and is not just waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

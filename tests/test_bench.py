@@ -16,6 +16,7 @@ from statistics import fmean
 import pytest
 from conftest import ROOT
 from rich.console import Console
+from running import is_alive
 
 from opdbus import config
 from opdbus.bench import chart, machine, table, texts
@@ -74,14 +75,6 @@ def load(process: Process, **options: str) -> dict[str, object]:
         "load", folder="/", scratch="/", threads=2, options=options
     )
     return found
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process is there and not just waiting to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("make", [texts.objects, texts.shorts])
@@ -182,10 +175,11 @@ with Process(Contender("fake", Path({str(script)!r})), place) as process:
 """
     ran = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
     assert ran.returncode == -signal.SIGKILL
+    child = ran.stdout.decode().strip()
     end = time.monotonic() + 10
-    while alive(int(ran.stdout)) and time.monotonic() < end:
+    while is_alive(child) and time.monotonic() < end:
         time.sleep(0.01)
-    assert not alive(int(ran.stdout))
+    assert not is_alive(child)
 
 
 def contest(script: Path, **others: dict[str, str]) -> tuple[Contender, ...]:

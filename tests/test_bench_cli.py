@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from docs_parts import engine as engine_part
-from running import environment
+from running import environment, is_alive
 
 from opdbus import config
 from opdbus.bench import ceiling, measures, profile, report
@@ -166,14 +166,6 @@ def child_of(process: subprocess.Popen[str]) -> str:
     tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
     [child] = [pid for path in tasks for pid in path.read_text().split()]
     return child
-
-
-def is_alive(pid: str) -> bool:
-    """Tell whether a process is there and not just waiting to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(
