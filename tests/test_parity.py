@@ -22,7 +22,8 @@ from opdbus.errors import ModelError
 from opdbus.models import build, folder, reference, synthetic
 from opdbus.models.catalogue import LEVELS
 from opdbus.models.families import PADDING
-from opdbus.models.folder import Model, Shape
+from opdbus.models.folder import Model
+from opdbus.models.shape import Shape
 
 TOLERANCE = 1e-5
 CPU = PROVIDERS["cpu:onnxruntime"]
