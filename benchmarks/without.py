@@ -132,12 +132,6 @@ PARTS = {
         "transport.send_queue:SendQueue.enqueue",
         _fifo,
     ),
-    "send buffer": Part(
-        "a small buffer in the kernel",
-        (FLOODS[2], *FAST),
-        _SOCKET + "_SEND_BUFFER",
-        _constant(104 << 10),
-    ),
     "unread": Part("a limit of unread replies", SLOW, _LIMITS + "MAX_UNREAD", _unlimited),
     "waiting": Part("a limit of replies held back", SLOW, _LIMITS + "MAX_WAITING", _unlimited),
     "behind": Part(
