@@ -135,7 +135,10 @@ def compare(part: str, given: argparse.Namespace) -> dict[str, Any]:
             for one in measure(given, given.only or PARTS[part].attacks, without):
                 print(f"{part:12} {key:8}" + line(one), flush=True)
                 seen.setdefault((one.name, key), []).append(one)
-    attacks = [{"attack": name, key: summary(all_)} for (name, key), all_ in seen.items()]
+    attacks = [
+        {"attack": name, **{key: summary(seen[name, key]) for key in ("with", "without")}}
+        for name in dict.fromkeys(name for name, _ in seen)
+    ]
     return {"part": part, "says": PARTS[part].says, "runs": given.repeat, "attacks": attacks}
 
 

@@ -73,7 +73,7 @@ def _fifo(_: object) -> object:
 
 
 FLOODS = ("flood of 10,000", "flood of 10,000, no replies", "8 floods")
-SLOW = ("32 slow readers of lists", "32 slow readers of vectors")
+SLOW = ("32 slow readers of large", "32 slow readers of vectors")
 FAST = ("4 fast readers",)
 UNREAD = ("4 floods, answers unread",)
 _LIMITS, _REPLIES = "admission.limits:", "admission.replies:Replies."

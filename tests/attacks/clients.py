@@ -100,14 +100,24 @@ def crowd(address: str, seconds: float, count: int) -> None:
     _keep_asking(address, seconds, count, 1, _search)
 
 
-def fast_readers(address: str, seconds: float, count: int) -> None:
-    """Ask for a large object again and again, and read all replies."""
+def _ask_for_large(address: str) -> tuple[Any, ...]:
+    """Publish a large object, and give the call that asks for it."""
     item = ("large", "unit", "u", {"text": Variant("s", "mail " * 50_000)})
     with Wire(address) as wire:
         published = wire.call(STATE, PUBLISH, "sa(sssa{sv})a{sv}", "large", [item], {})
     (path,) = published.body()[0]
-    ask = (STATE, "org.opdbus.State1.Get", "oa{sv}", path, {"large": Variant("b", 1)})
+    return STATE, "org.opdbus.State1.Get", "oa{sv}", path, {"large": Variant("b", 1)}
+
+
+def fast_readers(address: str, seconds: float, count: int) -> None:
+    """Ask for a large object again and again, and read all replies."""
+    ask = _ask_for_large(address)
     _keep_asking(address, seconds, count, 8, lambda _: ask)
+
+
+def slow_large(address: str, seconds: float, count: int) -> None:
+    """Ask for a large object."""
+    _ask_and_never_read(address, seconds, count, *_ask_for_large(address))
 
 
 def new_texts(address: str, seconds: float, count: int) -> None:
@@ -276,6 +286,7 @@ ATTACKS: dict[str, tuple[Callable[[str, float, int], None], int]] = {
 # Against single parts of the daemon: a friend of the same user may notice these.
 PROBES: dict[str, tuple[Callable[[str, float, int], None], int]] = {
     "4 fast readers": (fast_readers, 4),
+    "32 slow readers of large": (slow_large, 32),
     "4 floods of new texts": (new_texts, 4),
     "publishing 8,000 at a time": (publishing, 2),
     "calls of 3 MiB, no replies": (large_calls, 4),
