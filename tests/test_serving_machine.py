@@ -227,6 +227,15 @@ class Machine(RuleBasedStateMachine):
     # what must always hold
 
     @invariant()
+    def all_holds(self) -> None:
+        """Check everything after each step."""
+        if hasattr(self, "serving"):
+            self.callers_are_answered()
+            self.no_closed_engine_serves()
+            self.the_state_says_what_answers()
+            self.nothing_leaks()
+            self.the_indexer_lives()
+
     def callers_are_answered(self) -> None:
         """Answer within the timeout, with vectors or a documented error."""
         for task, limit in list(self.calls):
@@ -237,20 +246,14 @@ class Machine(RuleBasedStateMachine):
             else:
                 assert limit is None or self.loop.now <= limit
 
-    @invariant()
     def no_closed_engine_serves(self) -> None:
         """Serve with engines that are open, and opened with the settings that are in force."""
-        if not hasattr(self, "serving"):
-            return
         for embedder in self.serving.loaded.values():
             assert embedder in self.runtime.open
             assert self.runtime.open[embedder] is self.serving.config
 
-    @invariant()
     def the_state_says_what_answers(self) -> None:
         """Show an engine where there is one, and an error where callers get one."""
-        if not hasattr(self, "serving"):
-            return
         phase = self.serving.phase
         has_level = self.serving.config.vector_level != "none"
         serves = phase.state in {State.READY, State.DEGRADED}
@@ -259,21 +262,16 @@ class Machine(RuleBasedStateMachine):
         if phase.embedder:
             assert phase.embedder.fell_back == (phase.state is State.DEGRADED)
 
-    @invariant()
     def nothing_leaks(self) -> None:
         """Keep no engine open that neither serves nor is held by a caller."""
-        if not hasattr(self, "serving"):
-            return
         serving = set(self.serving.loaded.values())
         for embedder in self.runtime.open:
             # one that is lost is waited for two seconds
             assert embedder in serving or embedder.is_held or embedder.fault
 
-    @invariant()
     def the_indexer_lives(self) -> None:
         """Go on indexing after whatever failed."""
-        if hasattr(self, "indexing"):
-            assert not self.indexing.done(), self.indexing
+        assert not self.indexing.done(), self.indexing
 
     def teardown(self) -> None:
         """Repair everything; then all is answered and right; then stop, which settles the rest."""
@@ -337,7 +335,7 @@ class Machine(RuleBasedStateMachine):
         assert left == set(), left
 
 
-def sequences(count: int, steps: int = 30) -> settings:
+def sequences(count: int, steps: int = 25) -> settings:
     """Return the settings of a run."""
     return settings(
         max_examples=count,

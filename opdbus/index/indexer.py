@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import structlog
 
-from opdbus.engine.batching import plan
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
 from opdbus.tasks import until_first_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -112,25 +111,25 @@ class Indexer:
                 if not done:
                     return  # all of it is being changed right now, which makes the memory stale
         self._set_waiting(0)
+        await self._prune(index)
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
         self._memory.notify(Vectorized(self._memory.generation, embedder.level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
         await self._report_drift()
-        await self._prune(index)
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[Entry]) -> int:
-        """Embed texts in batches of equal length, each committed before the next is begun."""
+        """Embed texts, some batches at a time; each part is committed before the next is begun."""
         texts = await self._memory.texts(pending)
         # without those of objects that were changed or removed meanwhile
         there = [entry.text_digest for entry in pending if entry.text_digest in texts]
         rows = await embedder.tokenize([texts[text_digest] for text_digest in there])
-        for chunk in plan([len(row) for row in rows], embedder.batch_tokens):
-            vectors = await embedder.run([rows[i] for i in chunk])
-            digests = [there[i] for i in chunk]
+        for part in _parts([len(row) for row in rows], embedder.batch_tokens):
+            vectors = await embedder.run([rows[i] for i in part])
+            digests = [there[i] for i in part]
             await self._save(index, digests, vectors)
             index.add(digests, vectors)
-            self._set_waiting(self._waiting - len(chunk))
+            self._set_waiting(self._waiting - len(part))
         return len(there)
 
     async def _save(
@@ -184,3 +183,20 @@ class Indexer:
             if drift.distance > self._threshold:
                 self._memory.notify(drift)
         self._reported = reported
+
+
+def _parts(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Split indexes of texts into parts of about so many tokens, the longest texts first.
+
+    The scheduler makes the batches: here, texts of about the same length are only kept together.
+    """
+    part: list[int] = []
+    room = tokens
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if part and lengths[index] > room:
+            yield part
+            part, room = [], tokens
+        part.append(index)
+        room -= lengths[index]
+    if part:
+        yield part
