@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 # Where data lies by default depends on these, as for every other program of the user.
 _HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-# Arguments that have another name than their settings.
-_ARGUMENTS: Final = {"vector_level": "level", "execution_provider": "provider"}
 
 
 def read_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> Config:
@@ -27,16 +25,8 @@ def read_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> Co
     texts = {key: str(value) for key, value in given.items() if value is not None}
     if unknown := ", ".join(texts.keys() - config.BY_KEY.keys()):
         raise ConfigError(f"there is no setting {unknown}; see `op-dbus config`")
-    problems = []
-    for key, text in texts.items():
-        try:
-            config.BY_KEY[key].parse(text.strip())
-        except ValueError as error:
-            name = _ARGUMENTS.get(key, key)
-            problems.append(f"{name}={text!r} is not accepted: give {error}")
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return config.load({name: environ[name] for name in _HOMES if name in environ}, texts)
+    homes = {name: environ[name] for name in _HOMES if name in environ}
+    return config.load(homes, texts, source=config.ARGUMENT)
 
 
 def listed(texts: Iterable[str]) -> list[str]:

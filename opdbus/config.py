@@ -27,11 +27,7 @@ ENVIRONMENT: Final = "environment"
 FLAG: Final = "flag"
 ARGUMENT: Final = "argument"
 # What arguments of calls are named, where not as the setting.
-_ARGUMENTS: Final = {
-    "execution_provider": "provider",
-    "gpu_device": "device",
-    "vector_level": "level",
-}
+_ARGUMENTS: Final = {"execution_provider": "provider", "vector_level": "level"}
 # Named by the service's unit; root's models lie there too, where the service finds them.
 _SERVICE: Final = Path("/var/lib/op-dbus")
 LEVELS: Final = ("none", "low", "medium", "high")
