@@ -45,7 +45,7 @@ def as_root(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_folder_is_all_that_is_written(tmp_path: Path, as_root: dict[str, str]) -> None:
-    """With DESTDIR, name the packages that are missing and install none of them, even as root."""
+    """With DESTDIR, missing packages are named and not installed, even as root."""
     done = subprocess.run(
         ["make", "install", f"DESTDIR={tmp_path}/out", "SYSTEM_PYTHON=/nowhere/python3"],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def test_a_folder_is_all_that_is_written(tmp_path: Path, as_root: dict[str, str]
 
 
 def test_a_system_gets_the_packages(tmp_path: Path, as_root: dict[str, str]) -> None:
-    """Without DESTDIR, root need not install what is missing by hand."""
+    """Without DESTDIR, missing packages are installed for root."""
     subprocess.run(
         [ROOT / ".ci" / "setup-system", "install"],
         env=as_root | {"PYTHON": "/nowhere/python3"},
@@ -74,7 +74,7 @@ def test_a_system_gets_the_packages(tmp_path: Path, as_root: dict[str, str]) -> 
 
 @pytest.mark.parametrize("destdir", ["out", "../in/out", "two words", "a|b [1] .* &"])
 def test_the_program_knows_where_it_will_be(tmp_path: Path, destdir: str) -> None:
-    """Name the path below PREFIX in every script, however DESTDIR is written."""
+    """Every script names its path below PREFIX, however DESTDIR is written."""
     (tmp_path / "in").mkdir()
     python = program(tmp_path / "python3", VENV)
     done = try_setup("install", tmp_path / "in", DESTDIR=destdir, PYTHON=str(python))
@@ -91,7 +91,7 @@ def test_the_program_knows_where_it_will_be(tmp_path: Path, destdir: str) -> Non
 def test_a_prefix_that_a_unit_cannot_name_is_refused(
     tmp_path: Path, what: str, prefix: str
 ) -> None:
-    """Refuse with one sentence and touch nothing where PREFIX would not survive in a unit file."""
+    """A PREFIX that a unit file cannot hold is refused with one sentence, and nothing is touched."""
     folder = tmp_path / "out"
     done = try_setup(what, tmp_path, DESTDIR=str(folder), PREFIX=prefix, FILES_ONLY="yes")
     assert done.returncode == 2
@@ -104,7 +104,7 @@ def test_a_prefix_that_a_unit_cannot_name_is_refused(
     ("prefix", "means"), [("/opt/x/", "/opt/x"), ("//opt//x/../y", "/opt/y"), ("/../..", "")]
 )
 def test_a_prefix_stays_below_destdir(tmp_path: Path, prefix: str, means: str) -> None:
-    """Take PREFIX for the folder that it means, which lies below DESTDIR."""
+    """PREFIX is the folder that it resolves to, below DESTDIR."""
     folder = tmp_path / "a" / "b"
     setup("install", folder, prefix)
     assert f"\nExecStart={means}/bin/op-dbus daemon\n" in (folder / UNIT).read_text()
@@ -113,7 +113,7 @@ def test_a_prefix_stays_below_destdir(tmp_path: Path, prefix: str, means: str) -
 
 
 def test_nothing_stays_but_settings(tmp_path: Path) -> None:
-    """Leave settings and state behind, and take everything else away."""
+    """Settings and state are kept, and everything else is removed."""
     setup("install", tmp_path)
     state = tmp_path / "var/lib/op-dbus/memory.db"
     state.parent.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_nothing_stays_but_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["/usr", "/usr/local", "/opt/op-dbus"])
 def test_folders_go_with_their_files(tmp_path: Path, prefix: str) -> None:
-    """Leave only the settings' folder behind, also after a second install."""
+    """Only the settings' folder is kept, also after a second install."""
     folder = tmp_path / "two words"
     for what in ("install", "install", "uninstall"):
         setup(what, folder, prefix)
@@ -132,7 +132,7 @@ def test_folders_go_with_their_files(tmp_path: Path, prefix: str) -> None:
 
 
 def test_folders_of_the_system_stay(tmp_path: Path) -> None:
-    """Take away no folder that was there before, though it be empty."""
+    """A folder that was there before is kept, even if it is empty."""
     theirs = ("usr/share/polkit-1/rules.d", "usr/local/share/zsh/site-functions", "usr/local/bin")
     for name in theirs:
         (tmp_path / name).mkdir(parents=True)
@@ -143,7 +143,7 @@ def test_folders_of_the_system_stay(tmp_path: Path) -> None:
 
 
 def test_folders_that_others_use_stay(tmp_path: Path) -> None:
-    """Leave a folder that was made for op-dbus and has another's file by now."""
+    """A folder that was made for op-dbus is kept once another program has a file in it."""
     setup("install", tmp_path)
     other = tmp_path / "usr/local/share/zsh/site-functions/_other"
     other.touch()
@@ -152,14 +152,14 @@ def test_folders_that_others_use_stay(tmp_path: Path) -> None:
 
 
 def test_uninstalling_twice_does_no_harm(tmp_path: Path) -> None:
-    """Succeed where there is nothing to take away, and make nothing."""
+    """Uninstalling succeeds where nothing is installed, and makes nothing."""
     for _ in range(2):
         setup("uninstall", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_install_keeps_the_settings(tmp_path: Path) -> None:
-    """Write over the files of the install before, but not over what an administrator wrote."""
+    """A second install replaces the program's files and keeps an administrator's settings."""
     setup("install", tmp_path)
     (tmp_path / ENV).write_text("OP_DBUS_VECTOR_LEVEL=none\n")
     unit = tmp_path / UNIT
@@ -176,7 +176,7 @@ NO_DRIVER = "#!/bin/sh\nexit 1\n"
 
 
 def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
-    """Choose the extras of a machine that has this processor and nothing else, unless told."""
+    """Return the extras chosen on a machine with this processor and the programs in its PATH."""
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     for name, folder in (("ldconfig", "bin"), ("grep", "bin")):
         path = tmp_path / folder / name
@@ -197,13 +197,13 @@ def chosen(tmp_path: Path, cpuinfo: str = PLAIN, **environ: str) -> str:
     ("cpuinfo", "extras"), [(PLAIN, "cpu"), (AMX, "cpu,openvino"), ("", "cpu")]
 )
 def test_the_processor_chooses(tmp_path: Path, cpuinfo: str, extras: str) -> None:
-    """Bring OpenVINO only where the processor has AMX, on which it is the faster one."""
+    """OpenVINO is chosen only where the processor has AMX, on which it is the faster one."""
     assert chosen(tmp_path, cpuinfo) == extras
 
 
 @pytest.mark.parametrize("sign", ["module", "nvidia-smi", "libcuda"])
 def test_a_driver_of_nvidia_chooses(tmp_path: Path, sign: str) -> None:
-    """Bring CUDA where any sign of NVIDIA's driver is found, and only there."""
+    """The GPU's extra is chosen where any sign of NVIDIA's driver is found."""
     if sign == "module":
         (tmp_path / "driver" / "nvidia").mkdir(parents=True)
     elif sign == "nvidia-smi":
@@ -217,13 +217,13 @@ def test_a_driver_of_nvidia_chooses(tmp_path: Path, sign: str) -> None:
 
 @pytest.mark.parametrize(("extras", "given"), [("cpu,pull", "cpu,pull"), ("none", "")])
 def test_extras_overrides(tmp_path: Path, extras: str, given: str) -> None:
-    """Take what EXTRAS says, whatever the machine has."""
+    """EXTRAS is taken as it is, whatever the machine has."""
     assert chosen(tmp_path, AMX, EXTRAS=extras) == given
 
 
 @pytest.mark.parametrize("extras", ["cpu,pull", "none"])
 def test_the_environment_has_what_was_chosen(tmp_path: Path, extras: str) -> None:
-    """Install the chosen extras, the model where something runs it, and no installer."""
+    """The environment has the chosen extras, the model if a runtime runs it, and no installer."""
     python = program(tmp_path / "python3", VENV)
     done = try_setup("install", DESTDIR=str(tmp_path), PYTHON=str(python), EXTRAS=extras)
     assert done.returncode == 0, done.stderr
