@@ -91,7 +91,7 @@ def test_the_program_knows_where_it_will_be(tmp_path: Path, destdir: str) -> Non
 def test_a_prefix_that_a_unit_cannot_name_is_refused(
     tmp_path: Path, what: str, prefix: str
 ) -> None:
-    """A PREFIX that a unit file cannot hold is refused with one sentence, and nothing is touched."""
+    """A PREFIX that a unit cannot name is refused with one sentence, and nothing is touched."""
     folder = tmp_path / "out"
     done = try_setup(what, tmp_path, DESTDIR=str(folder), PREFIX=prefix, FILES_ONLY="yes")
     assert done.returncode == 2

@@ -1,6 +1,7 @@
 """`make install` and `make uninstall` on a booted host, as an administrator runs them."""
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_install_brings_a_service_to_life(bare: Host, layer: Path) -> None:
     with bare.monitor() as heard:
         heard.until(lambda: service.get("Count", STATE) == len(UNITS))
     assert "3" in bare.ask("op-dbus", "status")
+
+
+def test_an_installation_is_small(layer: Path) -> None:
+    """Where there is no GPU and no AMX, program and model take less than 450 MB, without pip."""
+    chosen = subprocess.run([ROOT / ".ci" / "choose-extras"], stdout=subprocess.PIPE, check=True)
+    if chosen.stdout != b"cpu\n":
+        pytest.skip(f"this machine gets {chosen.stdout.decode().strip()}")
+    size = sum(path.lstat().st_blocks * 512 for path in layer.rglob("*"))
+    assert size < 450e6
+    assert not list(layer.glob("usr/local/lib/op-dbus/lib/python3*/site-packages/pip*"))
 
 
 def test_systemd_has_nothing_to_say_of_the_unit(bare: Host) -> None:
