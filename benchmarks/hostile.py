@@ -139,7 +139,7 @@ def compare(part: str, given: argparse.Namespace) -> dict[str, Any]:
         {"attack": name, **{key: summary(seen[name, key]) for key in ("with", "without")}}
         for name in dict.fromkeys(name for name, _ in seen)
     ]
-    return {"part": part, "says": PARTS[part].says, "runs": given.repeat, "attacks": attacks}
+    return {"part": part, "runs": given.repeat, "attacks": attacks}
 
 
 def summary(seen: Sequence[Seen]) -> dict[str, Any]:

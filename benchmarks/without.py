@@ -20,13 +20,11 @@ _UNLIMITED = 1 << 60
 
 
 class Part(NamedTuple):
-    """A part, the attacks that it should withstand, and what stands in its place without it."""
+    """What is replaced, as module:name, by what, and the attacks against which the part stands."""
 
-    says: str
-    attacks: Sequence[str]
-    # module:name, both without what all have in common
     target: str
     replaced: Callable[[Any], object]
+    attacks: Sequence[str]
 
     def switch_off(self) -> None:
         """Replace it, before modules import what is replaced."""
@@ -72,97 +70,46 @@ def _fifo(_: object) -> object:
     return enqueue
 
 
-FLOODS = ("flood of 10,000", "flood of 10,000, no replies", "8 floods")
+FLOOD, QUIET_FLOOD, FLOODS = "flood of 10,000", "flood of 10,000, no replies", "8 floods"
 SLOW = ("32 slow readers of large", "32 slow readers of vectors")
-FAST = ("4 fast readers",)
-UNREAD = ("4 floods, answers unread",)
+FAST, UNREAD = "4 fast readers", "4 floods, answers unread"
 _LIMITS, _REPLIES = "admission.limits:", "admission.replies:Replies."
 _SCHEDULER, _SOCKET = "admission.fair_scheduler:", "transport.message_socket:"
 PARTS = {
-    "calls": Part("a limit of running calls", FLOODS[1:], _LIMITS + "MAX_CALLS", _unlimited),
-    "first calls": Part(
-        "a connection's first calls pass the limits of its user",
-        FLOODS[2:],
-        _LIMITS + "CALLS_ALWAYS_LET_IN",
-        _constant(0),
-    ),
-    "call size": Part(
-        "calls of more than 4 MiB are not read",
-        ("32 MiB of variants",),
-        _LIMITS + "MAX_CALL_BYTES",
-        _unlimited,
-    ),
-    "call bytes": Part(
-        "a limit of the bytes of running calls",
-        ("calls of 3 MiB, no replies",),
-        _LIMITS + "MAX_CALLS_BYTES",
-        _unlimited,
-    ),
-    "files": Part("a limit of open files", ("files",), _LIMITS + "MAX_FILES", _unlimited),
-    "texts": Part(
-        "a limit of a user's texts in the queue",
-        ("4 floods of new texts",),
-        _LIMITS + "MAX_TEXTS_OF_A_USER",
-        _unlimited,
-    ),
-    "scheduler": Part(
-        "one call works at a time", FLOODS, _SCHEDULER + "FairScheduler.acquire", _all_at_once
+    "limit of calls": Part(_LIMITS + "MAX_CALLS", _unlimited, (QUIET_FLOOD, FLOODS)),
+    "first calls": Part(_LIMITS + "CALLS_ALWAYS_LET_IN", _constant(0), (FLOODS,)),
+    "call size": Part(_LIMITS + "MAX_CALL_BYTES", _unlimited, ("32 MiB of variants",)),
+    "call bytes": Part(_LIMITS + "MAX_CALLS_BYTES", _unlimited, ("calls of 3 MiB, no replies",)),
+    "limit of files": Part(_LIMITS + "MAX_FILES", _unlimited, ("files",)),
+    "queued texts": Part(_LIMITS + "MAX_TEXTS_OF_A_USER", _unlimited, ("4 floods of new texts",)),
+    "unread replies": Part(_LIMITS + "MAX_UNREAD", _unlimited, SLOW),
+    "held replies": Part(_LIMITS + "MAX_WAITING", _unlimited, SLOW),
+    "slow readers wait": Part(_REPLIES + "is_behind", _always(answer=False), SLOW),
+    "unread errors": Part(_REPLIES + "may_send_error", _always(answer=True), (UNREAD,)),
+    "one call at a time": Part(
+        _SCHEDULER + "FairScheduler.acquire", _all_at_once, (FLOOD, QUIET_FLOOD, FLOODS)
     ),
     "fair turns": Part(
-        "the next call is one of the connection served least, not the first that came",
-        FLOODS[::2],
         _SCHEDULER + "FairScheduler.turn",
-        lambda turn: lambda self, *_: turn(self, 0, ""),
+        lambda turn: lambda s, *_: turn(s, 0, ""),
+        (FLOOD, FLOODS),
     ),
     "lease": Part(
-        "a turn ends after 0.1 s",
-        ("publishing 8,000 at a time",),
-        _SCHEDULER + "FairScheduler.__init__",
-        _no_lease,
+        _SCHEDULER + "FairScheduler.__init__", _no_lease, ("publishing 8,000 at a time",)
     ),
     "priority": Part(
-        "the engine serves users with few calls first",
-        FLOODS[2:],
-        _SCHEDULER + "Turn.is_one_of_many",
-        lambda _: property(lambda _: False),
+        _SCHEDULER + "Turn.is_one_of_many", lambda _: property(lambda _: False), (FLOODS,)
     ),
-    "send queue": Part(
-        "the next message sent is for the receiver that was sent least, not the first",
-        (FLOODS[2], SLOW[1], *FAST),
-        "transport.send_queue:SendQueue.enqueue",
-        _fifo,
+    "fair sending": Part("transport.send_queue:SendQueue.enqueue", _fifo, (FLOODS, SLOW[1], FAST)),
+    "4 ms of reading": Part(_SOCKET + "_READ_SECONDS", _constant(1e6), (QUIET_FLOOD, UNREAD)),
+    "8 KiB of reading": Part(_SOCKET + "_SMALL", _constant(64 << 10), (QUIET_FLOOD,)),
+    "unwanted signals": Part(
+        "authorization.authorizer:Authorizer.trusts", _always(answer=True), ("signals of 4 MiB",)
     ),
-    "unread": Part("a limit of unread replies", SLOW, _LIMITS + "MAX_UNREAD", _unlimited),
-    "waiting": Part("a limit of replies held back", SLOW, _LIMITS + "MAX_WAITING", _unlimited),
-    "behind": Part(
-        "no work for clients that do not read", SLOW, _REPLIES + "is_behind", _always(answer=False)
-    ),
-    "errors": Part(
-        "no errors to clients that do not read",
-        UNREAD,
-        _REPLIES + "may_send_error",
-        _always(answer=True),
-    ),
-    "reading": Part(
-        "4 ms of reading in a turn of the loop",
-        (FLOODS[1], *UNREAD),
-        _SOCKET + "_READ_SECONDS",
-        _constant(1e6),
-    ),
-    "small reads": Part(
-        "8 KiB read at a time", FLOODS[1:2], _SOCKET + "_SMALL", _constant(64 << 10)
-    ),
-    "signals": Part(
-        "signals that nobody wants are skipped",
-        ("signals of 4 MiB",),
-        "authorization.authorizer:Authorizer.trusts",
-        _always(answer=True),
-    ),
-    "closer": Part(
-        "received files are closed on threads",
-        ("files slow to close",),
+    "closing threads": Part(
         "transport.descriptors:Received._close_number",
         lambda _: lambda _, number: os.close(number),
+        ("files slow to close",),
     ),
 }
 

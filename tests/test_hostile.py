@@ -5,12 +5,15 @@ Bounds are for a busy machine with two cores; `benchmarks/hostile.py` measures.
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from attacks.scene import Attacker, attack
+from conftest import ROOT
 from fuzz.marshal import MEMBER
 from fuzz.serving import wait_until_vectorized
 from fuzz.wire import Wire
@@ -108,3 +111,15 @@ def _told(watcher: Wire, paths: set[str]) -> list[int]:
         if paths <= told:
             return [generation for generation, _ in bodies]
         watcher.signals.append(watcher.receive())
+
+
+def test_every_part_can_be_switched_off() -> None:
+    """Find all that `benchmarks/without.py` replaces, and all attacks that it names."""
+    work = (
+        "from attacks.clients import ATTACKS, PROBES; from without import PARTS\n"
+        "known = {*ATTACKS, *PROBES}\n"
+        "for part in PARTS.values(): part.switch_off(); assert {*part.attacks} <= known"
+    )
+    paths = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "tests"))
+    environ = os.environ | {"PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", work], env=environ, check=True, cwd=ROOT)
