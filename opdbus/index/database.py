@@ -174,7 +174,7 @@ def _make(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if path.exists() and not path.is_file():
-        raise StoreError(f"the database {path} is no regular file: move it away")
+        raise StoreError(f"the database {path} is not a regular file: move it away")
     path.chmod(0o600)
 
 
