@@ -55,7 +55,7 @@ def _hostile(file: str, found: dict) -> str:
     for each in found["attacks"]:
         points = (f"{each[when]['p99']:.0f} ms" for when in ("quiet", "attacked"))
         before, _, after = each["memory"]
-        left = max(0, each["files"][1] - each["files"][0])
+        left = max(0, each["files"][-1] - each["files"][0])
         memory = (f"{before:.0f}", f"{after:.0f}")
         rows.append((each["name"], *points, f"{each['own_ratio']:.1f}", *memory, str(left)))
     return _HOSTILE.format(
