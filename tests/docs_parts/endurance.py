@@ -35,7 +35,8 @@ From `benchmarks/results/{file}`, the last run of `make test-all`, on {machine}:
 {rows}"""
 _PARTS = """\
 From `benchmarks/results/{file}` (`python benchmarks/hostile.py --without each`), measured on
-{machine}: what each part of admission buys, as medians with the part and without it.
+{machine}: what each part of admission buys, as medians of a friend's searches under attack. A note
+of the report: {note}.
 
 {rows}"""
 
@@ -115,13 +116,14 @@ def _steps(file: str, found: dict) -> str:
 
 
 def _parts(file: str, found: dict) -> str:
-    heads = ("part", "attack", "p99 with", "without", "MiB more with", "without")
+    heads = ("part of admission", "attack", "p99 with it", "without it", "it is")
     rows = [
-        (part["part"], name, *_with_and_without(each))
+        (part["says"], name, *_times(each), "kept" if part.get("kept", True) else "removed")
         for part in found["parts"]
         for name, each in _by_attack(part["attacks"]).items()
     ]
-    return _PARTS.format(file=file, machine=found["machine"], rows=table(heads, rows))
+    note = found.get("note", "medians")
+    return _PARTS.format(file=file, machine=found["machine"], note=note, rows=table(heads, rows))
 
 
 def _by_attack(summaries: Iterable[dict]) -> dict[str, dict]:
@@ -132,10 +134,8 @@ def _by_attack(summaries: Iterable[dict]) -> dict[str, dict]:
     return found
 
 
-def _with_and_without(each: dict) -> tuple[str, ...]:
-    both = each["with"], each["without"]
-    times = (f"{one['p99_ms'][1]:.0f} ms" for one in both)
-    return *times, *(f"{one['peak_mib'][1]:.0f}" for one in both)
+def _times(each: dict) -> tuple[str, ...]:
+    return tuple(f"{each[key]['p99_ms'][1]:,.0f} ms" for key in ("with", "without"))
 
 
 _MAKERS = {
