@@ -93,8 +93,7 @@ class Client:
 
     async def levels(self) -> list[list[Json]]:
         """Return (level, model, dimension, status, detail) of each level."""
-        found: list[list[Json]] = await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {})
-        return found
+        return list(await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {}))
 
     async def vectorize(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
@@ -102,8 +101,8 @@ class Client:
         """Return the vectors of texts, however many there are; options: level, dimensions."""
         vectors: list[list[float]] = []
         for part in _pages(texts, _TEXTS_A_CALL, _text_size):
-            rows, dimension, _, data = await self._call(
-                paths.ROOT, VECTORIZER, "VectorizeMany", "asa{sv}", part, dict(options or {})
+            rows, dimension, _, data = await self._ask(
+                paths.ROOT, f"{VECTORIZER}.VectorizeMany", "asa{sv}", part, dict(options or {})
             )
             flat: list[float] = list(array("f", bytes(data)))
             vectors += [flat[row * dimension : (row + 1) * dimension] for row in range(rows)]
@@ -132,16 +131,15 @@ class Client:
         counts: list[int] = []
         limit = 0
         for part in _pages(texts, _TEXTS_A_CALL, _text_size) or [[]]:
-            limit, tokens = await self._call(
-                paths.ROOT, VECTORIZER, "CountTokens", "asa{sv}", part, dict(options or {})
+            limit, tokens = await self._ask(
+                paths.ROOT, f"{VECTORIZER}.CountTokens", "asa{sv}", part, dict(options or {})
             )
             counts += tokens
         return limit, counts
 
     async def accuracy(self) -> list[dict[str, Json]]:
         """Return what the accuracy gate saw of each precision of the levels that are loaded."""
-        found: list[dict[str, Json]] = (await self._properties(paths.ROOT, VECTORIZER))["Accuracy"]
-        return found
+        return list((await self._properties(paths.ROOT, VECTORIZER))["Accuracy"])
 
     async def reload(self) -> None:
         """Have the daemon read its settings and its state file again."""
@@ -155,24 +153,18 @@ class Client:
 
     async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the best answers."""
-        found: list[list[Json]] = await self._one(
-            paths.STATE, STATE, "Search", "sua{sv}", query, limit, options
-        )
-        return found
+        return list(await self._one(paths.STATE, STATE, "Search", "sua{sv}", query, limit, options))
 
     async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the objects most like one."""
-        found: list[list[Json]] = await self._one(
-            paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options
-        )
-        return found
+        return list(await self._one(paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options))
 
     async def page(
         self, wanted: Mapping[str, str], offset: int, limit: int
     ) -> tuple[int, list[list[str]]]:
         """Return how many objects there are, and one page of (path, plugin, kind, name)."""
-        total, rows = await self._call(
-            paths.STATE, STATE, "List", "a{sv}uu", dict(wanted), offset, limit
+        total, rows = await self._ask(
+            paths.STATE, f"{STATE}.List", "a{sv}uu", dict(wanted), offset, limit
         )
         return total, rows
 
@@ -219,12 +211,7 @@ class Client:
     async def _one(
         self, path: str, interface: str, method: str, signature: str, *body: Json
     ) -> Json:
-        return (await self._call(path, interface, method, signature, *body))[0]
-
-    async def _call(
-        self, path: str, interface: str, method: str, signature: str, *body: Json
-    ) -> list[Json]:
-        return await self._ask(path, f"{interface}.{method}", signature, *body)
+        return (await self._ask(path, f"{interface}.{method}", signature, *body))[0]
 
     async def _ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
         try:
