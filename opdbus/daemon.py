@@ -65,7 +65,7 @@ def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
         settings = load()
     except OpDbusError as error:
         return _failed(error, environ)
-    gc_tuning.give_back()
+    gc_tuning.limit_fragmentation()
     with closing(log.configure(settings, environ)) as lines:
         try:
             daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
@@ -96,7 +96,7 @@ class Daemon:
         self._log = lines
         self._systemd = service
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._kept = gc_tuning.Kept()
+        self._frozen = gc_tuning.FrozenObjects()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -112,8 +112,9 @@ class Daemon:
     async def _live(self) -> None:
         # a service that cannot work is not to start: `systemctl start` fails, and says why
         await asyncio.to_thread(embedder.require, self._config)
+        path = self._config.state_dir / "memory.db"
         async with (
-            Memory(self._config.state_dir / "memory.db") as self._memory,
+            Memory(path, self._take_event, self._refresh_soon) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
@@ -125,13 +126,10 @@ class Daemon:
         self._vectors = ObjectVectors(memory, serving)
         finder = Finder(self._vectors, Reranker(serving))
         self._announcer = Announcer(connection)
-        memory.notify = self._take_event
-        memory.archive.on_change = self._refresh_soon
-        self._declared = Declared(self._config.state_file, memory)
+        self._declared = Declared(self._config.state_file, memory, self._refresh_soon)
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
-        jobs = Jobs(self._announcer.notify)
-        jobs.on_change = self._refresh_soon
+        jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
             serving, self._health, Bulk(jobs), load, self._reloader.reload
@@ -158,7 +156,7 @@ class Daemon:
                 self._memory.archive.damaged(),
                 self._follow_serving(),
                 self._vectorize(),
-                self._declare(),
+                self._declared.watch(),
                 self._reloader.follow(self._hung_up),
             )
         finally:
@@ -186,7 +184,7 @@ class Daemon:
                 self._announcer.provider_changed(provider, phase.reason)
                 if phase.embedder:
                     self._log_proof(phase.embedder)
-                    self._kept.set_apart()
+                    self._frozen.freeze()
                 await self._refresh()
 
     def _log_proof(self, embedder: Embedder) -> None:
@@ -200,11 +198,6 @@ class Daemon:
             nodes=sum(proven.proof.nodes.values()),
             deviation=f"{proven.proof.max_deviation:.1e}",
         )
-
-    async def _declare(self) -> None:
-        """Keep the state file taken in."""
-        self._declared.on_change = self._refresh_soon
-        await self._declared.watch()
 
     async def _connection_lost(self) -> None:
         await self._connection.closed()
@@ -222,7 +215,7 @@ class Daemon:
 
     async def _refresh(self) -> None:
         """Tell about properties that have changed."""
-        self._kept.grown_to(len(self._memory.catalogue))
+        self._frozen.freeze_if_grown(len(self._memory.catalogue))
         self._systemd.renew()
         await self._announcer.refresh(paths.ROOT, self._vectorizer)
         await self._announcer.refresh(paths.STATE, self._state)

@@ -1,4 +1,4 @@
-"""The heap: freed blocks go back to the system, and no search for garbage stops the event loop."""
+"""Memory of a long-lived process: freed blocks go back, and garbage collection stays short."""
 
 import ctypes
 import gc
@@ -12,15 +12,15 @@ _M_ARENA_MAX: Final = -8
 _LARGE_BYTES: Final = 128 << 10
 # Python lets one thread at a time allocate most of what there is.
 _ARENAS: Final = 2
-# Growth of what is kept at which it is set apart again.
+# By how much the number of objects grows before they are frozen again.
 _GROWTH: Final = 1.25
 
 
-def give_back() -> None:
-    """Take each large block from the system by itself; with a C library other than glibc, nothing.
+def limit_fragmentation() -> None:
+    """Have glibc map each large block by itself; other C libraries are left as they are.
 
-    Otherwise glibc cuts them out of its heaps once a first one has been freed, and small blocks
-    that come to lie behind them keep these from ever shrinking: 15% more memory within minutes.
+    Otherwise it cuts large blocks out of its heaps once the first one was freed, and small blocks
+    that come to lie behind them keep those heaps from shrinking: 15% more memory within minutes.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
@@ -28,24 +28,24 @@ def give_back() -> None:
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
-class Kept:
-    """What a long-lived program keeps, set apart from the search for garbage in cycles.
+class FrozenObjects:
+    """Objects that the garbage collector no longer looks at.
 
-    That looks at all there is, again and again: at thousands of objects for 60 ms. What is set
-    apart is still freed when nobody holds it, but never if it has become part of a cycle: what is
+    It visits every object again and again, which takes 60 ms for thousands of state objects. Frozen
+    ones are still freed when nothing refers to them, but not when they are part of a cycle: what is
     large and can be replaced must have none.
     """
 
     def __init__(self) -> None:
         self._size = 0.0
 
-    def grown_to(self, size: int) -> None:
-        """Set apart all there is, if it has grown enough since the last time."""
+    def freeze_if_grown(self, size: int) -> None:
+        """Freeze if the number of state objects has grown enough since the last time."""
         if size >= self._size * _GROWTH:
             self._size = max(size, 1000)
-            self.set_apart()
+            self.freeze()
 
-    def set_apart(self) -> None:
-        """Set apart all there is but garbage, which is looked for among what has come since."""
+    def freeze(self) -> None:
+        """Collect garbage once, and freeze everything that is left."""
         gc.collect()
         gc.freeze()

@@ -192,7 +192,9 @@ def test_a_file_that_cannot_be_watched_is_taken_in(tmp_path: Path) -> None:
 
     async def work() -> set[str]:
         async with Memory(tmp_path / "state" / "memory.db") as memory:
-            declared = Declared(state_file(tmp_path / "state.json", {"a": "one"}), memory, refuse)
+            declared = Declared(
+                state_file(tmp_path / "state.json", {"a": "one"}), memory, changes=refuse
+            )
             tried = asyncio.Event()
             declared.on_change = tried.set
             watching = asyncio.create_task(declared.watch())

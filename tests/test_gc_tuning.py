@@ -1,4 +1,4 @@
-"""What lives long is looked at once, and what is freed is free."""
+"""Frozen objects are not collected, and are freed all the same."""
 
 import gc
 import weakref
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdbus.gc_tuning import Kept
+from opdbus.gc_tuning import FrozenObjects
 
 
 class Thing:
@@ -22,28 +22,28 @@ def is_searched(thing: Thing) -> bool:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
+def frozen() -> Iterator[FrozenObjects]:
     """Give a keeper, and undo what it does to this process."""
     gc.unfreeze()
-    yield Kept()
+    yield FrozenObjects()
     gc.unfreeze()
 
 
-def test_what_is_kept_is_searched_no_more(kept: Kept) -> None:
-    """Set apart all there is at first, and when it has grown by a quarter."""
+def test_what_is_frozen_is_searched_no_more(frozen: FrozenObjects) -> None:
+    """Freeze all there is at first, and when it has grown by a quarter."""
     early = Thing()
-    kept.grown_to(4000)
+    frozen.freeze_if_grown(4000)
     late = Thing()
-    kept.grown_to(4999)
+    frozen.freeze_if_grown(4999)
     assert (is_searched(early), is_searched(late)) == (False, True)
-    kept.grown_to(5000)
+    frozen.freeze_if_grown(5000)
     assert not is_searched(late)
 
 
-def test_what_is_kept_is_freed_all_the_same(kept: Kept) -> None:
+def test_what_is_frozen_is_freed_all_the_same(frozen: FrozenObjects) -> None:
     """Free what nobody holds at once, and what comes later also where it is a cycle."""
     thing = Thing()
-    kept.grown_to(1)
+    frozen.freeze_if_grown(1)
     gone = weakref.ref(thing)
     del thing
     assert gone() is None

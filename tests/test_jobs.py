@@ -34,7 +34,7 @@ def run(work: Callable[[Jobs, Told], Awaitable[None]], keep_seconds: float = 60.
 
     async def both() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await work(Jobs(tell, keep_seconds), told)
+            await work(Jobs(tell, keep_seconds=keep_seconds), told)
 
     asyncio.run(both())
 

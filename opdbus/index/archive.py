@@ -39,14 +39,19 @@ class Archive:
     `on_change` is called on the event loop when `fault` changes.
     """
 
-    def __init__(self, path: Path, retry_seconds: Sequence[float] = _RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_change: Callable[[], None] = lambda: None,
+        retry_seconds: Sequence[float] = _RETRY_SECONDS,
+    ) -> None:
         self._path = path
         self._retry_seconds = retry_seconds
         # why nothing can be written now; empty while all is well
         self.fault = ""
         # what was recovered of a damaged database at this start
         self.notice = ""
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = on_change
         self._tasks: set[asyncio.Task[Any]] = set()
         # work that waits until the database can be written
         self._waiting: set[Callable[[], Awaitable[Any]]] = set()

@@ -34,13 +34,14 @@ class Declared:
         self,
         path: Path,
         memory: Memory,
+        on_change: Callable[[], None] = lambda: None,
         changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
     ) -> None:
         self.path = path
         self.last_error = ""
         # whether the first load has ended, well or badly
         self.attempted = False
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = on_change
         self._changes = changes
         self._file = StateFile(path)
         self._memory = memory

@@ -116,13 +116,18 @@ class Jobs:
     is gone; `on_change` is called when a job is added or removed.
     """
 
-    def __init__(self, notify: Notify, keep_seconds: float = KEEP_SECONDS) -> None:
+    def __init__(
+        self,
+        notify: Notify,
+        on_change: Callable[[], None] = lambda: None,
+        keep_seconds: float = KEEP_SECONDS,
+    ) -> None:
         self._notify = notify
         self._keep_seconds = keep_seconds
         self._seen: dict[int, Job] = {}
         self._count = 0
         self._waiting: dict[int, asyncio.TimerHandle] = {}
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change = on_change
 
     @contextmanager
     def begin(self, kind: str, total: int, owner: Caller, *, is_seen: bool) -> Iterator[Job]:
