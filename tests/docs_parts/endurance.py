@@ -116,7 +116,7 @@ def _steps(file: str, found: dict) -> str:
 
 
 def _parts(file: str, found: dict) -> str:
-    heads = ("part of admission", "attack", "p99 with it", "without it", "it is")
+    heads = ("part of admission", "attack", "own p99 with it", "without it", "it is")
     rows = [
         (part["says"], name, *_times(each), "kept" if part.get("kept", True) else "removed")
         for part in found["parts"]
@@ -135,7 +135,9 @@ def _by_attack(summaries: Iterable[dict]) -> dict[str, dict]:
 
 
 def _times(each: dict) -> tuple[str, ...]:
-    return tuple(f"{each[key]['p99_ms'][1]:,.0f} ms" for key in ("with", "without"))
+    """Give the median of each, and between what the runs were."""
+    spans = (each[key]["own_ms"] for key in ("with", "without"))
+    return tuple(f"{middle:,.0f} ms ({least:,.0f}-{most:,.0f})" for least, middle, most in spans)
 
 
 _MAKERS = {
