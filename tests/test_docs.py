@@ -1,7 +1,5 @@
 """README.md, docs/ and their like agree with the code, the committed figures and each other."""
 
-import importlib
-import pkgutil
 import re
 import shlex
 import subprocess
@@ -12,14 +10,9 @@ import click
 import pytest
 from conftest import ROOT
 from make_docs import FILES, generated
+from whole_cli import root
 
-import opdbus.cli
 from opdbus import config
-from opdbus.cli.root import root
-
-# each of them adds its commands to the root
-for module in pkgutil.iter_modules(opdbus.cli.__path__):
-    importlib.import_module(f"opdbus.cli.{module.name}")
 
 TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES}
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
