@@ -66,7 +66,7 @@ def with_a_group() -> None:
 
 
 def attackers(name: str) -> dict[str, list[Attacker]]:
-    """Give who attacks, by the attack's full name."""
+    """Give the attackers, by the attack's full name."""
     if name != CROWD:
         return {name: [Attacker()]}
     if os.geteuid() != 0:
@@ -98,7 +98,7 @@ def failures(seen: Seen) -> list[str]:
     """Say what went worse than it may."""
     found = list(seen.faults)
     if seen.attacked.errors:
-        found.append(f"the friend was told {seen.attacked.errors}")
+        found.append(f"the friend got {seen.attacked.errors}")
     if seen.attacked.lost:
         found.append(f"{seen.attacked.lost} replies lost")
     if seen.own_ratio >= MOST_RATIO:

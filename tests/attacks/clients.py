@@ -121,7 +121,7 @@ def slow_large(address: str, seconds: float, count: int) -> None:
 
 
 def new_texts(address: str, seconds: float, count: int) -> None:
-    """Ask for the vectors of texts that nobody asked for before."""
+    """Ask for the vectors of new texts."""
 
     def ask(number: int) -> tuple[Any, ...]:
         texts = [f"mail {number} {n} for the office" for n in range(600)]
@@ -150,7 +150,7 @@ def files(address: str, seconds: float, count: int) -> None:
 
 
 def slow_files(address: str, seconds: float, _: int) -> None:
-    """Send files that the kernel takes seconds to close: sockets with data that nobody reads."""
+    """Send files that the kernel takes seconds to close: sockets with unread data."""
     kept: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server, Wire(address) as wire:
         for _round in until(seconds):
@@ -216,7 +216,7 @@ def _send_large(address: str, seconds: float, member: str, signature: str, body:
 
 
 def signals(address: str, seconds: float, _: int) -> None:
-    """Send signals that nobody wants to the daemon alone, of a million empty arrays each."""
+    """Send unwanted signals to the daemon alone, of a million empty arrays each."""
     body = marshal.encode("aau", [[[]] * 1_000_000])
     fields = marshal.call_fields(STATE, "a.b", "C", "aau")
     with Wire(address) as wire:

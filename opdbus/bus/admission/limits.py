@@ -1,4 +1,4 @@
-"""How much one call may bring and take away, so that no caller stops the others."""
+"""The limits of calls, replies and bulk calls, so that no client stops the others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from opdbus.bus.transport.values import Plain
 
-# Of what passes this, each byte counts; a caller gets more only where it asked for so many things.
+# Larger calls and replies count by the byte; a caller gets larger replies only if it asks for them.
 SMALL_BYTES: Final = 64 << 10
-# A call of more is refused before it is decoded, which takes up to 0.2 s a MiB.
+# A larger call is refused before it is decoded, which takes up to 0.2 s a MiB.
 MAX_CALL_BYTES: Final = 4 << 20
-# Calls that run at once, and their bytes. A connection's first ones pass whatever others do.
+# Calls that run at once, and their bytes. A connection's first calls pass the limit of calls.
 MAX_CALLS: Final = {"connection": 128, "user": 512, "total": 2048}
 MAX_CALLS_BYTES: Final = {"connection": 8 << 20, "user": 32 << 20, "total": 128 << 20}
 CALLS_ALWAYS_LET_IN: Final = 2
-# Open files that came with them: a process may have 8192, and a message of the system's bus 16.
+# Open files that came with them: the service may have 8192, and a message of the system bus 16.
 MAX_FILES: Final = {"connection": 32, "user": 128, "total": 1024}
 # Texts that wait for the model: the queue has room for all users.
 MAX_TEXTS_OF_A_USER: Final = 16384
@@ -29,10 +29,10 @@ MAX_TEXT_BYTES: Final = 1 << 20
 MAX_OBJECTS: Final = 10_000
 # A larger reply could throw the service off the bus: dbus-daemon ends a sender of 32 MiB.
 MAX_REPLY_BYTES: Final = 1 << 20
-# Of replies that are not read: dbus-daemon holds 127 MiB of ours, and 256 connections of each of
-# four users may always have a small one.
+# Of replies that are not read: dbus-daemon holds 127 MiB of them, of which 256 connections of each
+# of four users may always have a small one.
 MAX_UNREAD: Final = {"connection": 4 << 20, "user": 16 << 20, "total": 40 << 20}
-# Of replies that wait in our memory for their callers to read those before them.
+# Of replies held in memory until their clients read those before them.
 MAX_WAITING: Final = {"connection": 32 << 20, "user": 48 << 20, "total": 96 << 20}
 # Of one bulk call: hours of computing.
 MAX_BULK_TEXTS: Final = 1_000_000
@@ -63,12 +63,12 @@ def require_objects(count: int) -> None:
 
 
 def require_reply(values: Sequence[Plain]) -> None:
-    """Raise LimitsExceeded for an answer that is too large to be sent."""
+    """Raise LimitsExceeded for a reply that is too large to be sent."""
     require_reply_bytes(sum(_size(value, MAX_REPLY_BYTES) for value in values), values)
 
 
 def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
-    """Raise LimitsExceeded for an answer of so many bytes, if they are too many."""
+    """Raise LimitsExceeded for a reply of too many bytes."""
     if size > MAX_REPLY_BYTES:
         is_list = any(isinstance(value, list | tuple) and len(value) > 1 for value in values)
         advice = "ask for fewer at a time" if is_list else "it is one thing, and cannot be split"
@@ -76,16 +76,16 @@ def require_reply_bytes(size: int, values: Sequence[Plain]) -> None:
 
 
 def require_small(value: Plain, advice: str) -> None:
-    """Raise LimitsExceeded for a large answer where the caller did not ask for that much."""
+    """Raise LimitsExceeded for a large reply that the caller did not ask for."""
     if _size(value, SMALL_BYTES) > SMALL_BYTES:
         raise LimitsExceeded(
-            f"the answer would be larger than {SMALL_BYTES >> 10} KiB, and no more is given to who"
-            f" does not ask for more: {advice}"
+            f"the answer would be larger than {SMALL_BYTES >> 10} KiB, and a larger"
+            f" one is sent only where it is asked for: {advice}"
         )
 
 
 def _size(value: Plain, most: int) -> int:
-    """Estimate the bytes that a value takes on the wire; more than `most` are not counted."""
+    """Estimate the bytes that a value takes on the wire; counting ends at `most`."""
     if isinstance(value, str):
         return len(value.encode()) + 5
     if isinstance(value, bytes):
