@@ -303,18 +303,18 @@ def test_no_reply_where_none_is_expected(bus_address: str) -> None:
         raise AssertionError("nobody hears what this finds")
 
     async def ask(service: Service) -> None:
-        take, write = service.dispatcher.take, service.connection._written
+        take, write = service.dispatcher.take, service.connection.encoded
 
         def quietly(call: Any) -> None:
             take(replace(call, wants_reply=call.body[0] != "quiet"))
 
-        def count(message: Any, copies: Any = ()) -> int:
-            if message.reply_serial:
-                sent.append(message.error_name or "reply")
-            return write(message, copies)
+        def count(outgoing: Any) -> Any:
+            if outgoing.message.reply_serial:
+                sent.append(outgoing.message.error_name or "reply")
+            return write(outgoing)
 
         service.connection.on_call = quietly
-        service.connection._written = count  # type: ignore[method-assign] -- counts what is sent
+        service.connection.encoded = count  # type: ignore[method-assign] -- counts what is sent
         arguments = "sa(sssa{sv})a{sv}", "quiet", [], {}
         waiting = [
             asyncio.ensure_future(service.call("Search", "sua{sv}", "quiet", 1, {})),
