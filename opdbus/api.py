@@ -31,7 +31,6 @@ from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Self, TypeVar
 
     from numpy.typing import NDArray
@@ -132,12 +131,7 @@ class Embedder:
         """Load the model and prove it, without blocking the caller's event loop."""
         return await asyncio.to_thread(self.open)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Free the model, without blocking the caller's event loop."""
         await asyncio.to_thread(self.close)
 

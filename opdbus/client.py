@@ -18,7 +18,6 @@ from opdbus.bus.transport.connection import Connection, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
     from typing import BinaryIO, Self, TypeVar
 
     T = TypeVar("T")
@@ -73,14 +72,9 @@ class Client:
         await self._connection.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Disconnect."""
-        await self._connection.__aexit__(kind, value, tb)
+        await self._connection.__aexit__(*error)
 
     async def is_served(self) -> bool:
         """Return whether a daemon owns the name; starts none."""

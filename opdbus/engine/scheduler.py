@@ -16,7 +16,6 @@ from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
     from typing import Self, TypeAlias
 
     from numpy.typing import NDArray
@@ -115,12 +114,7 @@ class Scheduler:
             thread.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Refuse what waits, let the running batches finish unless stuck, settle the rest."""
         with self._wake:
             self._stopping = True

@@ -20,7 +20,6 @@ from opdbus.state.object import FILE, Thing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from opdbus.index.catalogue import Change
@@ -82,14 +81,9 @@ class Memory:
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the database; everything committed stays."""
-        await self.archive.__aexit__(kind, value, tb)
+        await self.archive.__aexit__(*error)
 
     # writing: each change holds the lock from its first look at the catalogue to its last, and
     # is never left halfway, so that database and catalogue agree whoever leaves meanwhile

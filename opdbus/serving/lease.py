@@ -9,7 +9,6 @@ from opdbus.errors import ProviderLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Self
 
     import numpy as np
@@ -34,12 +33,7 @@ class Lease:
         self._held.enter_context(self._embedder.held())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Let go of the engine, or of its successor."""
         self._held.close()
 

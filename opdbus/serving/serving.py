@@ -17,7 +17,6 @@ from opdbus.serving.states import Phase, State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Sequence
-    from types import TracebackType
     from typing import Any, Self
 
     from opdbus.config import Config
@@ -58,12 +57,7 @@ class Serving:
         """Return at once; `start` opens the first engine."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Close every engine; callers that wait for one get ShuttingDown."""
         self._is_closed = True
         levels = list(self._levels.values())

@@ -16,7 +16,6 @@ from opdbus.bus.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from types import TracebackType
     from typing import Self
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
@@ -44,12 +43,7 @@ class Turn:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Let the next call work."""
         self.release()
         self._scheduler.remove(self)

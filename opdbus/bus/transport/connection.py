@@ -25,7 +25,6 @@ from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
     from typing import Self
 
     from opdbus.bus.transport.descriptors import Descriptor
@@ -101,12 +100,7 @@ class Connection:
             ) from None
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Send what waits to be sent, and disconnect."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_SECONDS):
