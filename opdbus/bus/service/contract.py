@@ -106,7 +106,7 @@ def read(xml: str) -> InterfaceInfo:
         properties={
             p.name: p for p in (_property(p, element) for p in element.findall("property"))
         },
-        signals={s.attrib["name"]: _signature(s) for s in element.findall("signal")},
+        signals={s.attrib["name"]: signature(s) for s in element.findall("signal")},
         xml=ET.tostring(element, encoding="unicode"),
     )
 
@@ -152,8 +152,8 @@ def _require_action(name: str, action: str) -> None:
 def _method(element: ET.Element) -> MethodInfo:
     return MethodInfo(
         name=element.attrib["name"],
-        inputs=_signature(element, "in"),
-        outputs=_signature(element, "out"),
+        inputs=signature(element, "in"),
+        outputs=signature(element, "out"),
         action=_annotation(element, _ACTION),
         errors=tuple(_annotation(element, _ERRORS).split()),
         is_large=_annotation(element, _LARGE) == "true",
@@ -171,7 +171,8 @@ def _property(element: ET.Element, parent: ET.Element) -> PropertyInfo:
     )
 
 
-def _signature(element: ET.Element, direction: str = "") -> str:
+def signature(element: ET.Element, direction: str = "") -> str:
+    """Give the signature of a method's or signal's arguments of a direction."""
     arguments = element.findall("arg")
     return "".join(a.attrib["type"] for a in arguments if a.get("direction", "") == direction)
 

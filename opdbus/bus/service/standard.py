@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree as ET
 
 from opdbus.bus import paths
 from opdbus.bus.admission.limits import SMALL_BYTES
@@ -31,43 +33,21 @@ INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 MAX_CHILDREN: Final = 500
 
-_METHODS: Final = {
-    INTROSPECTABLE: {"Introspect": ""},
-    PROPERTIES: {"Get": "ss", "Set": "ssv", "GetAll": "s"},
-}
 _DOCTYPE: Final = (
     '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"\n'
     ' "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">\n'
 )
-_STANDARD_XML: Final = """
-  <interface name="org.freedesktop.DBus.Peer">
-    <method name="Ping"/>
-    <method name="GetMachineId"><arg name="machine_uuid" type="s" direction="out"/></method>
-  </interface>
-  <interface name="org.freedesktop.DBus.Introspectable">
-    <method name="Introspect"><arg name="xml_data" type="s" direction="out"/></method>
-  </interface>
-  <interface name="org.freedesktop.DBus.Properties">
-    <method name="Get">
-      <arg name="interface_name" type="s" direction="in"/>
-      <arg name="property_name" type="s" direction="in"/>
-      <arg name="value" type="v" direction="out"/>
-    </method>
-    <method name="Set">
-      <arg name="interface_name" type="s" direction="in"/>
-      <arg name="property_name" type="s" direction="in"/>
-      <arg name="value" type="v" direction="in"/>
-    </method>
-    <method name="GetAll">
-      <arg name="interface_name" type="s" direction="in"/>
-      <arg name="props" type="a{sv}" direction="out"/>
-    </method>
-    <signal name="PropertiesChanged">
-      <arg name="interface_name" type="s"/>
-      <arg name="changed_properties" type="a{sv}"/>
-      <arg name="invalidated_properties" type="as"/>
-    </signal>
-  </interface>"""
+_NODE: Final = ET.fromstring(  # noqa: S314 -- our own file
+    (resources.files("opdbus.bus.service") / "standard.xml").read_text(encoding="utf-8")
+)
+_STANDARD_XML: Final = [ET.tostring(interface, encoding="unicode").strip() for interface in _NODE]
+_METHODS: Final = {
+    interface.attrib["name"]: {
+        method.attrib["name"]: contract.signature(method, "in")
+        for method in interface.findall("method")
+    }
+    for interface in _NODE
+}
 
 
 def require_signature(call: Call, expected: str) -> None:
@@ -163,7 +143,7 @@ def introspection(node: Node) -> str:
     """Write a node as introspection XML: its interfaces' own files, and up to 500 children."""
     interfaces = [interface.info.xml for interface in node.interfaces]
     children = [f'<node name="{name}"/>' for name in node.children()[:MAX_CHILDREN]]
-    return "\n".join([_DOCTYPE + "<node>", *interfaces, _STANDARD_XML, *children, "</node>"])
+    return "\n".join([_DOCTYPE + "<node>", *interfaces, *_STANDARD_XML, *children, "</node>"])
 
 
 async def _get(interface: BusInterface, wanted: PropertyInfo) -> Typed:
