@@ -24,9 +24,9 @@ From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
 
 _ENDURANCE = """\
 From `benchmarks/results/{file}` (`python benchmarks/endurance.py`), measured on {machine}:
-{minutes:g} minutes in which the provider is switched every second and killed {kills} times, while
-the state file is rewritten, programs publish and others search. Resident memory grew by
-{growth:.1%}.
+{minutes:g} minutes of requests to switch the provider, at most one a second, and {kills} lost
+providers, while the state file is rewritten, programs publish and others search. Resident memory
+grew by {growth:.1%}.
 
 {rows}"""
 _STEPS = """\
