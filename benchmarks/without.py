@@ -82,6 +82,8 @@ PARTS = {
     "call bytes": Part(_LIMITS + "MAX_CALLS_BYTES", _unlimited, ("calls of 3 MiB, no replies",)),
     "limit of files": Part(_LIMITS + "MAX_FILES", _unlimited, ("files",)),
     "queued texts": Part(_LIMITS + "MAX_TEXTS_OF_A_USER", _unlimited, ("4 floods of new texts",)),
+    "large replies wait": Part(_REPLIES + "_is_clear", _always(answer=True), (FAST, SLOW[1])),
+    "send buffer": Part(_SOCKET + "_SEND_BUFFER", _constant(104 << 10), (FAST, SLOW[1])),
     "unread replies": Part(_LIMITS + "MAX_UNREAD", _unlimited, SLOW),
     "held replies": Part(_LIMITS + "MAX_WAITING", _unlimited, SLOW),
     "slow readers wait": Part(_REPLIES + "is_behind", _always(answer=False), SLOW),

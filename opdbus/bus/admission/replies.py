@@ -64,7 +64,7 @@ class Replies:
     async def send(self, sender: str, reply: Written) -> None:
         """Send a reply once the client has read enough; raises LimitsExceeded if it does not."""
         size = len(reply.data)
-        if sender not in self._queues and self._fits(sender, size):
+        if sender not in self._queues and self._fits(sender, size) and self._is_clear(size):
             self._send(sender, reply)
             return
         # the same scopes to the end: the client may leave, and its user be forgotten
@@ -115,6 +115,10 @@ class Replies:
             f"too many bytes of replies wait to be read: {counts}; read yours, or ask again later"
         )
 
+    def _is_clear(self, size: int) -> bool:
+        """Return whether a reply can be sent without delaying those after it for long."""
+        return size <= SMALL_BYTES or self._connection.unsent <= SMALL_BYTES
+
     def _send(self, sender: str, reply: Written) -> None:
         self.count(sender, len(reply.data))
         self._connection.send(reply)
@@ -135,7 +139,9 @@ class Replies:
         while queue and checks < _CHECKS:
             reply, ready = queue[0]
             size = len(reply.data) if reply else 0
-            if not ready.done() and not self._fits(sender, size):
+            if not ready.done() and not self._is_clear(size):
+                await self._connection.flushed()
+            elif not ready.done() and not self._fits(sender, size):
                 await self._check(sender)
                 checks += 1
             else:
