@@ -3,7 +3,7 @@
 #   make run          a daemon on state.example.json, three searches, then serve until Ctrl-C
 #   make run ONCE=1   the same, ending after the searches
 #   make test         ruff, mypy and pytest: what CI runs
-#   make test-all     what that leaves out, in about an hour; its results into benchmarks/results/
+#   make test-all     what that leaves out; its results into benchmarks/results/
 #   make docs         the generated parts of README.md, docs/ and etc/op-dbus/op-dbus.env
 #   make bench        the figures in docs/performance.md, into benchmarks/results/
 #   make bench-engine the engine's figures and its peers', which takes more than an hour

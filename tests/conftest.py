@@ -25,10 +25,9 @@ from running import Bus, Running
 from tiny import write_tiny_model
 
 # the same examples in every run: what CI tests today it tests tomorrow;
-# HYPOTHESIS_PROFILE=explore looks for new ones, long for many (`make test-all`)
+# HYPOTHESIS_PROFILE=explore looks for new ones
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", deadline=None)
-hypothesis.settings.register_profile("long", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A job that a script starts with `&` ignores SIGINT, and so would every program started here.
