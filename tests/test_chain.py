@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from sessions import Wrapped
 from test_providers import Library, host
 
 from opdbus.config import ProviderRequest
@@ -68,7 +69,7 @@ def choose(
     return asyncio.run(Chain(model, config, opener, machine).choose(lost))
 
 
-class Posing:
+class Posing(Wrapped):
     """A session of the CPU that passes for another provider's, its vectors altered if told to."""
 
     def __init__(
@@ -78,22 +79,18 @@ class Posing:
         alter: Callable[[np.ndarray], np.ndarray],
         claims: str = "fp32",
     ) -> None:
-        self._session = OnnxSession(graph, PROVIDERS["cpu:onnxruntime"], Placement())
+        super().__init__(OnnxSession(graph, PROVIDERS["cpu:onnxruntime"], Placement()))
         self._provider = provider
         self._alter = alter
         self._claims = claims
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Embed, and alter."""
-        return self._alter(self._session.run(ids))
-
-    def renew(self) -> bool:
-        """Open the model anew, as the real one does."""
-        return self._session.renew()
+        return self._alter(super().run(ids))
 
     def finish_profile(self) -> Ran:
         """Count nodes, all as if they had run where and as they should."""
-        ran = self._session.finish_profile()
+        ran = super().finish_profile()
         return Ran({self._provider.runtime_name: sum(ran.nodes.values())}, {self._claims: 12})
 
 

@@ -25,9 +25,11 @@ from running import (
     replace,
     state_file,
 )
+from tiny import write_tiny_model
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.engine.providers import cpu_engines
+from opdbus.models.catalogue import LEVELS
 
 BAD = "{ not json"
 ONNXRUNTIME, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
@@ -318,6 +320,44 @@ def test_settings_are_read_again(daemons: Make, tmp_path: Path) -> None:
         assert "Traceback" not in daemon.log
 
 
+def test_the_level_begins_and_ends_with_a_reload(daemons: Make, tmp_path: Path) -> None:
+    """Load a model where a reload asks for a level, and do without where it asks for none."""
+    file = tmp_path / "op-dbus.toml"
+    file.write_text('vector_level = "none"\n')
+
+    async def work(caller: Caller) -> None:
+        await caller.ready("ready")
+        file.write_text('vector_level = "medium"\n')
+        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:onnxruntime"
+        await caller.vectorized()
+        assert await search(caller, "vector")
+        file.write_text('vector_level = "none"\n')
+        await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
+        assert await search(caller, "hybrid")
+
+    with daemons(CONFIG=file, EXECUTION_PROVIDER="cpu:onnxruntime") as daemon:
+        ask(daemon, work)
+
+
+def test_opening_a_level_is_part_of_the_timeout(daemons: Make, tmp_path: Path) -> None:
+    """Answer TimedOut also where the level must be opened first, and open it all the same."""
+    write_tiny_model(tmp_path / "models" / LEVELS["high"].folder, family="mpnet")
+
+    async def work(caller: Caller) -> None:
+        await caller.ready("ready")
+        asked = ["asa{sv}", ["x"], {"level": "high", "timeout": 0.001}]
+        with pytest.raises(RemoteError) as caught:
+            await caller.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", *asked)
+        assert caught.value.name == "org.freedesktop.DBus.Error.Timeout"
+        patient = ["asa{sv}", ["x"], {"level": "high"}]
+        assert (await caller.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", *patient))[0] == 1
+
+    with daemons(MODEL_DIR=tmp_path / "models") as daemon:
+        ask(daemon, work)
+
+
 def test_settings_that_wait_for_a_restart(daemons: Make, tmp_path: Path) -> None:
     """Name the settings that Reload cannot change, and keep serving with the old ones."""
     file = replace(tmp_path / "settings.toml", "drift_threshold = 0.1")
@@ -509,6 +549,7 @@ def test_level_none_searches_words(daemons: Make) -> None:
             (ROOT_PATH, f"{VECTORIZER}.Vectorize", "sa{sv}", "x", {}),
             (ROOT_PATH, f"{VECTORIZER}.VectorizeMany", "asa{sv}", ["x"], {}),
             (ROOT_PATH, f"{VECTORIZER}.CountTokens", "asa{sv}", ["x"], {}),
+            (ROOT_PATH, f"{VECTORIZER}.SetProvider", "ssa{sv}", "cpu", "", {}),
             (STATE_PATH, f"{STATE}.Search", "sua{sv}", "x", 1, {"mode": "vector"}),
             (STATE_PATH, f"{STATE}.Similar", "oua{sv}", some, 1, {}),
             (STATE_PATH, f"{STATE}.Vector", "oa{sv}", some, {}),

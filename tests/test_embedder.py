@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from sessions import Wrapped
 from tokenizers import Tokenizer
 
 from opdbus.config import ProviderRequest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from opdbus.config import Config
     from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement, Ran, Session
+    from opdbus.engine.session import Placement, Session
     from opdbus.models.folder import Model
 
 
@@ -35,23 +36,12 @@ def model(tiny_model: Path) -> Model:
     return folder.read(tiny_model, LEVELS["medium"])
 
 
-class Altered:
+class Altered(Wrapped):
     """A real session whose vectors are one off."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Embed, and alter."""
-        return self.session.run(ids) + 1
-
-    def renew(self) -> bool:
-        """Open the model anew, as the real one does."""
-        return self.session.renew()
-
-    def finish_profile(self) -> Ran:
-        """Count nodes truly."""
-        return self.session.finish_profile()
+        return super().run(ids) + 1
 
 
 def altered(graph: Path, provider: Provider, placement: Placement) -> Session:

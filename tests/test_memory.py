@@ -15,14 +15,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sessions import Mortal, Wrapped
 from tiny import write_tiny_model
 
 from opdbus import text
-from opdbus.config import Config
+from opdbus.config import Config, ProviderRequest
 from opdbus.engine.embedder import open_level
 from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Ran, Session
-from opdbus.errors import AccessDenied, NoModel, NoVector, StoreError, UnknownObject
+from opdbus.engine.session import Session
+from opdbus.errors import (
+    AccessDenied,
+    NoModel,
+    NoVector,
+    ProviderError,
+    StoreError,
+    UnknownObject,
+)
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Drift, Vectorized
 from opdbus.index.finder import Finder, Page
@@ -30,6 +38,7 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Content, Entry
+from opdbus.serving.level import RETRY_SECONDS
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -81,13 +90,14 @@ async def house(
     *,
     engine: bool = True,
     opener: Any = open_session,
+    serving_retry: tuple[float, ...] = RETRY_SECONDS,
     kind: type[Memory] = Memory,
     **indexer: Any,
 ) -> AsyncIterator[House]:
     """Open the memory in the settings' folder, and vectorize it."""
     async with (
         kind(settings.state_dir / "memory.db") as memory,
-        Serving(settings, partial(open_level, opener=opener)) as serving,
+        Serving(settings, partial(open_level, opener=opener), serving_retry) as serving,
     ):
         made = House(memory, serving)
         if not engine:
@@ -745,26 +755,18 @@ def test_a_failed_publish_keeps_who_holds_what(live: Callable[..., Any], setting
     live(work, engine=False)
 
 
-class Sick:
+class Sick(Wrapped):
     """A session that runs two tokens at most while it is ill."""
 
     def __init__(self, session: Session, illness: asyncio.Event) -> None:
-        self._session = session
+        super().__init__(session)
         self._illness = illness
 
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Run, or fail."""
         if self._illness.is_set() and ids.shape[1] > 2:
             raise MemoryError("no room")
-        return self._session.run(ids)
-
-    def renew(self) -> bool:
-        """Open the model anew, as the real one does."""
-        return self._session.renew()
-
-    def finish_profile(self) -> Ran:
-        """Tell the truth."""
-        return self._session.finish_profile()
+        return super().run(ids)
 
 
 def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
@@ -787,6 +789,40 @@ def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
         assert not made.vectors.waiting()
 
     live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))
+
+
+def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> None:
+    """Answer by words and say why while nothing can be proven, take in what comes, and recover."""
+    dead: set[str] = set()
+    faults: asyncio.Queue[str] = asyncio.Queue()
+
+    def opener(*given: Any) -> Session:
+        return Mortal(open_session(*given), given[1].name, dead)
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network mail"))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        dead.add("cpu:onnxruntime")
+        await made.publish(observed("b", "mail disk"))
+        async with asyncio.timeout(60):
+            while "stopped working" not in await faults.get():
+                pass
+            hits = await made.finder.search("mail", Page(5))
+            assert {hit.thing.name for hit in hits} == {"a", "b"}
+            # what was computed before is still compared
+            assert await made.finder.similar(Thing("systemd", "unit", "a"), Page(5))
+            with pytest.raises(ProviderError, match="cpu:onnxruntime"):
+                await made.finder.search("mail", Page(5), "vector")
+            await made.publish(observed("c", "mail user"))
+            dead.clear()
+            while made.vectors.waiting():
+                await made.event(Vectorized)
+            assert await made.finder.search("mail", Page(5), "vector")
+
+    only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",), strict=True)}
+    fast = {"retry_seconds": (0.01,), "serving_retry": (0.2,)}
+    live(work, opener=opener, on_fault=faults.put_nowait, settings=only, **fast)
 
 
 def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:

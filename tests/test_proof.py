@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sessions import Wrapped
 
 from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import FP32_TOLERANCE, LEAST_COSINE, Probe, Proof, prove
@@ -52,7 +53,7 @@ def proven(session: Session, probe: Probe, precision: str = "fp32") -> Proof:
     return prove(session, ONNXRUNTIME, precision, probe)
 
 
-class Liar:
+class Liar(Wrapped):
     """A session that runs the real model, then alters its vectors or what it recorded."""
 
     def __init__(
@@ -63,7 +64,7 @@ class Liar:
         nodes: dict[str, int] | None = None,
         products: dict[str, int] | None = None,
     ) -> None:
-        self.session = session
+        super().__init__(session)
         self.alter = alter
         self.nodes = nodes
         self.products = products
@@ -72,10 +73,6 @@ class Liar:
     def run(self, ids: np.ndarray) -> np.ndarray:
         """Embed, and alter."""
         return self.alter(self.session.run(ids))
-
-    def renew(self) -> bool:
-        """Open the model anew, as the real one does."""
-        return self.session.renew()
 
     def finish_profile(self) -> Ran:
         """Count nodes and matrix products, or lie about them."""

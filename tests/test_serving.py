@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import shutil
+import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -13,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sessions import Mortal
 from tiny import write_tiny_model
 
 from opdbus.config import Config, ProviderRequest
 from opdbus.engine.embedder import Embedder, open_level
 from opdbus.engine.provider import Provider
 from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement, Ran, Session
-from opdbus.errors import NoModel, ProviderError, ProviderLost, ShuttingDown
+from opdbus.engine.session import Placement, Session
+from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
 
@@ -29,39 +31,20 @@ CHAIN = ProviderRequest((OPENVINO, CPU), strict=False)
 TEXTS = ["alpha beta", "gamma", "delta alpha gamma beta"]
 
 
-class Mortal:
-    """The real session of a provider, until that provider is dead."""
-
-    def __init__(self, session: Session, provider: str, dead: set[str]) -> None:
-        self._session = session
-        self._provider = provider
-        self._dead = dead
-
-    def run(self, ids: np.ndarray) -> np.ndarray:
-        """Run, if the provider lives."""
-        if self._provider in self._dead:
-            raise ProviderError("CUDA failure 719: unspecified launch failure")
-        return self._session.run(ids)
-
-    def renew(self) -> bool:
-        """Open the model anew, as the real one does."""
-        return self._session.renew()
-
-    def finish_profile(self) -> Ran:
-        """Tell the truth."""
-        return self._session.finish_profile()
-
-
 class Hospital:
     """Opens sessions that die with their provider, and remembers what was served when."""
 
     def __init__(self) -> None:
         self.dead: set[str] = set()
+        # providers that are opened only when something has happened
+        self.slow: dict[str, threading.Event] = {}
         self.seen: list[tuple[str, str]] = []
         self.news = asyncio.Event()
 
     def open(self, graph: Path, provider: Provider, placement: Placement) -> Session:
         """Open the real thing."""
+        if provider.name in self.slow:
+            assert self.slow[provider.name].wait(30)
         return Mortal(open_session(graph, provider, placement), provider.name, self.dead)
 
     async def follow(self, serving: Serving) -> None:
@@ -196,6 +179,71 @@ def test_switching_under_load_loses_nothing(fp32: Config) -> None:
         assert [name for name, _ in hospital.seen] == [OPENVINO, CPU, OPENVINO, CPU]
 
     run(fp32, work)
+
+
+def test_a_switch_while_the_first_engine_is_opened(fp32: Config) -> None:
+    """Serve with what was chosen while the start was still loading, not with what it loaded."""
+    begun, finish = threading.Event(), threading.Event()
+
+    def slow(graph: Path, provider: Provider, placement: Placement) -> Session:
+        if provider.name == OPENVINO:
+            begun.set()
+            assert finish.wait(30)
+        return open_session(graph, provider, placement)
+
+    async def both() -> None:
+        async with Serving(fp32, partial(open_level, opener=slow)) as serving:
+            starting = asyncio.create_task(serving.start())
+            await asyncio.to_thread(begun.wait, 30)
+            await serving.switch(serving.config.on(CPU))
+            finish.set()
+            await starting
+            assert (await serving.embedder()).provider == CPU
+            assert [engine.provider for engine in serving.loaded.values()] == [CPU]
+            await serving.embed(TEXTS)
+
+    asyncio.run(both())
+
+
+def test_a_switch_while_a_lost_provider_is_replaced(fp32: Config) -> None:
+    """Keep the choice that was made while the next provider of the chain was being opened."""
+    finish = threading.Event()
+
+    async def work(serving: Serving, hospital: Hospital) -> None:
+        hospital.slow[CPU] = finish
+        hospital.dead.add(OPENVINO)
+        asking = asyncio.create_task(serving.embed(TEXTS))
+        await hospital.until("")
+        hospital.dead.clear()
+        await serving.switch(serving.config.on(OPENVINO))
+        finish.set()
+        await asking
+        for _ in range(3):
+            await serving.embed(TEXTS)
+            assert (await serving.embedder()).provider == OPENVINO
+        assert [name for name, _ in hospital.seen] == [OPENVINO, "", OPENVINO]
+
+    run(fp32, work)
+
+
+def test_an_unforeseen_exception_is_an_answer(
+    fp32: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tell callers of an exception that is not ours, and log it, instead of letting them wait."""
+
+    def broken(*_: object) -> Session:
+        raise ZeroDivisionError("a defect")
+
+    async def both() -> None:
+        async with (
+            asyncio.timeout(30),
+            Serving(fp32, partial(open_level, opener=broken)) as serving,
+        ):
+            with pytest.raises(Internal, match="a defect"):
+                await serving.embed(TEXTS)
+
+    asyncio.run(both())
+    assert "Traceback" in capsys.readouterr().out
 
 
 def test_a_failed_switch_changes_nothing(fp32: Config) -> None:

@@ -95,9 +95,9 @@ class ObjectVectors:
         try:
             embedder = await self.serving.embedder()
         except ProviderError:
-            if index := self.current:
-                return index
-            raise
+            if (index := self.current) is None:
+                raise
+            return index
         return await self.index(embedder.numerics, embedder.dimension)
 
     def pending(self, index: VectorIndex) -> list[Entry]:

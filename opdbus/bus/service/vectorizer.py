@@ -14,7 +14,7 @@ from opdbus.bus.service.bulk import BulkOptions
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options
 from opdbus.bus.transport.values import Typed
-from opdbus.errors import LimitsExceeded, ModelError, TimedOut
+from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
@@ -118,7 +118,13 @@ class VectorizerInterface:
     ) -> None:
         """Serve with another engine, once that is proven."""
         Options(options, {})
-        await self._serving.switch(self._serving.config.on(provider, device))
+        settings = self._serving.config.on(provider, device)
+        if settings.vector_level == "none":
+            raise NoModel(
+                "the level is none, which has no model for a provider to run: set"
+                " OP_DBUS_VECTOR_LEVEL and reload first"
+            )
+        await self._serving.switch(settings)
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
