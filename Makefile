@@ -70,7 +70,7 @@ fuzz: $(VENV)/tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz
 
 soak: $(VENV)/tested
-	$(BIN)/python benchmarks/soak.py
+	PYTHONPATH=tests $(BIN)/python -m robustness.soak
 
 peers: $(foreach peer,torch fastembed infinity,$(PEERS)/$(peer)/ready)
 

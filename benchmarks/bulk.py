@@ -9,18 +9,19 @@ import argparse
 import asyncio
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import harness  # noqa: F401 -- makes what follows importable
-from fuzz.health import memory_mib
-from fuzz.serving import serving
-
 from opdbus import Embedder
 from opdbus.bench import texts
 from opdbus.client import Client
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from fuzz.health import memory_mib
+from fuzz.serving import serving
 
 if TYPE_CHECKING:
     from running import Running

@@ -10,19 +10,19 @@ import asyncio
 import json
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import PLACES, QUESTIONS, state, until_ready
-
 from opdbus.bench.figures import percentiles
 from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
 
-# isort: split
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from fuzz.health import memory_mib
+from robustness.harness import PLACES, QUESTIONS, state, until_ready
 from running import Bus, Running, replace
 
 

@@ -1,6 +1,6 @@
 """Hostile clients do not stop a friendly one; memory and open files come back; nothing is lost.
 
-Bounds are for a busy machine with two cores; `benchmarks/hostile.py` measures.
+Bounds are for a busy machine with two cores; `tests/robustness/hostile.py` measures.
 """
 
 import os
@@ -21,7 +21,7 @@ from running import STATE, STATE_PATH, Bus, Running, state_file
 
 OBJECTS = 1500
 OURSELVES = [Attacker()]
-# users that every system has; those of the system's group are measured by the benchmark
+# users that every system has; those of the system's group attack in tests/robustness
 STRANGERS = [Attacker(uid) for uid in (1, 2, 3, 5)] if os.geteuid() == 0 else OURSELVES
 PUBLISH = f"{STATE}.Publish"
 # As many as a socket takes while nobody reads it.
@@ -114,12 +114,11 @@ def _told(watcher: Wire, paths: set[str]) -> list[int]:
 
 
 def test_every_part_can_be_switched_off() -> None:
-    """Find all that `benchmarks/without.py` replaces, and all attacks that it names."""
+    """Find all that `tests/robustness/without.py` replaces, and all attacks that it names."""
     work = (
-        "from attacks.clients import ATTACKS, PROBES; from without import PARTS\n"
+        "from attacks.clients import ATTACKS, PROBES; from robustness.without import PARTS\n"
         "known = {*ATTACKS, *PROBES}\n"
         "for part in PARTS.values(): part.switch_off(); assert {*part.attacks} <= known"
     )
-    paths = os.pathsep.join(str(ROOT / name) for name in ("benchmarks", "tests"))
-    environ = os.environ | {"PYTHONPATH": paths}
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
     subprocess.run([sys.executable, "-c", work], env=environ, check=True, cwd=ROOT)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -11,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fuzz.health import Health, memory_mib, open_files, settled_files
 from running import Running
 
+from opdbus.bench.figures import percentiles
+
 TESTS = Path(__file__).parent.parent
+T = TypeVar("T")
 # How long after an attack the daemon has time to answer, and to give files and memory back.
 SETTLE_SECONDS = 20.0
 # While the attack begins nothing is measured.
@@ -60,16 +62,9 @@ class Times:
         """Sum up."""
         if not times:
             return cls(0, *[float("inf")] * 4, 0.0, errors, lost)
-        shown = _percentile(times, 50), _percentile(times, 99), max(times) * 1000
-        others = _percentile(own, 99), _percentile(bus, 99)
-        rounded = [round(value, 2) for value in (*shown, *others)]
+        found = *percentiles(times, 50, 99, 100).values(), *percentiles(own, 99).values()
+        rounded = [round(value, 2) for value in (*found, *percentiles(bus, 99).values())]
         return cls(len(times), *rounded, errors, lost)
-
-
-def _percentile(seconds: Sequence[float], number: int) -> float:
-    """Give a percentile in milliseconds."""
-    cuts = statistics.quantiles([*seconds, max(seconds)], n=100, method="inclusive")
-    return cuts[number - 1] * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +128,8 @@ def attack(
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
     memory, files = memory_mib(daemon.pid), open_files(daemon.pid)
     with (
-        _peak(lambda: memory_mib(daemon.pid)) as peak,
-        _peak(lambda: open_files(daemon.pid)) as peak_files,
+        sampled(lambda: memory_mib(daemon.pid), 0.1) as memories,
+        sampled(lambda: open_files(daemon.pid), 0.1) as counts,
         attacking(daemon.bus, name, attackers, seconds + 2 * _LEAD_SECONDS),
     ):
         time.sleep(_LEAD_SECONDS)  # the attack must be on
@@ -147,8 +142,8 @@ def attack(
         name,
         quiet,
         attacked,
-        (round(memory, 1), round(max(peak), 1), round(after, 1)),
-        (files, int(max(peak_files)), files_after),
+        (round(memory, 1), round(max(memories), 1), round(after, 1)),
+        (files, max(counts), files_after),
         faults,
     )
 
@@ -180,12 +175,12 @@ def _python(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def _peak(measure: Callable[[], float]) -> Iterator[list[float]]:
-    """Measure again and again as long as the context is open."""
-    seen, is_over = [0.0], threading.Event()
+def sampled(measure: Callable[[], T], seconds: float) -> Iterator[list[T]]:
+    """Measure every so many seconds as long as the context is open."""
+    seen, is_over = [measure()], threading.Event()
 
     def watch() -> None:
-        while not is_over.wait(0.1):
+        while not is_over.wait(seconds):
             seen.append(measure())
 
     thread = threading.Thread(target=watch)

@@ -6,7 +6,7 @@ from pathlib import Path
 from docs_parts.tables import RESULTS, newest, table
 
 _HOSTILE = """\
-From `benchmarks/results/{file}` (`python benchmarks/hostile.py`), measured on {machine}: a friend's
+From `benchmarks/results/{file}` (`python -m robustness.hostile`), measured on {machine}: a friend's
 searches over {objects:,} objects with the {model} model, while others attack. The ratio leaves out
 what the bus daemon itself took for a call meanwhile, which no service behind it can give back.
 
@@ -23,7 +23,7 @@ From `benchmarks/results/{file}` (`make fuzz`), on {machine}:
 
 
 _ENDURANCE = """\
-From `benchmarks/results/{file}` (`python benchmarks/endurance.py`), measured on {machine}:
+From `benchmarks/results/{file}` (`python -m robustness.endurance`), measured on {machine}:
 {minutes:g} minutes of requests to switch the provider, at most one a second, and {kills} lost
 providers, while the state file is rewritten, programs publish and others search. Resident memory
 grew by {growth:.1%}.
@@ -34,7 +34,7 @@ From `benchmarks/results/{file}`, the last run of `make test-all`, on {machine}:
 
 {rows}"""
 _PARTS = """\
-From `benchmarks/results/{file}` (`python benchmarks/hostile.py --without each`), measured on
+From `benchmarks/results/{file}` (`python -m robustness.hostile --without each`), measured on
 {machine}: what each part of admission buys, as medians of a friend's searches under attack. A note
 of the report: {note}.
 

@@ -29,13 +29,13 @@ class Mortal:
     def __init__(self, inner: Session) -> None:
         self._inner, self._born = inner, _killed
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- the session's own
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def run(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """Embed, unless killed."""
         if self._born != _killed:
-            raise RuntimeError("the device was lost, as the benchmark asked")
+            raise RuntimeError("the device was lost, as the run asked")
         return self._inner.run(ids)
 
 

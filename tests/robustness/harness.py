@@ -1,7 +1,4 @@
-"""What the benchmarks of this folder share: a daemon with its bus, times, and the report.
-
-Their buses and daemons are those of the tests.
-"""
+"""What the robustness runs share: a made-up state, the command line, and the report."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from opdbus import __version__
 from opdbus.bench.machine import describe
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 QUESTIONS = (
     "what keeps the clock right?",
@@ -77,7 +72,7 @@ async def until_ready(bus: str) -> None:
 
 
 def parser(text: str | None, objects: int = 0) -> argparse.ArgumentParser:
-    """Make a parser with the options that most benchmarks have."""
+    """Make a parser with the options that most runs have."""
     made = argparse.ArgumentParser(description=text)
     made.add_argument("--json", type=Path, help="write the report there")
     if objects:
@@ -86,15 +81,21 @@ def parser(text: str | None, objects: int = 0) -> argparse.ArgumentParser:
     return made
 
 
-def finish(given: argparse.Namespace, found: dict[str, Any], failures: list[str]) -> int:
-    """Print what was found, write it where that was asked for, and give the exit code.
-
-    Readings of each second are written only.
-    """
+def write(given: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
+    """Give the report of what was found, written as JSON where `--json` says."""
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     report = {"date": today, "op-dbus": __version__, "machine": describe().line, **found}
     if given.json:
         given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
+
+
+def finish(given: argparse.Namespace, found: dict[str, Any], failures: list[str]) -> int:
+    """Print and write what was found, and give the exit code.
+
+    Readings of each second are written only.
+    """
+    report = write(given, found)
     shown = {name: value for name, value in report.items() if not name.endswith("each second")}
     print(json.dumps(shown, indent=1))
     for failure in failures:

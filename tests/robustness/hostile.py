@@ -12,7 +12,6 @@ without it, in turn: that is what the part buys.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -26,18 +25,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import state
-from without import PARTS
-
-from opdbus.bench.machine import describe
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from attacks.clients import ATTACKS, PROBES
 from attacks.scene import Attacker, Seen, attack
 from fuzz.health import memory_mib
 from fuzz.serving import serving, wait_until_vectorized
 
+from robustness.harness import parser, state, write
+from robustness.without import PARTS
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
 MOST_RATIO, MOST_GROWTH = 5.0, 0.15
@@ -54,7 +51,8 @@ def with_a_group() -> None:
     if os.geteuid() != 0 or not shutil.which("unshare"):
         return
     if _ALONE not in os.environ:
-        command = ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv]
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable]
+        command += sys.orig_argv[1:]
         os.execvpe("unshare", command, os.environ | {_ALONE: "1"})  # noqa: S606
     file = Path(tempfile.gettempdir()) / f"op-dbus-group-{os.getpid()}"
     lines = Path("/etc/group").read_text().splitlines()
@@ -159,29 +157,20 @@ def summary(seen: Sequence[Seen]) -> dict[str, Any]:
     }
 
 
-def write(given: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Write what was found as JSON, if that is asked for."""
-    if given.json:
-        head = {
-            "machine": describe().line,
-            "model": "tiny" if given.tiny else "medium",
-            "objects": given.objects,
-            "seconds": given.seconds,
-        }
-        given.json.write_text(json.dumps(head | found, indent=1) + "\n")
+def facts(given: argparse.Namespace) -> dict[str, Any]:
+    """Give what the figures depend on besides the machine."""
+    model = "tiny" if given.tiny else "medium"
+    return {"model": model, "objects": given.objects, "seconds": given.seconds}
 
 
 def main() -> int:
     """Print what was seen, and give the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--objects", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each attack")
-    parser.add_argument("--tiny", action="store_true", help="with a tiny model")
-    parser.add_argument("--only", action="append", choices=[*ATTACKS, *PROBES])
-    parser.add_argument("--without", action="append", choices=[*PARTS, "each"], metavar="PART")
-    parser.add_argument("--repeat", type=int, default=3, help="how often, of --without")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    given = parser.parse_args()
+    reading = parser(__doc__, objects=10_000)
+    reading.add_argument("--seconds", type=float, default=10.0, help="of each attack")
+    reading.add_argument("--only", action="append", choices=[*ATTACKS, *PROBES])
+    reading.add_argument("--without", action="append", choices=[*PARTS, "each"], metavar="PART")
+    reading.add_argument("--repeat", type=int, default=3, help="how often, of --without")
+    given = reading.parse_args()
     with_a_group()
     # what the service's unit allows
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
@@ -189,13 +178,14 @@ def main() -> int:
     if given.without:
         parts = list(PARTS) if "each" in given.without else given.without
         found = [compare(part, given) for part in parts]
-        write(given, {"parts": found})
+        write(given, {**facts(given), "parts": found})
         return 0
     seen = []
     for one in measure(given, given.only or list(ATTACKS)):
         seen.append(one)
         print(line(one), flush=True)
-    write(given, {"attacks": [{**one.report(), "failures": failures(one)} for one in seen]})
+    attacks = [{**one.report(), "failures": failures(one)} for one in seen]
+    write(given, {**facts(given), "attacks": attacks})
     return 1 if any(failures(one) for one in seen) else 0
 
 

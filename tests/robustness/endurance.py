@@ -24,7 +24,10 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import PLACES, QUESTIONS, finish, parser, state, until_ready
+from attacks.scene import sampled
+from fuzz.health import Health
+from fuzz.serving import serving
+from running import replace
 
 from opdbus.bench.figures import percentiles
 from opdbus.bus.names import STATE
@@ -32,11 +35,7 @@ from opdbus.bus.service import contract
 from opdbus.client import Client
 from opdbus.engine.host import HERE
 from opdbus.errors import OpDbusError
-
-# isort: split
-from fuzz.health import Health
-from fuzz.serving import serving
-from running import replace
+from robustness.harness import PLACES, QUESTIONS, finish, parser, state, until_ready
 
 if TYPE_CHECKING:
     import argparse
@@ -103,13 +102,6 @@ def memory(pid: int) -> tuple[float, float]:
     return found["Rss"], found["Pss"]
 
 
-async def watch(pid: int, end: float, readings: list[tuple[float, float]]) -> None:
-    """Read memory each second."""
-    while time.monotonic() < end:
-        readings.append(memory(pid))
-        await asyncio.sleep(1.0)
-
-
 async def kill(daemon: Running, kills: int, seconds: float) -> None:
     """Kill the provider that serves, so many times and at equal distances."""
     for _ in range(kills):
@@ -144,12 +136,9 @@ async def warm_up(daemon: Running) -> None:
     await until_ready(daemon.bus)
 
 
-async def live(
-    daemon: Running, seconds: float, content: dict[str, Any]
-) -> tuple[dict[str, Calls], list[tuple[float, float]]]:
+async def live(daemon: Running, seconds: float, content: dict[str, Any]) -> dict[str, Calls]:
     """Run all clients for this time, each with a connection of its own."""
     kinds: dict[str, Calls] = {}
-    readings: list[tuple[float, float]] = []
     end, names = time.monotonic() + seconds, cycle(providers())
     interfaces = content["plugins"]["net"]["interfaces"]
 
@@ -173,8 +162,7 @@ async def live(
             begin(client("publish", PUBLISH, partial(publish, f"publisher-{name}")))
         begin(client("status", 1.0, lambda c, _: c.status()))
         begin(kill(daemon, kills_in(seconds), seconds))
-        begin(watch(daemon.pid, end, readings))
-    return kinds, readings
+    return kinds
 
 
 async def publish(source: str, client: Client, number: int) -> None:
@@ -203,7 +191,8 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     ) as daemon:
         asyncio.run(warm_up(daemon))
         health = Health(daemon)
-        kinds, readings = asyncio.run(live(daemon, seconds, content))
+        with sampled(lambda: memory(daemon.pid), 1.0) as readings:
+            kinds = asyncio.run(live(daemon, seconds, content))
         faults = health.faults()
         health.close()
         log = complaints(daemon.log)

@@ -14,7 +14,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from harness import finish, parser
+from robustness.harness import finish, parser
 
 PROGRAM = """
 import asyncio, opdbus

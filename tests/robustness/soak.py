@@ -15,26 +15,23 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import finish, parser, state
-from hostile import CROWD, GROUP, USERS, attackers, with_a_group
-
-# isort: split
 from attacks.clients import ATTACKS
 from attacks.friend import KINDS
-from attacks.scene import SETTLE_SECONDS, Attacker, attacking, befriend, times_of
+from attacks.scene import SETTLE_SECONDS, Attacker, attacking, befriend, sampled, times_of
 from fuzz.health import Health, memory_mib, open_files, settled_files
 from fuzz.serving import serving, wait_until_vectorized
 
+from robustness.harness import finish, parser, state
+from robustness.hostile import CROWD, GROUP, USERS, attackers, with_a_group
+
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from running import Running
 
@@ -70,6 +67,11 @@ def enemies(name: str, number: int) -> list[Attacker]:
     return [Attacker(USERS[number % len(USERS)], GROUP)]
 
 
+def reading(daemon: Running, began: float) -> tuple[float, float]:
+    """Read the seconds since the beginning, and the memory."""
+    return time.monotonic() - began, memory_mib(daemon.pid)
+
+
 def go_on(daemon: Running, rounds: int, readings: Readings, began: float) -> None:
     """Attack round by round."""
     for number in range(rounds):
@@ -78,26 +80,8 @@ def go_on(daemon: Running, rounds: int, readings: Readings, began: float) -> Non
                 time.sleep(ATTACK_SECONDS)  # the attack's own time
             time.sleep(QUIET_SECONDS)
         time.sleep(REST_SECONDS)  # what memory settles in
-        readings.rounds.append((time.monotonic() - began, memory_mib(daemon.pid)))
+        readings.rounds.append(reading(daemon, began))
         print(f"round {number + 1} of {rounds}: {readings.rounds[-1][1]:.1f} MiB", flush=True)
-
-
-@contextmanager
-def read_each_second(pid: int, readings: Readings, began: float) -> Iterator[None]:
-    """Read a process's memory each second, in a thread."""
-    is_over = threading.Event()
-
-    def read() -> None:
-        while not is_over.wait(1.0):
-            readings.memory.append((time.monotonic() - began, memory_mib(pid)))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -111,7 +95,8 @@ def soak(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         seconds = rounds * ROUND_SECONDS
         friends = {kind: befriend(daemon.bus, seconds, kind) for kind in KINDS}
         began = time.monotonic()
-        with read_each_second(daemon.pid, readings, began):
+        read = partial(reading, daemon, began)
+        with sampled(read, 1.0) as readings.memory:
             go_on(daemon, rounds, readings, began)
         seen = {kind: asdict(times_of(friend, seconds)) for kind, friend in friends.items()}
         faults = health.faults(SETTLE_SECONDS)
@@ -149,9 +134,9 @@ def failures(report: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Print what was seen, and give the exit code."""
-    reading = parser(__doc__, objects=3000)
-    reading.add_argument("--minutes", type=float, default=10.0, help="three rounds at least")
-    given = reading.parse_args()
+    options = parser(__doc__, objects=3000)
+    options.add_argument("--minutes", type=float, default=10.0, help="three rounds at least")
+    given = options.parse_args()
     with_a_group()
     with tempfile.TemporaryDirectory(prefix="op-dbus-soak-") as folder:
         Path(folder).chmod(0o755)
