@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -9,8 +10,6 @@ from opdbus import config
 from opdbus.errors import ConfigError, InvalidArgs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from opdbus.config import Config
 
 # Where data lies by default depends on these, as for every other program of the user.

@@ -1,15 +1,11 @@
 """Entries for systemd's journal, sent from a thread: a journal that does not read blocks nobody."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 IDENTIFIER: Final = "op-dbus"
 SOCKET: Final = Path("/run/systemd/journal/socket")

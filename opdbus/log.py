@@ -6,7 +6,9 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 import structlog
 
@@ -15,10 +17,6 @@ from opdbus.errors import InvalidArgs
 from opdbus.journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
-    from pathlib import Path
-    from typing import Any, NoReturn, TextIO
-
     from opdbus.config import Config
 
 JOURNAL: Final = "journal"

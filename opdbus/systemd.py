@@ -1,17 +1,13 @@
 """Notifications to systemd: that the service is ready, its status, and the watchdog's pings."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus import unit
 from opdbus.errors import ConfigError, OpDbusError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 # `systemctl status` is read by people: often enough to see that it goes on.
 STATUS_SECONDS: Final = 0.5

@@ -1,17 +1,12 @@
 """Works that run side by side, and the signals that end them."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from opdbus.errors import OpDbusError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable
-    from typing import Any
 
 
 @asynccontextmanager

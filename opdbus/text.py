@@ -3,19 +3,14 @@
 What a text holds was decided by measurement: see benchmarks/quality.py.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
-from opdbus.state.object import SETTINGS, is_hash_name
+from opdbus.state.object import SETTINGS, Json, StateObject, is_hash_name
 from opdbus.state.secret_text import REDACTED
-
-if TYPE_CHECKING:
-    from opdbus.state.object import Json, StateObject
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
 VERSION: Final = 1

@@ -1,18 +1,14 @@
 """The unit op-dbus.service as systemd shows it: whether it runs, why it ended, its settings."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NAME: Final = "op-dbus.service"
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"

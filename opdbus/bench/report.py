@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping  # noqa: TC003 -- read back from JSON by its type
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Tokens a batch: as many as take a few milliseconds and fit into the memory."""
 
-from __future__ import annotations
-
 from typing import Final
 
 # A batch of this duration is short enough for the next text to wait for, and loses little:

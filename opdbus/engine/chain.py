@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from opdbus.engine import cpus, gate
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.proof import Probe, prove
+from opdbus.engine.proof import Probe, Proof, prove
 from opdbus.engine.providers import candidates
 from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement
+from opdbus.engine.session import Placement, Session
 from opdbus.errors import ProviderError
 from opdbus.models import build
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from opdbus.config import Config
-    from opdbus.engine.proof import Proof
     from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
     from opdbus.models.folder import Model
 
     Open = Callable[[Path, Provider, Placement], Session]

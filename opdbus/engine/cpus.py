@@ -1,16 +1,12 @@
 """The processor's name and features, and how many this process may use: affinity and quota."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final
 
 # The CPU features that make a number format faster than fp32, under Linux's names.
 BF16: Final = frozenset({"amx_bf16", "avx512_bf16"})

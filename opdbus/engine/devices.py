@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine import cpus
-from opdbus.engine.host import HERE
+from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from opdbus.engine.gpus import Gpu
-    from opdbus.engine.host import Host
 
 # Rows of the provider table that number devices differently, and the providers that share each.
 _COUNTS: Final = (

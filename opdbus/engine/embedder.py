@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
 from opdbus.engine.chain import Chain, require_provider
-from opdbus.engine.host import HERE
+from opdbus.engine.host import HERE, Host
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.tokenizer import Tokenizer
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import ShuttingDown, Truncated
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from typing import TypeVar
-
     import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.config import Config
     from opdbus.engine.chain import Fallback, Open, Proven
-    from opdbus.engine.host import Host
-    from opdbus.engine.tokenizer import Tokens
     from opdbus.models.folder import Model
 
     T = TypeVar("T")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +17,6 @@ from opdbus.errors import ProviderError
 from opdbus.models import child, files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from opdbus.models.folder import Model
 
 log = structlog.get_logger()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opdbus.engine.host import Host
 
 

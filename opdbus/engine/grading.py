@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.engine.batching import plan
 from opdbus.engine.gate import CHECK_SET, FULL, Grade, Report, choose, libraries
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.runtimes import open_session
-from opdbus.engine.session import Placement
-from opdbus.engine.tokenizer import Tokenizer
+from opdbus.engine.session import Placement, Session
+from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
-    from opdbus.engine.tokenizer import Tokens
 
 # What a faster precision may lose against fp32 on the check set.
 MEAN_COSINE: Final = 0.99

@@ -6,14 +6,13 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.engine import cpus, onnx_runtime, openvino
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from opdbus.engine.onnx_runtime import Adapter
 
 

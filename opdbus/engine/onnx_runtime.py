@@ -10,23 +10,21 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opdbus.engine.progress import log_compiling
-from opdbus.engine.session import Ran, first_line
+from opdbus.engine.session import Placement, Ran, first_line
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement
 
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
 # operators of one run, short enough to free the processors between runs.

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.engine.session import Ran, first_line
+from opdbus.engine.session import Placement, Ran, first_line
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
     from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement
 
 # Nodes of a compiled graph that compute nothing.
 _PASSIVE: Final = frozenset({"Const", "Input", "Output"})

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.config import ALL_DEVICES
-from opdbus.engine.host import HERE
+from opdbus.engine.host import HERE, Host
 from opdbus.errors import ProviderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from opdbus.engine.gpus import Gpu
-    from opdbus.engine.host import Host
     from opdbus.engine.libraries import SharedLibrary
     from opdbus.engine.session import Placement
 

@@ -1,17 +1,11 @@
 """The table of execution providers, and which of them a setting's names mean."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from opdbus.engine import cpus, gpus, libraries, options
-from opdbus.engine.host import HERE
+from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from opdbus.engine.host import Host
 
 # Only operators of the ONNX standard, for providers that know no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.openvino import OpenVinoSession
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opdbus.engine.provider import Provider
     from opdbus.engine.session import Placement, Session
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
-from opdbus.engine.batching import Backlog, Rank, Request
+from opdbus.engine.batching import Backlog, Member, Rank, Request
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Self, TypeAlias
-
-    from numpy.typing import NDArray
-
-    from opdbus.engine.batching import Member
     from opdbus.engine.budget import Budget
     from opdbus.engine.tokenizer import Tokens
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus import config
 from opdbus.engine.chain import Chain
-from opdbus.engine.host import HERE
+from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from opdbus.config import Config
-    from opdbus.engine.host import Host
     from opdbus.engine.provider import Provider
 
     Prove = Callable[[str, Config], Awaitable["Outcome"]]

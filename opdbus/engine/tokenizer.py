@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from opdbus.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-    from typing import Self
-
-    from numpy.typing import NDArray
-
     from opdbus.models.folder import Model
 
 # A tokenizer reads a whole text before it cuts, so long texts are cut by characters first: at

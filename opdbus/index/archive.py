@@ -1,15 +1,15 @@
 """The database used from the event loop: one thread writes, another reads meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import chain, repeat
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import structlog
 
@@ -17,11 +17,6 @@ from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
-    from pathlib import Path
-    from typing import Any, Self
 
 T = TypeVar("T")
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from opdbus.errors import UnknownObject
 from opdbus.index import search
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, Identity, Thing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from opdbus.index.quota import Usage
     from opdbus.index.store import Entry
-    from opdbus.state.object import Identity
 
 # The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"

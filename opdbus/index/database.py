@@ -1,17 +1,13 @@
 """The SQLite file: opening it, recognizing it as ours, and explaining SQLite's errors."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from opdbus.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,14 +14,10 @@ import structlog
 from opdbus.errors import OpDbusError, StateFileError
 from opdbus.state import watch
 from opdbus.state.file import StateFile
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, Identity, StateObject
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from pathlib import Path
-
     from opdbus.index.memory import Memory
-    from opdbus.state.object import Identity, StateObject
 
 log = structlog.get_logger()
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical
 from opdbus.index.catalogue import matches, thing_of
-from opdbus.index.rerank import RERANKED
-from opdbus.index.search import ceiling, rank, relevant
+from opdbus.index.rerank import RERANKED, Reranker
+from opdbus.index.search import Score, ceiling, rank, relevant
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.rerank import Reranker
-    from opdbus.index.search import Score
     from opdbus.index.store import Entry, Store
     from opdbus.index.vector_index import VectorIndex
     from opdbus.state.object import Thing

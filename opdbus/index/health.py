@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from opdbus.serving.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opdbus.index.declared import Declared
     from opdbus.index.object_vectors import ObjectVectors
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.catalogue import thing_of
@@ -16,10 +18,6 @@ from opdbus.index.events import Vectorized
 from opdbus.tasks import until_first_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from opdbus.engine.embedder import Embedder
     from opdbus.index.object_vectors import ObjectVectors
     from opdbus.index.store import Entry

@@ -1,7 +1,5 @@
 """The search terms in a question, for lexical search."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
 
 from opdbus.errors import AccessDenied, StoreError
 from opdbus.index.archive import Archive
-from opdbus.index.catalogue import Catalogue
+from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
-from opdbus.index.events import Changed
+from opdbus.index.events import Changed, Event
 from opdbus.index.quota import Usage
 from opdbus.index.records import RecentTexts, commit, load_entries, record_of
 from opdbus.index.transient import TransientObjects
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import Self
-
-    from opdbus.index.catalogue import Change
-    from opdbus.index.events import Event
     from opdbus.index.store import Content, Entry, Record
-    from opdbus.state.object import Identity, StateObject
 
 ROOT: Final = 0
 # Entries taken into the catalogue at a time: two milliseconds' work.

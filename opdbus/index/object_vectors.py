@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoVector, ProviderError
-from opdbus.index.catalogue import thing_of
+from opdbus.index.catalogue import Pair, thing_of
 from opdbus.index.events import Drift
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.drift import drifted_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.index.catalogue import Pair
     from opdbus.index.memory import Memory
     from opdbus.index.store import Entry
     from opdbus.serving.serving import Serving

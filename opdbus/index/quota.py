@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from opdbus.errors import LimitsExceeded
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Literal
-
     from opdbus.index.store import Entry, Record
-    from opdbus.state.object import Identity
 
 
 class Quota(NamedTuple):

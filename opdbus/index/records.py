@@ -1,22 +1,15 @@
 """Objects rendered for the store; the store loaded at start, and changed in transactions."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from opdbus import glossary, text
 from opdbus.errors import StoreError
 from opdbus.index.database import Damaged
-from opdbus.index.store import Record
+from opdbus.index.store import Entry, Record, Store
 from opdbus.state import redact
-from opdbus.state.object import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from opdbus.index.store import Entry, Store
-    from opdbus.state.object import Json, StateObject
+from opdbus.state.object import Json, StateObject, digest
 
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from opdbus.index.database import Damaged, guarded, open_read_only
 from opdbus.index.records import WRITTEN_BY, record_of
-from opdbus.index.store import Store
+from opdbus.index.store import Record, Store
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
     from threading import Event
-    from typing import Any
 
-    from opdbus.index.store import Record
 
 log = structlog.get_logger()
 

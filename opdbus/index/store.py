@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +16,6 @@ from opdbus.index import database
 from opdbus.state.object import Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 

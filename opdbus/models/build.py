@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -17,13 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import child, files, record
-from opdbus.models.dialects import DIALECTS, FLOAT
+from opdbus.models.dialects import DIALECTS, FLOAT, Dialect
 from opdbus.models.shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opdbus.models.dialects import Dialect
     from opdbus.models.folder import Model
     from opdbus.models.weights import Weights
 

@@ -1,7 +1,5 @@
 """The levels, and which model each of them means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,20 +1,16 @@
 """Work in a child process: its memory is freed when it ends, and it ends with its parent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.errors import OpDbusError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # By these systemd watches the process that it started; a child must not answer for it.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})

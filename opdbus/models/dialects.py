@@ -1,7 +1,5 @@
 """The dialects of ONNX that a model's graph can be written in: operators, formats, opset."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The families of models that can be built: how each names its tensors, and how it differs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from huggingface_hub.constants import ENDPOINT
@@ -15,18 +17,13 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.file_download import hf_hub_download
-from huggingface_hub.hf_api import HfApi
+from huggingface_hub.hf_api import HfApi, ModelInfo, RepoSibling
 from huggingface_hub.utils import logging
 
 from opdbus.errors import ModelError
 from opdbus.models import folder, model_store, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from huggingface_hub.hf_api import ModelInfo, RepoSibling
-
     from opdbus.models.catalogue import Level
     from opdbus.models.model_store import Notify
     from opdbus.models.record import Record

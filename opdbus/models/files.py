@@ -1,17 +1,12 @@
 """Files and folders that other users read, locks, and writes that succeed whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 
 @contextmanager

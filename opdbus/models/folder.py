@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,6 @@ from opdbus.models import record, shape
 from opdbus.models.record import sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
     from opdbus.models.shape import Shape

@@ -14,12 +14,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from opdbus import __version__
 from opdbus.models import fused, relative, rounded
-from opdbus.models.dialects import FLOAT
+from opdbus.models.dialects import FLOAT, Dialect
 from opdbus.models.families import FAMILIES, PADDING
 from opdbus.models.writer import INPUT, Writer
 
 if TYPE_CHECKING:
-    from opdbus.models.dialects import Dialect
     from opdbus.models.shape import Shape
     from opdbus.models.weights import Weights
 

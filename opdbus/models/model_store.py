@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,6 @@ from opdbus.errors import ModelError
 from opdbus.models import files, folder, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 

@@ -1,19 +1,15 @@
 """The record of a model folder: where its files are from, and the checksum of each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 NAME: Final = "op-dbus.json"
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.models import relative
-from opdbus.models.families import FAMILIES, PADDING
+from opdbus.models.families import FAMILIES, PADDING, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from opdbus.models.families import Family
     from opdbus.models.shape import Shape
     from opdbus.models.weights import Weights
 

@@ -1,15 +1,11 @@
 """How MPNet's attention depends on the distance between two tokens."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.models.families import BUCKETS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RELATIVE: Final = "encoder.relative_attention_bias.weight"
 # Where buckets begin after distance 0: one for each distance up to 8, then at 8 * 16**(k/8), so

@@ -1,16 +1,12 @@
 """What a model folder's JSON files say: its shape, and whether op-dbus can build such a model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models.families import BUCKETS, FAMILIES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMIT: Final = "sentence_bert_config.json"
 # Longer texts are cut to this many tokens unless the folder gives another limit.

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from opdbus.models.families import BUCKETS, FAMILIES
+from opdbus.models.families import BUCKETS, FAMILIES, Family
 from opdbus.models.folder import TOKENIZER, WEIGHTS
 from opdbus.models.relative import RELATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from opdbus.models.catalogue import Level
-    from opdbus.models.families import Family
     from opdbus.models.weights import Weights
 
     Shapes = dict[str, tuple[int, ...]]

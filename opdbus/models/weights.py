@@ -1,23 +1,18 @@
 """A safetensors file as float32 arrays under the names of its family."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, safe_open
 
 from opdbus.errors import ModelError
 from opdbus.models.families import FAMILIES
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Weights = Mapping[str, NDArray[np.float32]]
+Weights = Mapping[str, NDArray[np.float32]]
 
 # Models saved with a head on top keep the encoder's weights under their family's name.
 _PREFIX: Final = re.compile(rf"^({'|'.join(FAMILIES)})\.")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from opdbus.errors import ProviderLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from copy import copy
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -15,10 +16,6 @@ from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from typing import TypeAlias
-
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder
 

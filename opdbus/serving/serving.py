@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
 from opdbus.engine.batching import Rank
-from opdbus.engine.embedder import open_level
+from opdbus.engine.embedder import Embedder, Embedding, open_level
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.lease import Lease
@@ -16,11 +17,7 @@ from opdbus.serving.level import RETRY_SECONDS, Level
 from opdbus.serving.states import Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Sequence
-    from typing import Any, Self
-
     from opdbus.config import Config
-    from opdbus.engine.embedder import Embedder, Embedding
     from opdbus.serving.level import Open
 
 log = structlog.get_logger()

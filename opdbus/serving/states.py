@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from opdbus.errors import Internal
+from opdbus.errors import Internal, OpDbusError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opdbus.engine.embedder import Embedder
-    from opdbus.errors import OpDbusError
 
 
 class State(Enum):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from opdbus.errors import StateFileError
 from opdbus.state.redact import redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from opdbus.state.object import Json
 
 MAX_DEPTH: Final = 64

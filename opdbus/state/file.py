@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import StateFileError
@@ -12,8 +13,6 @@ from opdbus.state import document
 from opdbus.state.flatten import Reader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opdbus.state.object import Identity, Json, StateObject
 
 VERSION: Final = 1

@@ -1,15 +1,11 @@
 """The state object: one named thing of a host, with its properties, source and fingerprint."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
 Json: TypeAlias = Any

@@ -1,19 +1,13 @@
 """Objects that programs publish: checked, and made into state objects."""
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import MAX_NAME, Identity
+from opdbus.state.object import MAX_NAME, Identity, Json, StateObject
 from opdbus.state.redact import redact_object, redact_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from opdbus.state.object import Json, StateObject
 
 PREFIX: Final = "publish:"
 MAX_SHOWN: Final = 64

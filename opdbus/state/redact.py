@@ -1,13 +1,12 @@
 """Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from opdbus.state.object import SETTINGS, Identity, StateObject
+from opdbus.state.object import SETTINGS, Identity, Json, StateObject
 from opdbus.state.secret_names import is_naming, is_plural, is_secret_name
 from opdbus.state.secret_text import (
     REDACTED,
@@ -16,11 +15,6 @@ from opdbus.state.secret_text import (
     is_key_material,
     is_secret_value,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from opdbus.state.object import Json
 
 VERSION: Final = 1
 

@@ -1,7 +1,5 @@
 """Names of secrets, recognized by whole words: `db_password`, but not `keyboard`."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from functools import lru_cache

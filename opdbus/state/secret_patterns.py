@@ -1,7 +1,5 @@
 """Patterns of secrets inside a string, and of values that look like secrets and are not."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,16 +1,12 @@
 """Secrets inside a string are replaced, by the name before them, their context, or their shape."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.state import secret_patterns as patterns
 from opdbus.state.secret_names import is_plural, is_secret_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REDACTED: Final = "[redacted]"
 

@@ -1,17 +1,13 @@
 """Watches a file with inotify: replaced, edited, created or removed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from asyncinotify import Inotify, Mask
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
 
 # An editor's events within this time count as one change.
 SETTLE_SECONDS: Final = 0.02
