@@ -203,11 +203,7 @@ def stream_rate(
         count += len(window)
         if time.perf_counter() - began > seconds:
             break
-    elapsed = time.perf_counter() - began
-    close: Any = getattr(vectors, "close", None)
-    if close:
-        close()
-    return round(count / elapsed, 1)
+    return round(count / (time.perf_counter() - began), 1)
 
 
 def least_cosine(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

@@ -33,7 +33,6 @@ STEPS: Final = {
     "models": (75, 40),
     "proof": (70, 20),
     "engine": (60, 20),
-    "pipeline": (60, 18),
     "model": (90, 20),
     "tokenizing": (15, 12),
     "latency": (30, 8),
@@ -41,7 +40,6 @@ STEPS: Final = {
     "parity": (30, 12),
     "memory": (30, 8),
     "variants": (45, 10),
-    "graphs": (20, 6),
 }
 # All together; what no longer fits is left out, and the report says so.
 LIMITS: Final = (540, 120)
@@ -151,12 +149,9 @@ def summary(steps: dict[str, Any]) -> dict[str, Any]:
     """Compare the most short texts a second of each level with the targets."""
     found = {}
     for level in ("low", "medium", "high"):
-        rates = {
-            name: _most(steps, name, level, "texts") for name in ("engine", "pipeline", "model")
-        }
+        rates = {name: _most(steps, name, level, "texts") for name in ("engine", "model")}
         peer = _most(steps, "peer", level, "best", "float16")
-        ours = max(rates["engine"], rates["pipeline"])
-        times = round(ours / peer, 2) if peer else None
+        times = round(rates["engine"] / peer, 2) if peer else None
         found[level] = {**rates, "target": TARGETS[level], "peer": peer, "times_peer": times}
     return found
 

@@ -22,7 +22,6 @@ from kit import (
     stream_rate,
     streaming,
 )
-from pipeline import Pipeline
 from run import TARGETS
 
 from opdbus.bench.figures import percentiles
@@ -63,24 +62,6 @@ def engine(kit: Kit) -> Findings:
                 found = stream_rate(streaming(kit, embedder), kit.texts(kind), kit.seconds)
                 yield f"{level} {kind}", {"texts": found, **_target(level, kind)}
             yield f"{level} budget", embedder.engine.scheduler.budget
-
-
-def pipeline(kit: Kit) -> Findings:
-    """Measure the same with tokenizing in processes."""
-    most = cpus.usable()
-    numbers = [most] if kit.quick else sorted({max(1, most // 2), max(1, most - 2)})
-    for level in kit.measured:
-        loaded = read(kit, level)
-        lanes = [opened(kit, loaded).run] * LANES
-        for processes in numbers:
-            piped = Pipeline(
-                loaded, lanes, processes=processes, tokens=kit.budgets[-2], window=kit.window
-            )
-            for kind in KINDS:
-                found = stream_rate(piped.stream, kit.texts(kind), kit.seconds)
-                name = f"{level} {kind} {processes} processes"
-                yield name, {"texts": found, **_target(level, kind)}
-            piped.close()
 
 
 def model(kit: Kit) -> Findings:
@@ -145,20 +126,6 @@ def variants(kit: Kit) -> Findings:
                 yield f"{name} {kind}", model_rate([session.run] * LANES, some, kit.seconds / 2)
         except Exception as error:  # noqa: BLE001 -- the report says what happened
             yield name, {"failure": str(error)}
-
-
-def graphs(kit: Kit) -> Findings:
-    """Measure CUDA graphs for single texts."""
-    if kit.device != "cuda":
-        yield "skipped", "only CUDA has CUDA graphs"
-        return
-    from graphs import measure
-
-    loaded, precision = read(kit, "medium"), kit.precisions[0]
-    plain = opened(kit, loaded)
-    made = built(kit, loaded, kit.provider.dialects[precision])
-    settings = kit.provider.options(Placement(precision=precision))
-    yield from measure(made.graph, settings, plain.run, loaded.shape, 40 if kit.quick else 300)
 
 
 def _changed(kit: Kit, loaded: Model, dialect: str, settings: dict[str, Any]) -> Session:

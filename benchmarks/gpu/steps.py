@@ -25,7 +25,6 @@ STEPS: dict[str, Callable[[Kit], Findings]] = {
         checks.models,
         checks.proof,
         speeds.engine,
-        speeds.pipeline,
         speeds.model,
         speeds.tokenizing,
         speeds.latency,
@@ -33,7 +32,6 @@ STEPS: dict[str, Callable[[Kit], Findings]] = {
         peers.parity,
         checks.memory,
         speeds.variants,
-        speeds.graphs,
     )
 }
 
