@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ from opdbus.state.object import FILE
 from opdbus.text import render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opdbus.state.object import StateObject
 
 ROOT = Path(__file__).parent.parent

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from opdbus.arguments import check, iterator, listed, read_settings
 from opdbus.engine.chain import require_provider
@@ -30,11 +32,6 @@ from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
-    from typing import Self, TypeVar
-
-    from numpy.typing import NDArray
-
     from opdbus.engine.chain import Fallback, Proven
     from opdbus.engine.embedder import Embedder as Engine
     from opdbus.engine.proof import Proof

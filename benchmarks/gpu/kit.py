@@ -7,11 +7,13 @@ import itertools
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus import config
 from opdbus.api import Embedder
@@ -25,10 +27,6 @@ from opdbus.models import build, folder, synthetic
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
     from opdbus.models.folder import Model

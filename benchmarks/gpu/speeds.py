@@ -22,6 +22,7 @@ from kit import (
     stream_rate,
     streaming,
 )
+from numpy.typing import NDArray
 from run import TARGETS
 
 from opdbus.bench.figures import percentiles
@@ -33,7 +34,6 @@ from opdbus.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from kit import Findings, Session
-    from numpy.typing import NDArray
 
     from opdbus.api import Embedder
     from opdbus.models.folder import Model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import checks
@@ -13,8 +14,6 @@ import speeds
 from kit import Kit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kit import Findings
 
 STEPS: dict[str, Callable[[Kit], Findings]] = {

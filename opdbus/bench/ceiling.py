@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.bench.figures import Ceiling
 from opdbus.engine import cpus
@@ -21,11 +24,6 @@ from opdbus.errors import OpDbusError
 from opdbus.models.dialects import DIALECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from opdbus.bench.figures import Arithmetic
     from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session

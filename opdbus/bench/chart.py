@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.bench.contenders import OURS
@@ -10,8 +11,6 @@ from opdbus.bench.table import headline
 from opdbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opdbus.bench.report import Comparison, Report
 
 # Light ones are drawn; an SVG also says which dark one stands for each, by the reader's preference.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.bench.contenders import REFERENCE, TORCH
 from opdbus.bench.process import ContenderFailed, Process, export
@@ -17,11 +20,6 @@ from opdbus.engine.tokenizer import Tokenizer
 from opdbus.models.folder import TOKENIZER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
     from opdbus.bench.contenders import Contender
     from opdbus.bench.process import Workspace
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 PEERS: Final = Path(__file__).parent / "peers"
 # The row that all others are compared with, and the one whose vectors are the reference.

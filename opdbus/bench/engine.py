@@ -7,10 +7,11 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from opdbus import api
 from opdbus.bench import ceiling, measures, texts
@@ -25,9 +26,6 @@ from opdbus.models import folder as folders
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TextIO
-
     Notify = Callable[[str], None]
 
 # Numbers of threads that the engine's own choice is compared with on one processor.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -14,8 +15,6 @@ from opdbus.bench.figures import Latency, Rate, Stream, percentiles
 from opdbus.bench.peers.child import rss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from opdbus.api import Embedder
     from opdbus.bench.figures import Arithmetic
 

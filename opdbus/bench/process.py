@@ -6,18 +6,17 @@ import json
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Timer
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from opdbus.bench.contenders import PEERS, python_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
     from opdbus.bench.contenders import Contender
 
 _CHILD: Final = PEERS / "child.py"

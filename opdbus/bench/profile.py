@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,16 +14,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.runtimes import open_session
 from opdbus.models import build
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from opdbus.config import Config
     from opdbus.engine.chain import Proven
     from opdbus.engine.embedder import Embedder

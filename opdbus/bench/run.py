@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +23,6 @@ from opdbus.models import folder, synthetic
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from opdbus.bench.contenders import Contender
     from opdbus.bench.figures import EngineFigures
     from opdbus.bench.report import Comparison

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.bench.contenders import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opdbus.bench.figures import EngineFigures
     from opdbus.bench.report import Comparison, Entry, Report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +12,6 @@ from opdbus.state.object import FILE, Identity, StateObject
 from opdbus.text import render
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from opdbus.state.object import Json
 
     Make = Callable[[Random, str], Json]
