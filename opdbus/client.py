@@ -1,26 +1,21 @@
 """A client of the daemon: one coroutine for each method that a program may want."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
 
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.names import BUS_NAME, OBJECT, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import BinaryIO, Self, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 # Computing vectors may take longer than D-Bus libraries usually wait.
 PATIENCE_SECONDS: Final = 120.0

@@ -7,17 +7,15 @@ import difflib
 import os
 import shlex
 import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus import parsing
 from opdbus.errors import ConfigError, InvalidArgs
 from opdbus.parsing import AUTO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 PREFIX: Final = "OP_DBUS_"
 # The variable that names the TOML file; it is not a setting itself.

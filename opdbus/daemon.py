@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing, closing
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -40,9 +41,6 @@ from opdbus.serving.serving import Serving
 from opdbus.tasks import cancel, signals, until_first_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from typing import Any
-
     from opdbus.bus.transport.library import Message
     from opdbus.config import Config
     from opdbus.engine.embedder import Embedder

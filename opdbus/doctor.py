@@ -9,6 +9,8 @@ import importlib.util
 import os
 import pwd
 import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from opdbus import unit
@@ -23,9 +25,6 @@ from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from opdbus.config import Config
     from opdbus.unit import Unit
 

@@ -1,7 +1,5 @@
 """The names that op-dbus has on the bus, for both sides of it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 BUS_NAME: Final = "org.opdbus"

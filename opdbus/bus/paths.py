@@ -1,7 +1,5 @@
 """Names to object paths and back: reversible, as sd_bus_path_encode(3) does it."""
 
-from __future__ import annotations
-
 import re
 import string
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The command `op-dbus`: parses, asks the daemon, prints. One place turns errors into sentences."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

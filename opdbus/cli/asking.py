@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -10,9 +11,6 @@ from opdbus.cli.root import settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeVar
-
     from opdbus.client import Client
     from opdbus.unit import Unit
 

@@ -1,21 +1,15 @@
 """The commands that need no daemon: daemon itself, config and doctor."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import click
 
 from opdbus import config
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 # of the longest verdict of the doctor's
 _WIDTH = len("warning")

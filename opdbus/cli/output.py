@@ -1,18 +1,13 @@
 """What commands print: tables for people, JSON for programs, colours only on a terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

@@ -1,7 +1,5 @@
 """The command itself: its group, what every command takes, and how click's errors are told."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

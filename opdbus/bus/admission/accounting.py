@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -19,8 +20,6 @@ from opdbus.bus.transport.fd_closer import ELSEWHERE, closer_of
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
     from opdbus.bus.transport.call import Call
 
 # What something counts for, by the kind of limit: connection, user, total.

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport.fair_queue import FairQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Self
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
 LEASE_SECONDS: Final = 0.1

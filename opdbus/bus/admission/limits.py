@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from opdbus.bus.transport.values import Plain
 
 # Larger calls and replies count by the byte; a caller gets larger replies only if it asks for them.

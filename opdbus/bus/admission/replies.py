@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from opdbus.bus.admission.accounting import User
+from opdbus.bus.admission.accounting import Accounts, User
 from opdbus.bus.admission.limits import (
     MAX_REPLY_BYTES,
     MAX_UNREAD,
@@ -19,15 +20,10 @@ from opdbus.bus.admission.limits import (
     SMALL_BYTES,
 )
 from opdbus.bus.async_cache import AsyncCache
-from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import BusError, LimitsExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
-    from opdbus.bus.admission.accounting import Accounts
-    from opdbus.bus.transport.connection import Connection
     from opdbus.bus.transport.send_queue import Written
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"

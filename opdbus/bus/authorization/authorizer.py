@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from grp import getgrnam
@@ -17,13 +18,10 @@ from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
-from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from opdbus.bus.transport.connection import Connection
     from opdbus.bus.transport.library import Message
 
 log = structlog.get_logger()

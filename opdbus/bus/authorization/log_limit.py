@@ -1,13 +1,9 @@
 """A limit to log lines about refusals: a user who is refused often cannot fill the log."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 _WINDOW_SECONDS: Final = 60.0
 MOST_A_USER: Final = 5

@@ -14,11 +14,10 @@ import structlog
 
 from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.names import BUS_NAME
-from opdbus.bus.transport.connection import RemoteError
+from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.errors import AccessDenied, BusError
 
 if TYPE_CHECKING:
-    from opdbus.bus.transport.connection import Connection
     from opdbus.bus.transport.library import Message
 
 log = structlog.get_logger()

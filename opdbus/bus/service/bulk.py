@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
 from opdbus.bus.service.text_file import TextFile
-from opdbus.bus.service.vector_files import VectorFiles
+from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, Truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor, Future
-    from typing import Any, ParamSpec, TypeVar
-
     from opdbus.bus.service.formats import Format
     from opdbus.bus.service.jobs import Job, Jobs
     from opdbus.bus.service.node import Caller
-    from opdbus.bus.service.vector_files import VectorFile
     from opdbus.engine.tokenizer import Tokens
     from opdbus.serving.lease import Lease
 

@@ -1,20 +1,16 @@
 """The interfaces' XML files as values: what dispatch is driven by and Introspect returns."""
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree import ElementTree as ET
 
 from opdbus.bus.names import ACTIONS, BUS_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _EMITS: Final = "org.freedesktop.DBus.Property.EmitsChangedSignal"
 _ACTION: Final = f"{BUS_NAME}.Action"

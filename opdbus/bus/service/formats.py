@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from opdbus.bus.service.options import Options
 
 FLOAT32: Final = "float32"

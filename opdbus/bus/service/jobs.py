@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
-from opdbus.bus.service.node import Node
+from opdbus.bus.service.node import Caller, Node
 from opdbus.errors import AccessDenied, Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
-    from typing import Any
-
-    from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.values import Plain
 
     Notify = Callable[[str, str, Mapping[str, Plain]], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opdbus.bus import names
@@ -9,8 +10,6 @@ from opdbus.bus.service import contract
 from opdbus.journal import IDENTIFIER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opdbus.bus.service.node import Caller
     from opdbus.bus.transport.values import Plain
     from opdbus.log import Log

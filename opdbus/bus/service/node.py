@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import UnknownInterface, UnknownMethod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from opdbus.bus.service.contract import InterfaceInfo, MethodInfo
     from opdbus.bus.transport.call import Call
     from opdbus.bus.transport.values import Plain

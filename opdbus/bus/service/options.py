@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from opdbus.errors import InvalidArgs
 from opdbus.index.finder import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeAlias, TypeVar
-
     from opdbus.bus.transport.values import Plain
 
     T = TypeVar("T")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
 from opdbus.bus.service.standard import PROPERTIES
-from opdbus.bus.transport.values import Typed
-from opdbus.index.events import Changed, Vectorized
+from opdbus.bus.transport.values import Plain, Typed
+from opdbus.index.events import Changed, Event, Vectorized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from opdbus.bus.service.node import BusInterface
     from opdbus.bus.transport.connection import Connection
-    from opdbus.bus.transport.values import Plain
     from opdbus.index.catalogue import Change
-    from opdbus.index.events import Event
     from opdbus.state.object import Thing
 
 # Changes of more objects than this are sent in several signals, so that none is ever large.

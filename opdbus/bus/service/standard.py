@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ from xml.etree import ElementTree as ET
 from opdbus.bus import paths
 from opdbus.bus.admission.limits import SMALL_BYTES
 from opdbus.bus.service import contract
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.errors import (
     InvalidArgs,
     LimitsExceeded,
@@ -21,12 +22,9 @@ from opdbus.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from opdbus.bus.service.contract import PropertyInfo
     from opdbus.bus.service.node import BusInterface, Caller, Node
     from opdbus.bus.transport.call import Call
-    from opdbus.bus.transport.values import Plain
 
 PEER: Final = "org.freedesktop.DBus.Peer"
 INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"

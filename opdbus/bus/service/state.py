@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from opdbus.bus import names, paths
@@ -16,11 +17,9 @@ from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import publish
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, StateObject, Thing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.health import Health
     from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.state.object import StateObject
 
     # A hit, a vector and a published object, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from opdbus.bus import paths
-from opdbus.bus.service.node import Node
+from opdbus.bus.service.node import BusInterface, Node
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.bus.service.state import ObjectInterface, thing_at
 from opdbus.errors import UnknownObject
@@ -14,7 +14,6 @@ from opdbus.state.object import Thing
 
 if TYPE_CHECKING:
     from opdbus.bus.service.jobs import Jobs
-    from opdbus.bus.service.node import BusInterface
     from opdbus.index.finder import Finder
     from opdbus.index.object_vectors import ObjectVectors
 

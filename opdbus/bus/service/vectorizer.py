@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -10,26 +11,21 @@ from opdbus import __version__
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import contract
-from opdbus.bus.service.bulk import BulkOptions
-from opdbus.bus.service.formats import chosen
+from opdbus.bus.service.bulk import Bulk, BulkOptions
+from opdbus.bus.service.formats import Format, chosen
 from opdbus.bus.service.options import Options
-from opdbus.bus.transport.values import Typed
+from opdbus.bus.transport.values import Plain, Typed
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from opdbus.bus.admission.accounting import RunningCalls
-    from opdbus.bus.service.bulk import Bulk
-    from opdbus.bus.service.formats import Format
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.bus.transport.values import Plain
     from opdbus.engine.embedder import Embedder
     from opdbus.index.health import Health
     from opdbus.serving.serving import Serving

@@ -1,12 +1,11 @@
 """Finds the message bus, connects to it and authenticates as this process's user."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from opdbus.bus.transport.library import (
     BusType,
@@ -15,9 +14,6 @@ from opdbus.bus.transport.library import (
     parse_address,
 )
 from opdbus.errors import BusError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LINE: Final = 1 << 10
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageType, encode
-from opdbus.bus.transport.message_socket import MessageSocket
+from opdbus.bus.transport.message_socket import Frame, MessageSocket
 from opdbus.bus.transport.messages import (
     Outgoing,
     decoded,
@@ -20,16 +21,11 @@ from opdbus.bus.transport.messages import (
     new_signal,
 )
 from opdbus.bus.transport.send_queue import Written
-from opdbus.bus.transport.values import UNFIT, from_wire, received
+from opdbus.bus.transport.values import UNFIT, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Self
-
     from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.bus.transport.message_socket import Frame
-    from opdbus.bus.transport.values import Plain
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"

@@ -1,14 +1,9 @@
 """Open files that are sent with messages: each has one owner, and is closed with it."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, Self
 
 from opdbus.bus.transport.fd_closer import closer_of
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class HasFileno(Protocol):

@@ -1,12 +1,7 @@
 """Start-time fair queueing: the least served of several is served next."""
 
-from __future__ import annotations
-
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
 

@@ -4,8 +4,6 @@ A user's own file system (FUSE) may never answer. Then one of these threads hang
 loop does not; files in memory, which close at once, have a thread of their own.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

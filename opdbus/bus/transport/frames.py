@@ -1,7 +1,5 @@
 """Reads the headers of messages, before anything else of them is decoded."""
 
-from __future__ import annotations
-
 import struct
 from typing import Final, NamedTuple
 

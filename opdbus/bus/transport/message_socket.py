@@ -6,17 +6,13 @@ import asyncio
 import socket
 from array import array
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.bus.transport import frames
-from opdbus.bus.transport.descriptors import Received
+from opdbus.bus.transport.descriptors import HasFileno, Received
 from opdbus.bus.transport.send_queue import SendQueue, Written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from opdbus.bus.transport.descriptors import HasFileno
 
 # Read at a time of small messages: dozens of them, since hundreds would take 30 ms at a stretch.
 # Larger messages have memory of their own.

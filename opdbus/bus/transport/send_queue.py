@@ -7,13 +7,12 @@ next message is one for the receiver that has been sent the fewest bytes.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from opdbus.bus.transport.fair_queue import FairQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opdbus.bus.transport.descriptors import Descriptor
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus.transport.library import Variant, is_object_path_valid
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opdbus.bus.transport.descriptors import Descriptor
 
 # Anything that D-Bus can carry, variants taken out.
