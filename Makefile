@@ -98,7 +98,8 @@ $(READY): pyproject.toml
 	@echo "$(chosen)" >$@
 
 # What only tests need. Root gets all of it, others what they have: the rest of the tests is skipped.
-$(VENV)/tested: $(READY)
+# CI also has the large libraries that `make test-all` has.
+$(VENV)/tested: $(READY) $(if $(CI),$(ONNXRUNTIME_GPU)/ready)
 	@PYTHON="$(PYTHON)" .ci/setup-system test
 	@[ "$$(id -u)" != 0 ] || PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
 	@$(INSTALL) --editable '.[dev]'

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from structlog.testing import capture_logs
 from virtual import FakeRuntime, VirtualLoop, vector
 
 from opdbus import config
@@ -350,7 +351,8 @@ def sequences(count: int, steps: int = 25) -> settings:
 
 def test_serving_survives_whatever_happens() -> None:
     """Hold every invariant in all random sequences."""
-    run_state_machine_as_test(Machine, settings=sequences(SEQUENCES))
+    with capture_logs():  # to write tracebacks takes longer than all the rest
+        run_state_machine_as_test(Machine, settings=sequences(SEQUENCES))
 
 
 # what the machine is for: each row takes one fix out, and names a seed that finds the defect then
@@ -432,5 +434,5 @@ def test_the_machine_finds_each_defect(name: str) -> None:
         around = without(serving_module, "return Level(", "return Level(")
         around.Level = broken.Level  # type: ignore[attr-defined]
         Broken.serving_class = around.Serving
-    with pytest.raises(AssertionError):
+    with capture_logs(), pytest.raises(AssertionError):
         run_state_machine_as_test(seed(number)(Broken), settings=sequences(300))
