@@ -20,8 +20,9 @@ from running import is_alive
 
 from opdbus import config
 from opdbus.bench import chart, machine, table, texts
-from opdbus.bench.compare import Plan, Subject, compare
+from opdbus.bench.compare import Plan, compare
 from opdbus.bench.contenders import CONTENDERS, OURS, PEERS, REFERENCE, Contender
+from opdbus.bench.measures import Subject
 from opdbus.bench.process import ContenderFailed, Process, Workspace, export
 from opdbus.bench.report import Comparison, Entry, Figure, Report, from_json
 from opdbus.engine.tokenizer import Tokenizer

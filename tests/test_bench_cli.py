@@ -192,20 +192,22 @@ def test_random_weights_have_the_shape(tmp_path: Path) -> None:
     """Make the shape of a level whose model is not here, and say that its weights are random."""
     settings = config.load({"HOME": str(tmp_path), "OP_DBUS_MODEL_DIR": str(tmp_path)})
     [low] = models(Options(("low",), random=True), settings, tmp_path)
-    assert low.random
+    assert low.subject.random
     assert "random" in low.subject.name
     assert arithmetic(low.subject.folder) == Arithmetic(3, 384, 1536)
 
 
 def test_failed_engine_is_told(tmp_path: Path) -> None:
     """Keep the reason of an engine that cannot be measured."""
-    task = Task("medium", tmp_path / "none", tmp_path, QUICK)
+    task = Task(measures.Subject("medium", "none", tmp_path / "none"), tmp_path, QUICK)
     assert "none" in figures(task, lambda _: None).failure
 
 
 def test_task_survives_json(tmp_path: Path) -> None:
     """Tell the child exactly what is to be measured."""
-    task = Task("low", tmp_path, tmp_path, QUICK, random=True, one_cpu=True)
+    task = Task(
+        measures.Subject("low", "low", tmp_path, random=True), tmp_path, QUICK, one_cpu=True
+    )
     assert decode(Task, json.loads(task.to_json())) == task
 
 

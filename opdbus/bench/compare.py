@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -21,24 +20,15 @@ from opdbus.models.folder import TOKENIZER
 
 if TYPE_CHECKING:
     from opdbus.bench.contenders import Contender
+    from opdbus.bench.measures import Notify, Subject
     from opdbus.bench.process import Workspace
 
-    Notify = Callable[[str], None]
 
 # Texts of each kind whose vectors are compared with the reference's, and how many at a time.
 _CHECKED: Final = 32
 _CHECKED_BATCH: Final = 8
 # Enough that no text is cut when its tokens are counted.
 _MAX_TOKENS: Final = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The model that is measured with: its level, a name for the report, and its folder."""
-
-    level: str
-    name: str
-    folder: Path
 
 
 @dataclass(frozen=True, slots=True)

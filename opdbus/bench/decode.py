@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 def decode(kind: type[T], written: Mapping[str, Any]) -> T:

@@ -7,26 +7,23 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 from opdbus import api
 from opdbus.bench import ceiling, measures, texts
 from opdbus.bench.decode import decode
 from opdbus.bench.figures import Arithmetic, EngineFigures, Threads
-from opdbus.bench.measures import Effort, Texts
+from opdbus.bench.measures import Effort, Notify, Subject, Texts
 from opdbus.bench.peers.child import die_with_parent, own_stdout, rss
 from opdbus.bench.process import Child
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
 from opdbus.models import folder as folders
 from opdbus.models.catalogue import LEVELS
-
-if TYPE_CHECKING:
-    Notify = Callable[[str], None]
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
 _BY_HAND: Final = (1, 2, 4)
@@ -36,18 +33,23 @@ _DIFFERENT: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be measured: a model's folder, where it runs, and with how much effort."""
+    """What is to be measured: a model, where it runs, and with how much effort."""
 
-    level: str
-    folder: Path
+    subject: Subject
     # where graphs and the gate's report are kept
     scratch: Path
     effort: Effort
-    random: bool = False
     provider: str = "cpu"
     precision: str = "auto"
     # only on one processor, and only by threads
     one_cpu: bool = False
+
+    def nothing(self, failure: str = "") -> EngineFigures:
+        """Give the figures before anything is measured."""
+        subject = self.subject
+        return EngineFigures(
+            subject.level, subject.name, subject.random, self.provider, failure=failure
+        )
 
     def to_json(self) -> str:
         """Write the task for the child."""
@@ -69,13 +71,12 @@ def figures(task: Task, notify: Notify) -> EngineFigures:
 
 def _child(task: Task, notify: Notify) -> EngineFigures:
     command = [sys.executable, "-P", "-m", __spec__.name, task.to_json()]
-    found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
     with Child(command) as child:
         while message := child.read():
             if "doing" not in message:
                 return decode(EngineFigures, message)
-            notify(f"{task.level} on {task.provider}: {message['doing']}")
-        return replace(found, failure=child.last_words())
+            notify(f"{task.subject.level} on {task.provider}: {message['doing']}")
+        return task.nothing(child.last_words())
 
 
 # in the child process
@@ -83,8 +84,7 @@ def _child(task: Task, notify: Notify) -> EngineFigures:
 
 def measure(task: Task, notify: Notify) -> EngineFigures:
     """Measure all of it; raises ModelError and ProviderError."""
-    found = EngineFigures(task.level, task.folder.name, task.random, task.provider)
-    some = _texts(task)
+    found, some = task.nothing(), _texts(task)
     if task.one_cpu:
         return replace(found, one_cpu=_on_one(task, some, notify))
     notify("loading")
@@ -98,17 +98,15 @@ def measure(task: Task, notify: Notify) -> EngineFigures:
         effort = task.effort
         ways = (Path(scratch), effort.rows, effort.seconds)
         only = "" if effort.all_precisions else found.precision
-        shape = arithmetic(task.folder)
+        shape = arithmetic(task.subject.folder)
         ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only))
     return replace(found, ceilings=ceilings)
 
 
 def _described(found: EngineFigures, embedder: api.Embedder, some: Texts) -> EngineFigures:
-    engine = embedder.engine
-    report = engine.proven.report
+    report = embedder.engine.proven.report
     return replace(
         found,
-        model=engine.model.name,
         provider=embedder.provider,
         hardware=embedder.device,
         precision=embedder.precision,
@@ -123,7 +121,7 @@ def _measured(
     notify("single texts")
     latencies = tuple(measures.latencies(embedder, some, task.effort))
     notify("batches")
-    shape = arithmetic(task.folder)
+    shape = arithmetic(task.subject.folder)
     rates = tuple(measures.rates(embedder, some, task.effort, shape))
     notify("streams")
     streams = tuple(measures.streams(embedder, some, task.effort))
@@ -154,17 +152,18 @@ def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
 
 def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
     return api.Embedder(
-        task.level,
+        task.subject.level,
         task.provider,
         precision=task.precision,
-        model=task.folder,
+        model=task.subject.folder,
         state_dir=task.scratch,
         threads=threads,
     )
 
 
 def _texts(task: Task) -> Texts:
-    tokenizer = Tokenizer(task.folder / folders.TOKENIZER, LEVELS[task.level].max_tokens)
+    subject = task.subject
+    tokenizer = Tokenizer(subject.folder / folders.TOKENIZER, LEVELS[subject.level].max_tokens)
     count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
     kinds = texts.kinds(count)
     lengths = {kind: list(map(len, tokenizer.encode(some))) for kind, some in kinds.items()}

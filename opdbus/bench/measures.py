@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +32,20 @@ _SHORT_STREAM: Final = 2000
 _BULK_STREAMS: Final = 2
 # Different texts of one length that are asked in turn.
 _ASKED: Final = 64
+
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The model that is measured with: its level, a name for the report, and its folder."""
+
+    level: str
+    name: str
+    folder: Path
+    # whether the weights are random, in the true shape
+    random: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from opdbus import __version__, api
 from opdbus.bench import machine, texts
-from opdbus.bench.compare import Plan, Subject, compare
+from opdbus.bench.compare import Plan, compare
 from opdbus.bench.contenders import CONTENDERS
 from opdbus.bench.engine import Task, figures
-from opdbus.bench.measures import Effort
+from opdbus.bench.measures import Effort, Notify, Subject
 from opdbus.bench.process import Workspace
 from opdbus.bench.report import Report
 from opdbus.engine.providers import PROVIDERS
@@ -23,12 +24,10 @@ from opdbus.models import folder, synthetic
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
-    from opdbus.bench.contenders import Contender
     from opdbus.bench.figures import EngineFigures
     from opdbus.bench.report import Comparison
     from opdbus.config import Config
 
-    Notify = Callable[[str], None]
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
 # Of random weights only the shape is of interest, and the high one is slow.
@@ -67,42 +66,28 @@ class Options:
     rounds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Where it is measured: settings, the peers' environments, and their variables."""
-
-    config: Config
-    venvs: Path
-    environ: Mapping[str, str]
-    contenders: Sequence[Contender] = CONTENDERS
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A model that is measured with, and how much."""
-
-    subject: Subject
-    scratch: Path
-    random: bool
-    effort: Effort
-
-
-def bench(options: Options, setting: Setting, notify: Notify) -> Report:
+def bench(
+    options: Options, config: Config, venvs: Path, environ: Mapping[str, str], notify: Notify
+) -> Report:
     """Measure; takes minutes, reports what it is doing, and leaves no process or file behind.
 
-    Raises InvalidArgs and ModelError if there is nothing to measure.
+    Peers have their environments in `venvs`, and these variables. Raises InvalidArgs and ModelError
+    if there is nothing to measure.
     """
     with TemporaryDirectory(prefix="op-dbus-bench-") as scratch:
-        found = models(options, setting.config, Path(scratch))
-        engines = [each for model in found for each in _engines(model, setting.config, notify)]
-        comparisons = [_compared(model, setting, notify) for model in found if options.peers]
+        tasks = models(options, config, Path(scratch))
+        engines = [each for task in tasks for each in _engines(task, notify)]
+        comparisons = []
+        for task in tasks if options.peers else ():
+            place = Workspace(venvs, task.scratch, environ)
+            comparisons.append(_compared(task, place, notify))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     here = machine.describe()
     return Report(today, __version__, here, tuple(comparisons), tuple(engines), options.quick)
 
 
-def models(options: Options, config: Config, scratch: Path) -> list[Measured]:
-    """Find the models, and make those with random weights."""
+def models(options: Options, config: Config, scratch: Path) -> list[Task]:
+    """Find the models, make those with random weights, and say how much is measured of each."""
     unknown = set(options.levels) - LEVELS.keys()
     if unknown:
         known = ", ".join(LEVELS)
@@ -120,7 +105,7 @@ def models(options: Options, config: Config, scratch: Path) -> list[Measured]:
     return found
 
 
-def _model(level: str, options: Options, config: Config, place: Path) -> Measured:
+def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     try:
         # a folder that is set belongs to the level that is set
         model = folder.load(LEVELS[level], config)
@@ -129,10 +114,11 @@ def _model(level: str, options: Options, config: Config, place: Path) -> Measure
             raise
         tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / folder.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
-        subject = Subject(level, f"{LEVELS[level].folder}'s shape, random weights", made)
-        return Measured(subject, place, random=True, effort=_effort(options, SHAPE))
-    subject = Subject(level, model.name, model.folder)
-    return Measured(subject, place, random=False, effort=_effort(options, FULL))
+        name = f"{LEVELS[level].folder}'s shape, random weights"
+        subject, usual = Subject(level, name, made, random=True), SHAPE
+    else:
+        subject, usual = Subject(level, model.name, model.folder), FULL
+    return Task(subject, place, _effort(options, usual), precision=config.precision)
 
 
 def _effort(options: Options, usual: Effort) -> Effort:
@@ -142,27 +128,15 @@ def _effort(options: Options, usual: Effort) -> Effort:
     return replace(effort, rounds=options.rounds or effort.rounds)
 
 
-def _engines(model: Measured, config: Config, notify: Notify) -> Iterator[EngineFigures]:
+def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
-    task = Task(
-        model.subject.level,
-        model.subject.folder,
-        model.scratch,
-        model.effort,
-        model.random,
-        precision=config.precision,
-    )
-    for provider in ("cpu", *_accelerators()):
-        yield replace(figures(replace(task, provider=provider), notify), model=model.subject.name)
+    names = (row.name for row in PROVIDERS.values() if not row.is_cpu)
+    accelerators = filter(api.Embedder.is_available, names)
+    for provider in ("cpu", *islice(accelerators, 1)):
+        yield figures(replace(task, provider=provider), notify)
 
 
-def _accelerators() -> list[str]:
-    names = [row.name for row in PROVIDERS.values() if not row.is_cpu]
-    return [name for name in names if api.Embedder.is_available(name)][:1]
-
-
-def _compared(model: Measured, setting: Setting, notify: Notify) -> Comparison:
-    effort = model.effort
+def _compared(task: Task, place: Workspace, notify: Notify) -> Comparison:
+    effort = task.effort
     plan = Plan(texts.kinds(effort.compared), effort.sizes, effort.rounds)
-    place = Workspace(setting.venvs, model.scratch, setting.environ)
-    return compare(setting.contenders, model.subject, plan, place, notify)
+    return compare(CONTENDERS, task.subject, plan, place, notify)

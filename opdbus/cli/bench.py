@@ -48,7 +48,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
     config = settings(context.obj)
     # the engine takes a third of a second to import
     from opdbus.bench import table
-    from opdbus.bench.run import Options, Setting, bench
+    from opdbus.bench.run import Options, bench
 
     venvs, file, chart = (given.pop(name) for name in ("venvs", "json_", "chart"))
     for path, wanted in ((file, Path(file or ".").parent), (chart, Path(chart or "."))):
@@ -56,8 +56,7 @@ def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- c
             raise ConfigError(f"there is no folder {wanted} to write into: make it first")
     # ours alone: peers compute with as many threads as they like
     environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    setting = Setting(config, Path(venvs).absolute(), environ)
-    report = bench(Options(**given), setting, _notify)
+    report = bench(Options(**given), config, Path(venvs).absolute(), environ, _notify)
     if file:
         Path(file).write_text(report.to_json(), encoding="utf-8")
     console = _console()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from opdbus.bench.peers.child import At, Facts
@@ -14,15 +13,10 @@ PACKAGES = ("op-dbus", "onnxruntime-gpu", "onnxruntime", "openvino", "tokenizers
 
 
 def load(folder: Path, scratch: Path, threads: int, options: dict[str, str]) -> tuple[At, Facts]:
-    """Open an embedder; it batches by length and token budget, whatever the batch size."""
-    embed, facts = _open(folder, scratch, threads, options)
-    return lambda _: embed, {"threads": str(threads), **facts}
+    """Open an embedder as a program does; it is never closed: the process ends with its work.
 
-
-def _open(
-    folder: Path, scratch: Path, threads: int, options: dict[str, str]
-) -> tuple[Callable[[Sequence[str]], Any], Facts]:
-    """Open the engine as a program does; it is never closed: the process ends with its work."""
+    It batches by length and token budget, whatever the batch size.
+    """
     from opdbus import Embedder
 
     embedder = Embedder(
@@ -32,4 +26,5 @@ def _open(
         state_dir=scratch,
         threads=threads,
     ).open()
-    return embedder.embed, {"precision": embedder.precision, "settings": embedder.provider}
+    facts = {"precision": embedder.precision, "settings": embedder.provider}
+    return lambda _: embedder.embed, {"threads": str(threads), **facts}
