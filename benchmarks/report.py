@@ -10,23 +10,15 @@ import subprocess
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from opdbus import __version__
-from opdbus.bench.machine import describe
+from opdbus.bench import machine
 
 HERE = Path(__file__).parent
 PARTS = ("quality", "scale")
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "numpy", "tokenizers", "dbus-fast")
-
-
-def machine() -> dict[str, Any]:
-    """Describe what the figures depend on."""
-    installed = {d.metadata["Name"]: d.version for d in metadata.distributions()}
-    packages = {name: installed[name] for name in PACKAGES if name in installed}
-    return {**asdict(describe()), "packages": packages}
 
 
 def main() -> None:
@@ -34,7 +26,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "op-dbus": __version__,
-        "machine": machine(),
+        "machine": {**asdict(machine.describe()), "packages": machine.versions(PACKAGES)},
     }
     for part in PARTS:
         print(f"measuring {part}...", file=sys.stderr)

@@ -157,7 +157,7 @@ class Embedder:
 
     def count_tokens(self, texts: Iterable[str]) -> list[int]:
         """Count the tokens of whole texts; those with more than `max_tokens` would be cut."""
-        return _result(self._submit(self._count(listed(texts))))
+        return _result(self._submit(self._opened.count_tokens(listed(texts))))
 
     def _stream(
         self, texts: Iterator[str], *, truncate: bool
@@ -240,9 +240,6 @@ class Embedder:
         finally:
             for task in parts:
                 task.cancel()
-
-    async def _count(self, texts: Sequence[str]) -> list[int]:
-        return await self._opened.count_tokens(texts)
 
     async def _bulk(
         self, texts: Sequence[str], first: int, *, truncate: bool

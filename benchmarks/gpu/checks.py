@@ -8,7 +8,6 @@ import itertools
 import shutil
 import subprocess
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from kit import KINDS, Kit, built, least_cosine, read, recording
@@ -31,13 +30,7 @@ def environment(kit: Kit) -> Findings:
     """Name the machine, the driver and the versions."""
     yield "machine", dataclasses.asdict(machine.describe())
     yield "hardware", dataclasses.asdict(devices.hardware())
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    yield "packages", found
+    yield "packages", machine.versions(PACKAGES)
     if kit.device == "cuda" and shutil.which("nvidia-smi"):
         done = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False)
         yield "nvidia-smi", done.stdout.splitlines()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,32 +148,25 @@ def model_rate(
     Lanes end with a whole number of rounds over all batches, one or more, so that lengths keep
     their shares.
     """
-    for run in runs[:1]:
-        for ids in work:
-            run(ids)
-    done: list[tuple[int, int]] = []
+    for ids in work:
+        runs[0](ids)
     began = time.perf_counter()
 
-    def live(run: Run, offset: int) -> None:
+    def rounds(run: Run, offset: int) -> int:
         turned = [*work[offset:], *work[:offset]]
-        is_over = False
-        while not is_over:
+        done = 0
+        while not done or time.perf_counter() - began < seconds:
             for ids in turned:
                 run(ids)
-            done.append((sum(len(ids) for ids in work), sum(ids.size for ids in work)))
-            is_over = time.perf_counter() - began >= seconds
+            done += 1
+        return done
 
-    threads = [
-        threading.Thread(target=live, args=(run, number * len(work) // len(runs)))
-        for number, run in enumerate(runs)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    elapsed = time.perf_counter() - began
-    rows, tokens = (sum(part) for part in zip(*done, strict=True))
-    return {"texts": round(rows / elapsed), "tokens": round(tokens / elapsed)}
+    offsets = [number * len(work) // len(runs) for number in range(len(runs))]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        done = sum(pool.map(rounds, runs, offsets))
+    rate = done / (time.perf_counter() - began)
+    texts, tokens = sum(map(len, work)), sum(ids.size for ids in work)
+    return {"texts": round(rate * texts), "tokens": round(rate * tokens)}
 
 
 def streaming(kit: Kit, embedder: Embedder) -> Callable[[Iterator[str]], Vectors]:

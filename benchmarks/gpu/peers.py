@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from kit import KINDS, Kit, least_cosine, once
 
+from opdbus.bench.peers.sentence_transformers import load
+from opdbus.engine import cpus
+
 if TYPE_CHECKING:
     from kit import Findings
 
+    from opdbus.bench.peers.child import At
+
+_CHECKED_BATCH = 32
 NEEDED = ("torch", "sentence_transformers")
 
 
@@ -39,7 +45,7 @@ def parity(kit: Kit) -> Findings:
         return
     some = KINDS["short"](100) + KINDS["object"](100)
     for level in kit.measured[:1] if kit.quick else kit.measured:
-        expected = _loaded(kit, level, "float32").encode(some, normalize_embeddings=True)
+        expected = _loaded(kit, level, "float32")(_CHECKED_BATCH)(some)
         for precision in kit.precisions:
             with kit.embedder(level, precision) as embedder:
                 found = embedder.embed(some)
@@ -48,26 +54,19 @@ def parity(kit: Kit) -> Findings:
             yield f"{level} {precision}", seen
 
 
-def _by_size(loaded: Any, some: list[str], sizes: tuple[int, ...]) -> dict[int, float]:  # noqa: ANN401 -- untyped
+def _by_size(at: At, some: list[str], sizes: tuple[int, ...]) -> dict[int, float]:
     """Give texts a second by batch size, each after a first call of its own."""
     found = {}
     for size in sizes:
-        loaded.encode(some[:size], batch_size=size)
-        seconds = once(partial(loaded.encode, batch_size=size), some)
-        found[size] = round(len(some) / seconds, 1)
+        at(size)(some[:size])
+        found[size] = round(len(some) / once(at(size), some), 1)
     return found
 
 
-def _loaded(kit: Kit, level: str, dtype: str) -> Any:  # noqa: ANN401 -- untyped
+def _loaded(kit: Kit, level: str, dtype: str) -> At:
     """Open a level's model as its users do for speed."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    settings = {"dtype": getattr(torch, dtype)}
-    home = str(kit.folder(level))
-    return SentenceTransformer(
-        home, device=kit.device, model_kwargs=settings, local_files_only=True
-    )
+    options = {"backend": "torch", "dtype": dtype, "device": kit.device}
+    return load(kit.folder(level), Path(kit.scratch), cpus.usable(), options)[0]
 
 
 def _missing() -> str:

@@ -99,8 +99,9 @@ def _write(figure: Any, height: float, comparison: Comparison, machine: str) -> 
 
 def _bars(axes: Any, comparison: Comparison, texts: str) -> None:  # noqa: ANN401 -- untyped
     """Draw the best rate of each, the fastest on top; failed ones are named without a bar."""
-    names = sorted((entry.name for entry in comparison.entries), key=_best(comparison, texts))
-    rates = [comparison.best(name, texts) for name in names]
+    best = {entry.name: comparison.best(entry.name, texts) for entry in comparison.entries}
+    names = sorted(best, key=best.__getitem__)
+    rates = [best[name] for name in names]
     bars = axes.barh(names, rates, height=0.72, color=[_colour(name) for name in names])
     ratios = {ratio.contender: ratio for ratio in comparison.ratios() if ratio.texts == texts}
     labels = []
@@ -161,10 +162,6 @@ def spread(heights: dict[str, float], gap: float) -> dict[str, float]:
             placed[below] -= lacking
             placed[above] += lacking
     return placed
-
-
-def _best(comparison: Comparison, texts: str) -> Any:  # noqa: ANN401 -- a sorting key
-    return lambda name: comparison.best(name, texts)
 
 
 def _colour(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -97,16 +98,13 @@ def rates(
     for kind, whole in texts.kinds.items():
         some = whole[: effort.texts]
         for batch in (*effort.batches, WHOLE):
-            calls = [some[start : start + (batch or len(some))] for start in _starts(some, batch)]
+            size = batch or len(some)
+            calls = [some[start : start + size] for start in range(0, len(some), size)]
             embedder.embed(some[:16])
             seconds = tuple(_timed(embedder, calls) for _ in range(effort.rounds))
             middle = median(seconds)
             gflops = arithmetic.gflops(texts.lengths[kind][: len(some)], middle)
             yield Rate(kind, batch, len(some), seconds, len(some) / middle, gflops)
-
-
-def _starts(texts: Sequence[str], batch: int) -> range:
-    return range(0, len(texts), batch or len(texts))
 
 
 def _timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
@@ -118,18 +116,19 @@ def _timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
 
 def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Latency]:
     """Yield how long single texts take, idle and beside a bulk stream, and batches of 100."""
-    singles = {tokens: texts.near(tokens) for tokens in SINGLES}
-    for tokens, some in singles.items():
-        calls = [[text] for text in islice(cycle(some), effort.singles)]
+    singles = {
+        tokens: [[text] for text in islice(cycle(texts.near(tokens)), effort.singles)]
+        for tokens in SINGLES
+    }
+    for tokens, calls in singles.items():
         yield _latency(embedder, calls, tokens, beside_bulk=False)
     with _bulk(embedder, texts, effort.bulk):
-        for tokens, some in singles.items():
-            calls = [[text] for text in islice(cycle(some), effort.singles)]
+        for tokens, calls in singles.items():
             yield _latency(embedder, calls, tokens, beside_bulk=True)
     for kind, whole in texts.kinds.items():
-        calls = [list(whole[:_HUNDRED])] * effort.hundreds
+        hundreds = [list(whole[:_HUNDRED])] * effort.hundreds
         mean = fmean(texts.lengths[kind][:_HUNDRED])
-        yield _latency(embedder, calls, mean, beside_bulk=False)
+        yield _latency(embedder, hundreds, mean, beside_bulk=False)
 
 
 def _latency(
@@ -160,16 +159,14 @@ def _bulk(embedder: Embedder, texts: Texts, count: int) -> Iterator[None]:
             for _ in embedder.stream(some()):
                 pass
 
-    threads = [threading.Thread(target=stream, daemon=True) for _ in range(_BULK_STREAMS)]
-    for thread in threads:
-        thread.start()
-    flows.wait()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(_BULK_STREAMS) as pool:
+        for _ in range(_BULK_STREAMS):
+            pool.submit(stream)
+        try:
+            flows.wait()
+            yield
+        finally:
+            stop.set()
 
 
 def streams(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Stream]:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from opdbus.bench.contenders import PEERS, python_of
@@ -80,9 +79,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         with suppress(OSError):  # of a request that a dead child never read
             # closes the pipes too

@@ -23,7 +23,11 @@ def load(folder: Path, _: Path, threads: int, options: dict[str, str]) -> tuple[
     if backend == "openvino":
         settings = {"ov_config": {"INFERENCE_NUM_THREADS": str(threads)}}
     model = SentenceTransformer(
-        str(folder), backend=backend, device="cpu", model_kwargs=settings, local_files_only=True
+        str(folder),
+        backend=backend,
+        device=options.get("device", "cpu"),
+        model_kwargs=settings,
+        local_files_only=True,
     )
 
     def at(batch: int) -> Embed:
