@@ -98,7 +98,6 @@ class Report:
 
     def __init__(self, path: Path, kit: dict[str, Any]) -> None:
         self._path = path
-        self._lock = threading.Lock()
         self.content: dict[str, Any] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "kit": {name: kit[name] for name in ("device", "quick")},
@@ -108,11 +107,10 @@ class Report:
 
     def put(self, step: str, name: str, value: object) -> None:
         """Add what a step found."""
-        with self._lock:
-            self.content["steps"].setdefault(step, {})[name] = value
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
-            part.replace(self._path)
+        self.content["steps"].setdefault(step, {})[name] = value
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
+        part.replace(self._path)
         print(f"{step:12} {name}: {json.dumps(value)[:300]}", flush=True)
 
 

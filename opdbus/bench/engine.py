@@ -84,48 +84,38 @@ def _child(task: Task, notify: Notify) -> EngineFigures:
 
 def measure(task: Task, notify: Notify) -> EngineFigures:
     """Measure all of it; raises ModelError and ProviderError."""
-    found, some = task.nothing(), _texts(task)
+    some, effort, shape = _texts(task), task.effort, arithmetic(task.subject.folder)
     if task.one_cpu:
-        return replace(found, one_cpu=_on_one(task, some, notify))
+        return replace(task.nothing(), one_cpu=_on_one(task, some, notify))
     notify("loading")
     began = time.perf_counter()
     with _embedder(task) as embedder:
         seconds = time.perf_counter() - began
-        found = _described(replace(found, load_seconds=seconds, rss=rss()), embedder, some)
-        found = _measured(found, embedder, some, task, notify)
+        found = replace(_described(task, embedder, some), load_seconds=seconds, rss=rss())
+        notify("single texts")
+        latencies = tuple(measures.latencies(embedder, some, effort))
+        notify("batches")
+        rates = tuple(measures.rates(embedder, some, effort, shape))
+        notify("streams")
+        streams = tuple(measures.streams(embedder, some, effort))
     notify("the device's ceiling")
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
-        effort = task.effort
-        ways = (Path(scratch), effort.rows, effort.seconds)
         only = "" if effort.all_precisions else found.precision
-        shape = arithmetic(task.subject.folder)
+        ways = (Path(scratch), effort.rows, effort.seconds)
         ceilings = tuple(ceiling.ceilings(found.provider, shape, *ways, only))
-    return replace(found, ceilings=ceilings)
+    return replace(found, latencies=latencies, rates=rates, streams=streams, ceilings=ceilings)
 
 
-def _described(found: EngineFigures, embedder: api.Embedder, some: Texts) -> EngineFigures:
+def _described(task: Task, embedder: api.Embedder, some: Texts) -> EngineFigures:
     report = embedder.engine.proven.report
     return replace(
-        found,
+        task.nothing(),
         provider=embedder.provider,
         hardware=embedder.device,
         precision=embedder.precision,
         tokens={kind: round(fmean(lengths), 1) for kind, lengths in some.lengths.items()},
         gate=asdict(report) if report else None,
     )
-
-
-def _measured(
-    found: EngineFigures, embedder: api.Embedder, some: Texts, task: Task, notify: Notify
-) -> EngineFigures:
-    notify("single texts")
-    latencies = tuple(measures.latencies(embedder, some, task.effort))
-    notify("batches")
-    shape = arithmetic(task.subject.folder)
-    rates = tuple(measures.rates(embedder, some, task.effort, shape))
-    notify("streams")
-    streams = tuple(measures.streams(embedder, some, task.effort))
-    return replace(found, latencies=latencies, rates=rates, streams=streams)
 
 
 def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:

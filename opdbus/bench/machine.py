@@ -36,12 +36,11 @@ class Machine:
 
 def describe(root: Path = Path("/")) -> Machine:
     """Describe this machine; without /proc, only as far as Python knows it."""
-    fields = _cpuinfo(root / "proc/cpuinfo")
-    flags = fields.get("flags", "").split()
+    features = cpus.features(root)
     return Machine(
-        processor=fields.get("model name", "") or platform.processor() or platform.machine(),
+        processor=cpus.name(root),
         processors=cpus.usable(),
-        features=tuple(name for name in FEATURES if name in flags),
+        features=tuple(name for name in FEATURES if name in features),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
@@ -51,12 +50,3 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     """Give the versions of those packages that are installed."""
     found = {name: HERE.version(name) for name in packages}
     return {name: version for name, version in found.items() if version}
-
-
-def _cpuinfo(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in lines)
-    return {name.strip(): value.strip() for name, _, value in pairs}

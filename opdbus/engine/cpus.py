@@ -30,9 +30,9 @@ def features(root: Path = Path("/")) -> frozenset[str]:
 
 
 @cache
-def name() -> str:
+def name(root: Path = Path("/")) -> str:
     """Give the processor's name as its maker writes it."""
-    return _described(Path("/"), "model name") or platform.processor() or platform.machine()
+    return _described(root, "model name") or platform.processor() or platform.machine()
 
 
 def _described(root: Path, *keys: str) -> str:

@@ -37,11 +37,12 @@ _WARM: Final = 16
 
 
 class Contender:
-    """A script and the model that it loaded."""
+    """A script and the model that it loaded, which all but `load` need."""
+
+    _at: At
 
     def __init__(self, script: str) -> None:
         self._script = runpy.run_path(script)
-        self._at: At | None = None
 
     def load(self, folder: str, scratch: str, threads: int, options: dict[str, str]) -> Json:
         """Load the model's folder; return versions, precision, seconds and memory."""
@@ -54,7 +55,7 @@ class Contender:
 
     def measure(self, texts: list[str], batch: int, whole: bool) -> Json:  # noqa: FBT001 -- JSON
         """Embed all texts, in one call or `batch` a call, and return the seconds that it took."""
-        embed = self._embed(batch)
+        embed = self._at(batch)
         size = len(texts) if whole else batch
         calls = [texts[start : start + size] for start in range(0, len(texts), size)]
         embed(texts[: min(size, _WARM)])
@@ -65,12 +66,7 @@ class Contender:
 
     def vectors(self, texts: list[str], batch: int) -> Json:
         """Give the vectors themselves."""
-        return {"vectors": [[float(x) for x in row] for row in self._embed(batch)(texts)]}
-
-    def _embed(self, batch: int) -> Embed:
-        if self._at is None:
-            raise RuntimeError("no model is loaded yet")
-        return self._at(batch)
+        return {"vectors": [[float(x) for x in row] for row in self._at(batch)(texts)]}
 
     def _versions(self) -> dict[str, str]:
         found = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
