@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from opdbus import config
 from opdbus.config import ENGINE_SETTINGS, Config
 from opdbus.errors import OpDbusError
-
-if TYPE_CHECKING:
-    from opdbus.index.declared import Declared
-    from opdbus.serving.serving import Serving
-    from opdbus.systemd import Systemd
+from opdbus.index.declared import Declared
+from opdbus.serving.serving import Serving
+from opdbus.systemd import Systemd
 
 logger = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from statistics import median
 
 from opdbus.bench.contenders import OURS
 from opdbus.bench.decode import decode
-from opdbus.bench.figures import EngineFigures  # noqa: TC001 -- as above
-from opdbus.bench.machine import Machine  # noqa: TC001 -- as above
+from opdbus.bench.figures import EngineFigures
+from opdbus.bench.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,13 @@
 """Which texts run together: equal lengths under a token budget. Pure, no clocks, no threads."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.tokenizer import Tokens
 
 # After this many batches for the best rank, one is for another rank, so that none ever starves.
 _BEST_RUN: Final = 8

@@ -1,21 +1,17 @@
 """The hardware that a model could run on: accelerators and their memory, and the processors."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.engine import cpus
+from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.providers import PROVIDERS
-
-if TYPE_CHECKING:
-    from opdbus.engine.gpus import Gpu
 
 # Rows of the provider table that number devices differently, and the providers that share each.
 _COUNTS: Final = (

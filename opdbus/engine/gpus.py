@@ -1,17 +1,13 @@
 """Finds the devices of each kind, or says what is missing for them and what to do."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from opdbus.engine.host import Host
 from opdbus.errors import ProviderError
-
-if TYPE_CHECKING:
-    from opdbus.engine.host import Host
 
 
 class Gpu(NamedTuple):

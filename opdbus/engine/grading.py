@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 from opdbus.engine.batching import plan
 from opdbus.engine.gate import CHECK_SET, FULL, Grade, Report, choose, libraries
 from opdbus.engine.proof import Probe, prove
+from opdbus.engine.provider import Provider
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Session
 from opdbus.engine.tokenizer import Tokenizer, Tokens
 from opdbus.errors import OpDbusError, ProviderError
 from opdbus.models import child
-
-if TYPE_CHECKING:
-    from opdbus.engine.provider import Provider
 
 # What a faster precision may lose against fp32 on the check set.
 MEAN_COSINE: Final = 0.99

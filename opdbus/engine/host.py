@@ -1,19 +1,15 @@
 """The machine as the checks of providers see it: packages, libraries, devices, CPU features."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.engine import cpus, onnx_runtime, openvino
-
-if TYPE_CHECKING:
-    from opdbus.engine.onnx_runtime import Adapter
+from opdbus.engine.onnx_runtime import Adapter
 
 
 def _has_package(name: str) -> bool:

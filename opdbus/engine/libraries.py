@@ -1,12 +1,9 @@
 """The shared libraries that providers load, in the major versions that they were built for."""
 
-from __future__ import annotations
-
 import ctypes
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from opdbus.engine.host import Host
+from opdbus.engine.host import Host
 
 
 class SharedLibrary(NamedTuple):

@@ -1,15 +1,11 @@
 """The session options of each provider's runtime."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.engine import cpus
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE
-
-if TYPE_CHECKING:
-    from opdbus.engine.session import Placement
+from opdbus.engine.session import Placement
 
 # Columns of activations that share a scale in OpenVINO's int8: a third of a percent closer to fp32
 # than one scale for the whole row, for 5% of the speed (MiniLM-L6 on Zen 4).

@@ -6,17 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.engine.provider import Provider
+from opdbus.engine.session import Session
 from opdbus.errors import ModelError, ProofFailed
-
-if TYPE_CHECKING:
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Session
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5

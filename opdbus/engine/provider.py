@@ -1,19 +1,15 @@
 """A row of the provider table: where a model can run, and why it cannot run there now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.config import ALL_DEVICES
+from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
+from opdbus.engine.libraries import SharedLibrary
+from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
-
-if TYPE_CHECKING:
-    from opdbus.engine.gpus import Gpu
-    from opdbus.engine.libraries import SharedLibrary
-    from opdbus.engine.session import Placement
 
 _SYSTEMS: Final = {"win32": "Windows", "darwin": "macOS"}
 # All of them install one folder `onnxruntime`, so that only the last one installed works.

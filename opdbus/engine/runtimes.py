@@ -1,16 +1,11 @@
 """Opens a model with the runtime that a provider belongs to."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.openvino import OpenVinoSession
-
-if TYPE_CHECKING:
-    from opdbus.engine.provider import Provider
-    from opdbus.engine.session import Placement, Session
+from opdbus.engine.provider import Provider
+from opdbus.engine.session import Placement, Session
 
 
 def open_session(graph: Path, provider: Provider, placement: Placement) -> Session:

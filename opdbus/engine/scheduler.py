@@ -1,26 +1,22 @@
 """One bounded queue in front of the model's threads; every future is settled, whatever happens."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Backlog, Member, Rank, Request
+from opdbus.engine.budget import Budget
+from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
-if TYPE_CHECKING:
-    from opdbus.engine.budget import Budget
-    from opdbus.engine.tokenizer import Tokens
-
-    Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 log = structlog.get_logger()
 

@@ -1,27 +1,23 @@
 """What each provider of the table is here: installed, usable, proven, or why it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus import config
+from opdbus.config import Config
 from opdbus.engine.chain import Chain
 from opdbus.engine.host import HERE, Host
+from opdbus.engine.provider import Provider
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
 from opdbus.models.catalogue import LEVELS
 
-if TYPE_CHECKING:
-    from opdbus.config import Config
-    from opdbus.engine.provider import Provider
-
-    Prove = Callable[[str, Config], Awaitable["Outcome"]]
+Prove = Callable[[str, Config], Awaitable["Outcome"]]
 
 NO_MODEL: Final = "the level none has no model to prove it with; set OP_DBUS_VECTOR_LEVEL"
 

@@ -1,17 +1,13 @@
 """The entries of all objects in memory: by identity, by thing, and in listing order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from opdbus.errors import UnknownObject
 from opdbus.index import search
+from opdbus.index.quota import Usage
+from opdbus.index.store import Entry
 from opdbus.state.object import FILE, Identity, Thing
-
-if TYPE_CHECKING:
-    from opdbus.index.quota import Usage
-    from opdbus.index.store import Entry
 
 # The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"

@@ -1,23 +1,18 @@
 """The state file is loaded into the memory at start, on change, and on request."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
 from opdbus.errors import OpDbusError, StateFileError
+from opdbus.index.memory import Memory
 from opdbus.state import watch
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
-
-if TYPE_CHECKING:
-    from opdbus.index.memory import Memory
 
 log = structlog.get_logger()
 

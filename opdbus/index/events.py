@@ -1,14 +1,11 @@
 """Events of the memory: objects changed, vectors complete, drift."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from opdbus.index.catalogue import Change
-    from opdbus.state.object import Thing
+from opdbus.index.catalogue import Change
+from opdbus.state.object import Thing
 
 
 @dataclass(frozen=True, slots=True)

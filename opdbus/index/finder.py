@@ -1,11 +1,8 @@
 """Questions answered: hybrid, vector and lexical search, and what is like an object."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +11,12 @@ from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical
 from opdbus.index.catalogue import matches, thing_of
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, ceiling, rank, relevant
-
-if TYPE_CHECKING:
-    from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.store import Entry, Store
-    from opdbus.index.vector_index import VectorIndex
-    from opdbus.state.object import Thing
+from opdbus.index.store import Entry, Store
+from opdbus.index.vector_index import VectorIndex
+from opdbus.state.object import Thing
 
 _LEXICAL_CANDIDATES = 1000
 # An identifier that more entries than this have, such as a common port, names none of them.

@@ -1,15 +1,10 @@
 """How the daemon is: its state, what is wrong, and both in one sentence for `systemctl status`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from opdbus.index.declared import Declared
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.states import State
-
-if TYPE_CHECKING:
-    from opdbus.index.declared import Declared
-    from opdbus.index.object_vectors import ObjectVectors
 
 
 class Health:

@@ -1,28 +1,24 @@
 """The loop that gives every object its vector: at most one batch is ever computed twice."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from opdbus.engine.embedder import Embedder
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Entry
+from opdbus.index.vector_index import VectorIndex
+from opdbus.state.object import Thing
 from opdbus.tasks import until_first_ends
-
-if TYPE_CHECKING:
-    from opdbus.engine.embedder import Embedder
-    from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.store import Entry
-    from opdbus.index.vector_index import VectorIndex
-    from opdbus.state.object import Thing
 
 log = structlog.get_logger()
 

@@ -1,13 +1,11 @@
 """The host's memory: all its objects, kept on disk and in a catalogue that agree."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from opdbus.errors import AccessDenied, StoreError
 from opdbus.index.archive import Archive
@@ -16,11 +14,9 @@ from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event
 from opdbus.index.quota import Usage
 from opdbus.index.records import RecentTexts, commit, load_entries, record_of
+from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, Identity, StateObject, Thing
-
-if TYPE_CHECKING:
-    from opdbus.index.store import Content, Entry, Record
 
 ROOT: Final = 0
 # Entries taken into the catalogue at a time: two milliseconds' work.

@@ -1,29 +1,23 @@
 """The objects' vectors by the engine that serves: read from the database, asked for, compared."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoVector, ProviderError
 from opdbus.index.catalogue import Pair, thing_of
 from opdbus.index.events import Drift
+from opdbus.index.memory import Memory
+from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
+from opdbus.serving.serving import Serving
 from opdbus.state.drift import drifted_fields
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.index.memory import Memory
-    from opdbus.index.store import Entry
-    from opdbus.serving.serving import Serving
-    from opdbus.state.object import Thing
+from opdbus.state.object import Thing
 
 log = structlog.get_logger()
 

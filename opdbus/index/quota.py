@@ -1,16 +1,12 @@
 """Limits of what publishers may store, for each user and for all; the state file is not limited."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from opdbus.errors import LimitsExceeded
+from opdbus.index.store import Entry, Record
 from opdbus.state.object import FILE, Identity
-
-if TYPE_CHECKING:
-    from opdbus.index.store import Entry, Record
 
 
 class Quota(NamedTuple):

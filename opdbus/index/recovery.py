@@ -1,13 +1,12 @@
 """Recovery of a damaged database: it is set aside, and a new one gets what can still be read."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from threading import Event
+from typing import Any, Final
 
 import structlog
 
@@ -16,10 +15,6 @@ from opdbus.index.records import WRITTEN_BY, record_of
 from opdbus.index.store import Record, Store
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
-
-if TYPE_CHECKING:
-    from threading import Event
-
 
 log = structlog.get_logger()
 

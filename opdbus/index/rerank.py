@@ -1,20 +1,16 @@
 """The cascade: a small model finds, a larger one puts the best in order."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.index.search import LEXICAL_WEIGHT, Score
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.index.store import Content, Entry
-    from opdbus.serving.serving import Serving
+from opdbus.index.store import Content, Entry
+from opdbus.serving.serving import Serving
 
 # As many hits as people look at; a large model takes tens of milliseconds for each on a CPU.
 RERANKED: Final = 24

@@ -1,18 +1,15 @@
 """Ranking: weighted sum of cosine and BM25, services before their timers and sockets."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from opdbus.state.object import Thing
+from opdbus.state.object import Thing
 
 MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.

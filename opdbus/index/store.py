@@ -1,7 +1,5 @@
 """Objects and vectors on disk: the statements on the SQLite database."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,15 +7,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
 from opdbus.index import database
 from opdbus.state.object import Identity
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _UPSERT: Final = """
 INSERT INTO objects

@@ -1,12 +1,8 @@
 """Objects that live only as long as the D-Bus connection of their publisher."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from opdbus.state.object import Identity
+from opdbus.state.object import Identity
 
 
 class TransientObjects:

@@ -1,18 +1,13 @@
 """The vectors of one model and precision in memory, one row per text, compared exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.index.catalogue import View
+from opdbus.index.store import Store
 from opdbus.state.object import digest
-
-if TYPE_CHECKING:
-    from opdbus.index.catalogue import View
-    from opdbus.index.store import Store
 
 
 class VectorIndex:

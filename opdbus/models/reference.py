@@ -1,23 +1,18 @@
 """The model in plain numpy and double precision: what every engine's vectors are held against."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.models import relative
 from opdbus.models.families import FAMILIES, PADDING, Family
+from opdbus.models.shape import Shape
+from opdbus.models.weights import Weights
 
-if TYPE_CHECKING:
-    from opdbus.models.shape import Shape
-    from opdbus.models.weights import Weights
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 

@@ -7,22 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from copy import copy
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import structlog
 
+from opdbus.config import Config
 from opdbus.engine.chain import Fallback
+from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
 
-if TYPE_CHECKING:
-    from opdbus.config import Config
-    from opdbus.engine.embedder import Embedder
-
-    # opens the engine of a level; providers that were lost are tried last
-    Open: TypeAlias = Callable[
-        [Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]
-    ]
+# opens the engine of a level; providers that were lost are tried last
+Open: TypeAlias = Callable[[Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]]
 
 log = structlog.get_logger()
 

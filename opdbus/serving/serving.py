@@ -1,24 +1,19 @@
 """The one owner of what serves: the configured level, others on demand, and their changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import structlog
 
+from opdbus.config import Config
 from opdbus.engine.batching import Rank
 from opdbus.engine.embedder import Embedder, Embedding, open_level
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.lease import Lease
-from opdbus.serving.level import RETRY_SECONDS, Level
+from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
-
-if TYPE_CHECKING:
-    from opdbus.config import Config
-    from opdbus.serving.level import Open
 
 log = structlog.get_logger()
 

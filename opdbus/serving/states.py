@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError
-
-if TYPE_CHECKING:
-    from opdbus.engine.embedder import Embedder
 
 
 class State(Enum):

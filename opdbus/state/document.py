@@ -1,19 +1,15 @@
 """Strict parser for the JSON of a state file: every error names line, column and JSON path."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from opdbus.errors import StateFileError
+from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
-
-if TYPE_CHECKING:
-    from opdbus.state.object import Json
 
 MAX_DEPTH: Final = 64
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels"

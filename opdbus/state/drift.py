@@ -1,13 +1,10 @@
 """Drift: declared fields that were observed with another value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from opdbus.state.object import Json
+from opdbus.state.object import Json
 
 # A signal names at most so many fields, with so many characters of each name.
 MAX_FIELDS: Final = 64

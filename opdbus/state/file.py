@@ -1,19 +1,15 @@
 """The state file: its bytes, its version and plugins, and the state objects in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.errors import StateFileError
 from opdbus.state import document
 from opdbus.state.flatten import Reader
-
-if TYPE_CHECKING:
-    from opdbus.state.object import Identity, Json, StateObject
+from opdbus.state.object import Identity, Json, StateObject
 
 VERSION: Final = 1
 MAX_BYTES: Final = 64 << 20

@@ -1,11 +1,9 @@
 """What runs and waits is counted for each connection, for each user and in all, up to limits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from opdbus.bus.admission.limits import (
     CALLS_ALWAYS_LET_IN,
@@ -16,11 +14,9 @@ from opdbus.bus.admission.limits import (
     MAX_TEXTS_OF_A_USER,
     SMALL_BYTES,
 )
+from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.fd_closer import ELSEWHERE, closer_of
 from opdbus.errors import LimitsExceeded
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.call import Call
 
 # What something counts for, by the kind of limit: connection, user, total.
 Scopes: TypeAlias = "Mapping[str, Hashable]"

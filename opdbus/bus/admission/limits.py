@@ -1,14 +1,10 @@
 """The limits of calls, replies and bulk calls, so that no client stops the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from opdbus.bus.transport.values import Plain
 from opdbus.errors import LimitsExceeded
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.values import Plain
 
 # Larger calls and replies count by the byte; a caller gets larger replies only if it asks for them.
 SMALL_BYTES: Final = 64 << 10

@@ -4,13 +4,11 @@ Replies that a client does not read stay in dbus-daemon and count against their 
 it reads nothing more from this service, and no client is answered. So it is asked what it holds.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.bus.admission.accounting import Accounts, User
 from opdbus.bus.admission.limits import (
@@ -21,10 +19,8 @@ from opdbus.bus.admission.limits import (
 )
 from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import BusError, LimitsExceeded
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.send_queue import Written
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 # How often, and how long after the last time, the bus is asked whether a client has read: no signal

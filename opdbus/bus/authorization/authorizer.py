@@ -1,7 +1,5 @@
 """Which caller may do what: root and our own user all, others what polkit or the group allows."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pwd
@@ -9,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from grp import getgrnam
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -19,10 +17,8 @@ from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.authorization.polkit import Polkit, Verdict
 from opdbus.bus.names import ACTIONS, BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.library import Message
 from opdbus.errors import AccessDenied, InteractiveAuthorizationRequired
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.library import Message
 
 log = structlog.get_logger()
 

@@ -1,24 +1,20 @@
 """What polkit says: whether a connection's user may do something, and asking that user."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
 import pwd
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.library import Message
 from opdbus.errors import AccessDenied, BusError
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.library import Message
 
 log = structlog.get_logger()
 

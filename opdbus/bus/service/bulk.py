@@ -8,24 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_CALLS
+from opdbus.bus.service.formats import Format
+from opdbus.bus.service.jobs import Job, Jobs
+from opdbus.bus.service.node import Caller
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
+from opdbus.engine.tokenizer import Tokens
 from opdbus.errors import InvalidArgs, Truncated
+from opdbus.serving.lease import Lease
 
-if TYPE_CHECKING:
-    from opdbus.bus.service.formats import Format
-    from opdbus.bus.service.jobs import Job, Jobs
-    from opdbus.bus.service.node import Caller
-    from opdbus.engine.tokenizer import Tokens
-    from opdbus.serving.lease import Lease
-
-    P = ParamSpec("P")
-    T = TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A call of more texts is a job that others see.
 JOB_TEXTS: Final = 10_000

@@ -1,31 +1,27 @@
 """Calls to methods: looked up in the XML, authorized, run as tasks, and always answered."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
+from opdbus.bus.admission.accounting import RunningCalls
 from opdbus.bus.admission.fair_scheduler import FairScheduler, Turn
 from opdbus.bus.admission.limits import require_reply_bytes, require_small
 from opdbus.bus.admission.replies import Replies
+from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.authorization.log_limit import LogLimit
 from opdbus.bus.names import VECTORIZE
 from opdbus.bus.service import standard
 from opdbus.bus.service.contract import snake
 from opdbus.bus.service.node import Caller, Node
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, received, split
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
-
-if TYPE_CHECKING:
-    from opdbus.bus.admission.accounting import RunningCalls
-    from opdbus.bus.authorization.authorizer import Authorizer
-    from opdbus.bus.transport.call import Call
-    from opdbus.bus.transport.connection import Connection
 
 log = structlog.get_logger()
 

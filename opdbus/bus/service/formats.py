@@ -1,17 +1,13 @@
 """Vectors as bytes: how many numbers of each, and in which type they are sent. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.bus.service.options import Options
 from opdbus.errors import InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.options import Options
 
 FLOAT32: Final = "float32"
 UBINARY: Final = "ubinary"

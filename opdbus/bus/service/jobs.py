@@ -1,21 +1,17 @@
 """Long work that others may watch and cancel: org.opdbus.Job1 below /org/opdbus/job."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
 from opdbus.bus.service.node import Caller, Node
+from opdbus.bus.transport.values import Plain
 from opdbus.errors import AccessDenied, Cancelled
 
-if TYPE_CHECKING:
-    from opdbus.bus.transport.values import Plain
-
-    Notify = Callable[[str, str, Mapping[str, Plain]], None]
+Notify = Callable[[str, str, Mapping[str, Plain]], None]
 
 # How long a job that has ended can still be seen, and how many of these.
 KEEP_SECONDS: Final = 60.0

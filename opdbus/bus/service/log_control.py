@@ -1,18 +1,13 @@
 """The log of the daemon on the bus, for systemctl: how much is logged, and where to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from opdbus.bus import names
 from opdbus.bus.service import contract
+from opdbus.bus.service.node import Caller
+from opdbus.bus.transport.values import Plain
 from opdbus.journal import IDENTIFIER
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.node import Caller
-    from opdbus.bus.transport.values import Plain
-    from opdbus.log import Log
+from opdbus.log import Log
 
 
 class LogControlInterface:

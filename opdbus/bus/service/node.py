@@ -1,17 +1,13 @@
 """An object on the bus: its interfaces, its children, and the caller that a method answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from opdbus.bus.service.contract import InterfaceInfo, MethodInfo
+from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.values import Plain
 from opdbus.engine.batching import Rank
 from opdbus.errors import UnknownInterface, UnknownMethod
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.contract import InterfaceInfo, MethodInfo
-    from opdbus.bus.transport.call import Call
-    from opdbus.bus.transport.values import Plain
 
 
 class Caller(NamedTuple):

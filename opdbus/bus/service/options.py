@@ -1,19 +1,15 @@
 """Options and filters of calls: known keys with values of the right types."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
+from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
 from opdbus.index.finder import Page
 
-if TYPE_CHECKING:
-    from opdbus.bus.transport.values import Plain
-
-    T = TypeVar("T")
-    # The a{sv} of a call.
-    Given: TypeAlias = dict[str, Plain]
+T = TypeVar("T")
+# The a{sv} of a call.
+Given: TypeAlias = dict[str, Plain]
 
 MAX_LIMIT: Final = 10_000
 

@@ -1,23 +1,19 @@
 """Changes as D-Bus signals: names and counts, never contents."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
+from opdbus.bus.service.node import BusInterface
 from opdbus.bus.service.standard import PROPERTIES
+from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
+from opdbus.index.catalogue import Change
 from opdbus.index.events import Changed, Event, Vectorized
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.node import BusInterface
-    from opdbus.bus.transport.connection import Connection
-    from opdbus.index.catalogue import Change
-    from opdbus.state.object import Thing
+from opdbus.state.object import Thing
 
 # Changes of more objects than this are sent in several signals, so that none is ever large.
 MAX_CHANGES: Final = 500

@@ -1,16 +1,17 @@
 """What every D-Bus object has: Peer, Introspectable, Properties."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree import ElementTree as ET
 
 from opdbus.bus import paths
 from opdbus.bus.admission.limits import SMALL_BYTES
 from opdbus.bus.service import contract
+from opdbus.bus.service.contract import PropertyInfo
+from opdbus.bus.service.node import BusInterface, Caller, Node
+from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.errors import (
     InvalidArgs,
@@ -20,11 +21,6 @@ from opdbus.errors import (
     UnknownMethod,
     UnknownProperty,
 )
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.contract import PropertyInfo
-    from opdbus.bus.service.node import BusInterface, Caller, Node
-    from opdbus.bus.transport.call import Call
 
 PEER: Final = "org.freedesktop.DBus.Peer"
 INTROSPECTABLE: Final = "org.freedesktop.DBus.Introspectable"

@@ -3,19 +3,15 @@
 The file is not mapped, and its size is not relied on: it is read into a buffer of our own.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from opdbus.bus.admission.limits import MAX_BULK_FILE, MAX_BULK_TEXTS, MAX_TEXT_BYTES
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, LimitsExceeded
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.descriptors import Descriptor
 
 # Texts that are read, tokenized and computed together, and the bytes of them, whichever is less.
 WINDOW_TEXTS: Final = 2048

@@ -1,21 +1,16 @@
 """Paths to nodes: nothing is exported, each object is looked up when it is called."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
 
 from opdbus.bus import paths
+from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import BusInterface, Node
 from opdbus.bus.service.standard import MAX_CHILDREN
 from opdbus.bus.service.state import ObjectInterface, thing_at
 from opdbus.errors import UnknownObject
+from opdbus.index.finder import Finder
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.state.object import Thing
-
-if TYPE_CHECKING:
-    from opdbus.bus.service.jobs import Jobs
-    from opdbus.index.finder import Finder
-    from opdbus.index.object_vectors import ObjectVectors
 
 
 class Tree:

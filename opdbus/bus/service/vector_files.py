@@ -1,27 +1,22 @@
 """Files of vectors in memory, which count for a user until the user's programs close them."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 from asyncinotify import Inotify, Mask
+from numpy.typing import NDArray
 
 from opdbus.bus.admission.accounting import Quota
 from opdbus.bus.admission.limits import MAX_BULK_BYTES
+from opdbus.bus.service.formats import Format
+from opdbus.bus.service.node import Caller
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import LimitsExceeded
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.bus.service.formats import Format
-    from opdbus.bus.service.node import Caller
 
 # No F_SEAL_SHRINK: once a file is closed it is emptied, since a program can keep a closed file's
 # memory by a path to it (O_PATH), which nothing tells of.

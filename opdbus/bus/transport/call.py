@@ -1,20 +1,16 @@
 """A method call as it came in: its header, and its arguments once they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from opdbus.bus.transport import frames
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import decode
+from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.descriptors import Descriptor
-    from opdbus.bus.transport.message_socket import Frame
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,14 @@
 """A connection to a message bus: sends and receives calls, replies and signals as values."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageType, encode
 from opdbus.bus.transport.message_socket import Frame, MessageSocket
 from opdbus.bus.transport.messages import (
@@ -23,9 +22,6 @@ from opdbus.bus.transport.messages import (
 from opdbus.bus.transport.send_queue import Written
 from opdbus.bus.transport.values import UNFIT, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.descriptors import Descriptor
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"

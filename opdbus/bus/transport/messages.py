@@ -1,18 +1,14 @@
 """Messages as the D-Bus library has them: made of values to be sent, and decoded from frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageType, decode
+from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import UNFIT, Plain, require_sendable, split, to_wire
 from opdbus.errors import InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.call import Call
-    from opdbus.bus.transport.message_socket import Frame
 
 # The text of an error may quote the caller's values, which may be large.
 MAX_ERROR_CHARACTERS: Final = 2000

@@ -4,16 +4,12 @@ First in, first out, one reply would wait behind hundreds for clients that flood
 next message is one for the receiver that has been sent the fewest bytes.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.fair_queue import FairQueue
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.descriptors import Descriptor
 
 
 class Written(NamedTuple):

@@ -1,16 +1,12 @@
 """D-Bus values as plain Python, and back."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Variant, is_object_path_valid
 from opdbus.errors import InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.bus.transport.descriptors import Descriptor
 
 # Anything that D-Bus can carry, variants taken out.
 Plain: TypeAlias = Any
