@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from run import TARGETS
 
 from opdbus.bench.figures import percentiles
+from opdbus.bench.measures import bulk
 from opdbus.engine import cpus
 from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
@@ -103,12 +103,8 @@ def latency(kit: Kit) -> Findings:
                 ids = np.full((1, length), 5)
                 times = [once(session.run, ids) for _ in range(rounds)]
                 yield f"{level} run of {length} tokens", percentiles(times)
-            ended = threading.Event()
-            busy = threading.Thread(target=_keep_busy, args=(kit, embedder, ended))
-            busy.start()
-            yield f"{level} beside a stream", _singles(kit, embedder, rounds // 4)
-            ended.set()
-            busy.join()
+            with bulk(embedder, kit.texts("object"), kit.window):
+                yield f"{level} beside a stream", _singles(kit, embedder, rounds // 4)
 
 
 def variants(kit: Kit) -> Findings:
@@ -150,13 +146,6 @@ def _singles(kit: Kit, embedder: Embedder, rounds: int) -> dict[str, float]:
     embedder.embed(some[:1])
     asked = itertools.islice(itertools.cycle(some), rounds)
     return percentiles([once(embedder.embed, [text]) for text in asked])
-
-
-def _keep_busy(kit: Kit, embedder: Embedder, ended: threading.Event) -> None:
-    """Stream texts until `ended` is set."""
-    for _ in streaming(kit, embedder)(itertools.cycle(kit.texts("object"))):
-        if ended.is_set():
-            return
 
 
 def _target(level: str, kind: str) -> dict[str, float]:

@@ -122,7 +122,8 @@ def latencies(embedder: Embedder, texts: Texts, effort: Effort) -> Iterator[Late
     }
     for tokens, calls in singles.items():
         yield _latency(embedder, calls, tokens, beside_bulk=False)
-    with _bulk(embedder, texts, effort.bulk):
+    longest = max(texts.kinds, key=lambda kind: fmean(texts.lengths[kind]))
+    with bulk(embedder, texts.kinds[longest], effort.bulk):
         for tokens, calls in singles.items():
             yield _latency(embedder, calls, tokens, beside_bulk=True)
     for kind, whole in texts.kinds.items():
@@ -145,13 +146,12 @@ def _latency(
 
 
 @contextmanager
-def _bulk(embedder: Embedder, texts: Texts, count: int) -> Iterator[None]:
-    """Stream the longest kind of texts on other threads, again and again, until the end."""
-    longest = max(texts.kinds, key=lambda kind: fmean(texts.lengths[kind]))
+def bulk(embedder: Embedder, texts: Sequence[str], count: int) -> Iterator[None]:
+    """Stream `count` texts on other threads, again and again, until the end."""
     stop, flows = threading.Event(), threading.Event()
 
     def some() -> Iterator[str]:
-        yield from islice(cycle(texts.kinds[longest]), count)
+        yield from islice(cycle(texts), count)
         flows.set()
 
     def stream() -> None:
