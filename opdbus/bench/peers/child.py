@@ -16,14 +16,12 @@ import runpy
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TextIO
-
     Embed = Callable[[Sequence[str]], Any]
     # gives what embeds with a batch size
     At = Callable[[int], Embed]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opdbus.bench.peers.child import At, Embed, Facts
 
 PACKAGES = ("fastembed", "onnxruntime", "tokenizers")

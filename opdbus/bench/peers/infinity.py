@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from opdbus.bench.peers.child import At, Facts
 
 PACKAGES = ("infinity_emb", "sentence-transformers", "transformers", "optimum", "torch")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from opdbus.bench.peers.child import At, Embed, Facts
 
 PACKAGES = ("sentence-transformers", "transformers", "torch", "optimum-intel", "openvino")
