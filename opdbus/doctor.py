@@ -1,47 +1,35 @@
 """What could keep op-dbus from working here, checked one by one, each with what to do about it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import grp
-import importlib.util
 import os
 import pwd
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus import unit
 from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.names import BUS_NAME, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.config import Config
+from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
 from opdbus.errors import BusError, ConfigError, OpDbusError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile
+from opdbus.unit import Unit
 
-if TYPE_CHECKING:
-    from opdbus.config import Config
-    from opdbus.unit import Unit
-
-    Load: TypeAlias = Callable[[Mapping[str, str]], Config]
+Load: TypeAlias = Callable[[Mapping[str, str]], Config]
 
 Status: TypeAlias = Literal["ok", "warning", "wrong"]
 
-# module, and what to install for it
-_LIBRARIES: Final = (
-    ("numpy", "numpy"),
-    ("onnx", "onnx"),
-    ("tokenizers", "tokenizers"),
-    ("safetensors", "safetensors"),
-    ("dbus_fast", "dbus-fast"),
-    ("asyncinotify", "asyncinotify"),
-    ("structlog", "structlog"),
-)
+# modules, each of a package of the same name
+_LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _START: Final = "start the daemon with `systemctl start op-dbus` or `op-dbus daemon`"
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
@@ -59,11 +47,9 @@ class Verdict(NamedTuple):
     advice: str = ""
 
 
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-async def examine(load: Load, is_installed: Callable[[str], bool] = _is_installed) -> list[Verdict]:
+async def examine(
+    load: Load, is_installed: Callable[[str], bool] = HERE.has_package
+) -> list[Verdict]:
     """Check everything that the daemon needs with its settings.
 
     `load` reads the settings over those that the service is given. Raises ConfigError where this
@@ -115,8 +101,10 @@ def _local(config: Config, is_installed: Callable[[str], bool], denied: Status) 
 
 def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
     missing = [
-        Verdict(f"library {module}", "wrong", "not installed", f"pip install {package}")
-        for module, package in _LIBRARIES
+        Verdict(
+            f"library {module}", "wrong", "not installed", f"pip install {module.replace('_', '-')}"
+        )
+        for module in _LIBRARIES
         if not is_installed(module)
     ]
     return missing or [Verdict("libraries", "ok", "installed")]
