@@ -1,7 +1,5 @@
 """The engine as a library, without a bus or a daemon: `opdbus.Embedder`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -11,15 +9,17 @@ from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from opdbus.arguments import check, iterator, listed, read_settings
-from opdbus.engine.chain import require_provider
+from opdbus.engine.chain import Fallback, Proven, require_provider
+from opdbus.engine.embedder import Embedder as Engine
 from opdbus.engine.embedder import open_embedder
+from opdbus.engine.proof import Proof
 from opdbus.errors import (
     CallerError,
     ConfigError,
@@ -31,12 +31,7 @@ from opdbus.errors import (
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 
-if TYPE_CHECKING:
-    from opdbus.engine.chain import Fallback, Proven
-    from opdbus.engine.embedder import Embedder as Engine
-    from opdbus.engine.proof import Proof
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 # Texts of a stream that are embedded together: enough of each length to fill batches with. While
 # one window runs, the next is tokenized.

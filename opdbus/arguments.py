@@ -1,16 +1,12 @@
 """What programs hand to the library, checked: settings and texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opdbus import config
+from opdbus.config import Config
 from opdbus.errors import ConfigError, InvalidArgs
-
-if TYPE_CHECKING:
-    from opdbus.config import Config
 
 # Where data lies by default depends on these, as for every other program of the user.
 _HOMES: Final = ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")

@@ -1,23 +1,19 @@
 """Log lines as facts for an operator: to a console, as JSON, or to the journal."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 import structlog
 
 from opdbus import journal
+from opdbus.config import Config
 from opdbus.errors import InvalidArgs
 from opdbus.journal import Journal
-
-if TYPE_CHECKING:
-    from opdbus.config import Config
 
 JOURNAL: Final = "journal"
 CONSOLE: Final = "console"
