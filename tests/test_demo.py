@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from conftest import EXAMPLE, ROOT
@@ -43,6 +44,8 @@ def environ(checkout: Path, tiny_model: Path) -> dict[str, str]:
 def test_once_ends_in_order(checkout: Path, environ: dict[str, str]) -> None:
     """End after the searches without a fault, with no command for a bus that is gone."""
     before = set(Path("/var/lib/op-dbus").glob("*"))
+    # as a shell has it in which an earlier run's line was pasted
+    environ["OP_DBUS_BUS"] = f"unix:path={quote(str(checkout))}/.run/bus.sock"
     done = subprocess.run(
         [checkout / ".ci" / "demo", "once"],
         env=environ,
@@ -77,12 +80,15 @@ def demo(checkout: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[s
 
 
 def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_path: Path) -> None:
-    """Print one line that makes another shell find the command and the daemon; end by Ctrl-C."""
+    """Print one line that makes another shell find the command and the daemon; end by Ctrl-C.
+
+    A second demo ends at once and leaves the first its bus.
+    """
     text = read_lines(demo, lambda text: "Serving until Ctrl-C" in text)
     (line,) = [line for line in text.splitlines() if line.startswith("export ")]
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["sh", "-c", f"{line}\nop-dbus search -n 1 --mode lexical sshd"],
+        ["sh", "-c", f"{line}\n'{demo.args[0]}'; op-dbus search -n 1 --mode lexical sshd"],
         env=bare,
         cwd=tmp_path,
         capture_output=True,
@@ -91,6 +97,7 @@ def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_pat
         check=False,
     )
     assert "systemd/unit/sshd.service" in done.stdout, done.stderr
+    assert "op-dbus already serves here: stop it with Ctrl-C first" in done.stderr
     os.killpg(demo.pid, signal.SIGINT)
     rest = demo.communicate(timeout=PATIENCE_SECONDS)[0]
     assert (demo.returncode, "bus lost" in rest, "stopped" in rest) == (130, False, True), rest
