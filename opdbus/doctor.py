@@ -7,13 +7,15 @@ import os
 import pwd
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus import unit
 from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
-from opdbus.bus.names import BUS_NAME, VECTORIZER
+from opdbus.bus.names import BUS_NAME, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.config import Config
 from opdbus.engine.host import HERE
@@ -71,6 +73,7 @@ async def examine(
             wrong = Verdict("service settings", "wrong", str(error), advice)
             return [*verdicts, wrong, *await _bus(config, service)]
         verdicts.append(Verdict("service settings", "ok", "accepted"))
+    config = await _with_its_state_file(config)
     # the folders of a service are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
     verdicts += await asyncio.to_thread(_local, config, is_installed, denied)
@@ -235,11 +238,7 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
     except RemoteError:
         return _membership() if service else [await _ownership(connection)]
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            member = "org.freedesktop.DBus.Properties.Get"
-            (state,) = await connection.call(
-                BUS_NAME, paths.ROOT, member, "ss", VECTORIZER, "State"
-            )
+        state = await _property(connection, paths.ROOT, VECTORIZER, "State")
     except TimeoutError:
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
@@ -249,6 +248,23 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
     status: Status = "ok" if state in {"ready", "loading"} else "warning"
     advice = "" if status == "ok" else "`op-dbus status` says why"
     return [Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)]
+
+
+async def _with_its_state_file(config: Config) -> Config:
+    """Take the state file of the daemon that answers, if one does: it may have been a flag."""
+    with suppress(BusError, RemoteError, TimeoutError):
+        async with Connection(config.bus) as connection:
+            if (await connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0]:
+                path = await _property(connection, paths.STATE, STATE, "StateFile")
+                return replace(config, state_file=Path(path))
+    return config
+
+
+async def _property(connection: Connection, path: str, interface: str, name: str) -> str:
+    member = "org.freedesktop.DBus.Properties.Get"
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        (value,) = await connection.call(BUS_NAME, path, member, "ss", interface, name)
+    return str(value)
 
 
 async def _ownership(connection: Connection) -> Verdict:

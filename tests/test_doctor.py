@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import EXAMPLE
 from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
@@ -191,7 +192,7 @@ def test_a_bus_that_is_not_there(healthy: Config) -> None:
     """Say that the bus cannot be reached, and ask whether it runs."""
     verdict = look(replace(healthy, bus="unix:path=/nonexistent"), "message bus")
     assert verdict.status == "wrong"
-    assert verdict.advice == "is it running, and may this user connect to it?"
+    assert verdict.advice.startswith("is it, or the `make run` that started it, still running")
     assert look(healthy, "message bus").status == "ok"
 
 
@@ -216,7 +217,8 @@ def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) 
     with daemons() as daemon:
         asyncio.run(ready())
         assert look(replace(healthy, bus=daemon.bus), "daemon").status == "ok"
-        good = daemon.cli("doctor")
+        good = daemon.cli("doctor", OP_DBUS_STATE_FILE="/not/the/daemon's")
+        assert f"objects in {EXAMPLE}" in good.stdout
         assert (good.returncode, "daemon: org.opdbus is served" in good.stdout) == (0, True)
         bad = daemon.cli("doctor", OP_DBUS_STATE_DIR="/proc/nowhere")
         assert (bad.returncode, "wrong    state dir" in bad.stdout) == (1, True)

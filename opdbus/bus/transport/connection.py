@@ -86,9 +86,11 @@ class Connection:
                 self._transport.on_lost = self._lost
                 (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
         except (OSError, RemoteError, ValueError) as error:
+            absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+            why = "there is none" if absent else getattr(error, "strerror", None) or error
             raise BusError(
-                f"cannot reach the message bus {self._address}: {error}; is it running, and may"
-                " this user connect to it?"
+                f"cannot reach the message bus {self._address}: {why}; is it, or the `make run`"
+                " that started it, still running, and may this user connect to it?"
             ) from None
         return self
 
