@@ -226,7 +226,8 @@ class Client:
         if error.name.startswith(_NOT_THERE):
             return errors.BusError(
                 f"op-dbus is not running on the {self._where} bus: start it with"
-                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus with --bus"
+                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
+                " `op-dbus --bus BUS status`"
             )
         if error.name.endswith("AccessDenied"):
             return errors.AccessDenied(str(error))

@@ -134,6 +134,8 @@ def test_set_provider(daemons: Callable[..., Running]) -> None:
             said = ok(daemon, "set-provider", name)
             assert said.startswith(f"100 objects, state file {EXAMPLE}, level medium on {name} in ")
             assert as_json(daemon, "status")["Provider"] == name
+        degraded = ok(daemon, "set-provider", "migraphx,cpu")
+        assert re.search(r"; migraphx: .*migraphx cannot run", degraded)
         assert "migraphx cannot run" in fails(daemon, 3, "set-provider", "migraphx")
         assert "psychic" in fails(daemon, 2, "set-provider", "psychic")
         assert as_json(daemon, "status")["Provider"] == cpu_engines()[0]
@@ -160,7 +162,9 @@ def test_similar_and_show(served: Running) -> None:
     assert shown["Declared"]["description"]
     assert as_json(served, "show", shown["Path"]) == shown
     assert shown["Distance"] is None
-    assert "sshd.service" in ok(served, "show", SSHD)
+    text = ok(served, "show", SSHD)
+    assert re.search(r"^UpdatedAt +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+$", text, re.MULTILINE)
+    assert not re.search(r"^(Distance|Observed)|\bnan\b|\bnull\b", text, re.MULTILINE)
     assert len(as_json(served, "similar", SSHD, "-n", "3")) == 3
     assert SSHD not in ok(served, "similar", SSHD)
 
@@ -201,11 +205,15 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
         {"plugin": "test", "kind": "thing", "name": "x y\u202e\x1b[2Jz"},
     ]  # fmt: skip
     before = as_json(served, "status")["Count"]
-    paths = ok(served, "publish", "cli", stdin=json.dumps(items)).splitlines()
+    assert ok(served, "publish", "cli", stdin=json.dumps(items)).splitlines() == [
+        SSHD,
+        r"test/thing/x y\u202e\x1b[2Jz",
+    ]
+    paths = json.loads(ok(served, "publish", "cli", "--json", stdin=json.dumps(items)))
     assert paths[0] == "/org/opdbus/state/systemd/unit/sshd_2eservice"
     (drift,) = as_json(served, "drift")
     assert (drift["path"], drift["fields"]) == (paths[0], ["description"])
-    assert "description" in ok(served, "drift")
+    assert ok(served, "drift").splitlines()[1].split()[1:] == [SSHD, "description"]
     assert as_json(served, "status")["Count"] == before + 1
     # a name cannot command the terminal, nor what reads the pipe
     assert r"x y\u202e\x1b[2Jz" in ok(served, "list", "--plugin", "test")
@@ -235,6 +243,9 @@ def test_help_and_version(served: Running) -> None:
     for command in commands:
         assert "Usage" in ok(served, command, "--help")
     assert ok(served, "--version").startswith("op-dbus")
+    alone = served.cli()
+    assert (alone.returncode, alone.stderr.startswith("Usage: op-dbus [OPTIONS]")) == (2, True)
+    assert "op-dbus: " not in alone.stderr
 
 
 # what is refused
@@ -256,7 +267,7 @@ def test_help_and_version(served: Running) -> None:
         (2, ["show", "a//b"], "PLUGIN/KIND/NAME"),
         (2, ["show", "/org/opdbus/state/not a/path/x"], "cannot be sent"),
         (2, ["withdraw", "/org/opdbus/state/a/b/c/"], "cannot be sent"),
-        (1, ["show", "a/b/c"], "there is no object"),
+        (1, ["show", "a/b/c"], "there is no object a/b/c;"),
         (1, ["show", "/org/opdbus/state/a/b"], "no object"),
         (1, ["similar", "a/b/c"], "there is no object a/b/c"),
         (5, ["withdraw", SSHD], "the state file declares it"),
@@ -270,7 +281,11 @@ def test_help_and_version(served: Running) -> None:
         (2, ["models", "path", "huge"], "there is no level 'huge'"),
         (3, ["models", "verify", "low"], "paraphrase-MiniLM-L3-v2"),
         (2, ["--bus", "nowhere", "status"], "--bus nowhere is not accepted: give system"),
-        (4, ["--bus", "unix:path=/nonexistent", "status"], "cannot reach the message bus"),
+        (
+            4,
+            ["--bus", "unix:path=/nonexistent", "status"],
+            "there is none; is it, or",
+        ),
     ],
 )
 def test_what_is_refused(served: Running, code: int, arguments: list[str], sentence: str) -> None:
@@ -282,10 +297,13 @@ def test_what_is_refused(served: Running, code: int, arguments: list[str], sente
     ("text", "sentence"),
     [
         ("{", "not JSON"),
-        ("3", "must have the strings"),
-        ('{"plugin": "a", "kind": "b"}', "must have the strings"),
-        ('{"plugin": "a", "kind": "b", "name": "c", "more": 1}', "nothing else"),
-        ('{"plugin": "a", "kind": "b", "name": "c", "properties": []}', "nothing else"),
+        ('{\n"plugin" 1}', "line 2 column 10"),
+        ("[]", "nothing to publish"),
+        ("3", "object 1 has no string plugin"),
+        ('[{"plugin": "a", "kind": "b", "name": "c"}, {"plugin": "a", "kind": "b"}]',
+         "object 2 has no string name;"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "more": 1}', "no place for more"),
+        ('{"plugin": "a", "kind": "b", "name": "c", "properties": []}', "no JSON object"),
         ('{"plugin": "a", "kind": "b", "name": ""}', "must have 1 to"),
         ('{"plugin": "a", "kind": "b", "name": "c\\u0000"}', "NUL"),
         ('{"plugin": "a", "kind": "b", "name": "c\\ud800"}', "cannot be sent"),
@@ -360,12 +378,31 @@ def test_a_reader_who_stops_reading_is_no_error(served: Running) -> None:
 
 def test_a_terminal_gets_a_table(served: Running) -> None:
     """Draw tables with colours on a terminal only."""
+    text = on_terminal(served, 120, "list", "-n", "3")
+    assert b"\x1b[1m" in text
+    assert b"plugin" in text
+    assert len(text.splitlines()) == 4
+
+
+def test_names_stay_whole_on_a_narrow_terminal(served: Running) -> None:
+    """Break the text of a hit into lines, but never the name of an object."""
+    names = [
+        "/".join((hit["plugin"], hit["kind"], hit["name"]))
+        for hit in as_json(served, "search", "who am i", "-n", "30")
+    ]
+    text = on_terminal(served, 40, "search", "who am i", "-n", "30").decode()
+    assert [name for name in names if name not in text] == []
+    assert text.count("\n") > 2 * len(names)
+
+
+def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:
+    """Give what a command prints on a terminal of so many columns."""
     ours, theirs = pty.openpty()
     environ = environment(served.bus, served.state_dir, served.settings)
-    environ |= {"TERM": "xterm-256color", "COLUMNS": "120"}
+    environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
     environ.pop("NO_COLOR", None)
     with subprocess.Popen(
-        [sys.executable, "-m", "opdbus", "list", "-n", "3"], env=environ, stdout=theirs
+        [sys.executable, "-m", "opdbus", *arguments], env=environ, stdout=theirs
     ) as process:
         os.close(theirs)
         text = b""
@@ -379,9 +416,7 @@ def test_a_terminal_gets_a_table(served: Running) -> None:
             text += more
         assert process.wait(60) == 0
     os.close(ours)
-    assert b"\x1b[1m" in text
-    assert b"plugin" in text
-    assert len(text.splitlines()) == 4
+    return text
 
 
 def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path) -> None:

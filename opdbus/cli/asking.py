@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opdbus.bus import paths
 from opdbus.cli.root import settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
@@ -53,14 +54,17 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
 
 def path_of(name: str) -> str:
     """Give the path of an object that was named as PLUGIN/KIND/NAME or by its path."""
-    from opdbus.bus import paths
-
     if name.startswith(paths.STATE + "/"):
         return name
     parts = name.split("/", 2)
     if len(parts) != 3 or not all(parts):
         raise InvalidArgs(f"{name!r} names no object: give PLUGIN/KIND/NAME or an object path")
     return paths.of(*parts)
+
+
+def name_of(path: str) -> str:
+    """Give the PLUGIN/KIND/NAME of an object's path."""
+    return "/".join(paths.parse(path))
 
 
 def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values

@@ -9,40 +9,52 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus.cli import output
-from opdbus.cli.asking import ask, path_of
-from opdbus.cli.root import root
+from opdbus.cli.asking import ask, name_of, path_of
+from opdbus.cli.root import as_json, root
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
     from opdbus.client import Client
 
+_NAMES = ("plugin", "kind", "name")
+
 
 @root.command()
 @click.argument("source")
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
-def publish(source: str, file: Any) -> None:  # noqa: ANN401
+@as_json
+def publish(source: str, file: Any, json_: bool) -> None:  # noqa: ANN401, FBT001
     """Publish objects under the name SOURCE.
 
     FILE, or standard input, is JSON: an object or a list of them, each with the strings plugin,
-    kind and name, and the dict properties.
+    kind and name, and the dict properties. Prints their names, or their D-Bus paths as JSON.
     """
     try:
         content = json.load(file)
-    except ValueError as error:
+    except ValueError as error:  # it names line and column
         raise InvalidArgs(f"{file.name} is not JSON: {error}") from None
-    objects = [_published(item) for item in (content if isinstance(content, list) else [content])]
-    for path in ask(lambda client: client.publish(source, objects)):
-        print(path)
+    items = content if isinstance(content, list) else [content]
+    if not items:
+        raise InvalidArgs(f"nothing to publish: the list in {file.name} is empty")
+    objects = [_published(number, item) for number, item in enumerate(items, 1)]
+    found = ask(lambda client: client.publish(source, objects))
+    if json_:
+        output.as_json(found)
+        return
+    for path in found:
+        print(output.visible(name_of(path)))
 
 
-def _published(item: Any) -> tuple[str, str, str, dict[str, Any]]:  # noqa: ANN401
-    names = ("plugin", "kind", "name")
-    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in names):
-        raise InvalidArgs("an object to publish must have the strings plugin, kind and name")
-    properties = item.get("properties", {})
-    if not isinstance(properties, dict) or item.keys() - {*names, "properties"}:
-        raise InvalidArgs("an object has plugin, kind, name and the dict properties, nothing else")
-    return item["plugin"], item["kind"], item["name"], _without_null(properties)
+def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]:  # noqa: ANN401
+    given = item if isinstance(item, dict) else {}
+    properties = given.get("properties", {})
+    faults = [f"no string {key}" for key in _NAMES if not isinstance(given.get(key), str)]
+    faults += [f"no place for {key}" for key in given.keys() - {*_NAMES, "properties"}]
+    if not isinstance(properties, dict):
+        faults.append("properties that are no JSON object")
+    if faults:
+        raise InvalidArgs(f"object {number} has {' and '.join(faults)}; `--help` shows the form")
+    return given["plugin"], given["kind"], given["name"], _without_null(properties)
 
 
 def _without_null(value: Any) -> Any:  # noqa: ANN401
@@ -99,6 +111,7 @@ def _served(status: dict[str, Any]) -> str:
         engine = f"level {status['Level']} on {status['Provider']} in {status['Precision']}"
     elif status["Level"] != "none":
         engine = f"level {status['Level']} is {status['State']}"
-    fault = f"; {status['LastError']}" if status["LastError"] else ""
+    faults = [f"{provider}: {reason}" for provider, reason in status["Fallbacks"]]
+    fault = "".join(f"; {text}" for text in (*faults, status["LastError"]) if text)
     count = f"{status['Count']:,} object{'' if status['Count'] == 1 else 's'}"
     return f"{count}, state file {status['StateFile']}, {engine}{fault}"

@@ -9,6 +9,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+# columns that may be broken into lines, and how narrow they may get
+_PROSE: Final = frozenset({"text", "fields", "value", "device"})
+_LEAST: Final = 20
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -18,27 +21,37 @@ def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under headings; into a pipe, full lines without borders or colours."""
+    """Print rows under headings; into a pipe, full lines without borders or colours.
+
+    On a terminal only prose is broken into lines: a name stays whole, to be copied.
+    """
+    cells = [[visible(" ".join(said(cell).split())) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if not sys.stdout.isatty():
-        _plain([columns, *rows])
+        for row in cells:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print(line.rstrip())
         return
     # rich takes a third of the time that this command may start in, so only a terminal pays it
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(_Text(visible(str(cell))) for cell in row))
-    Console(highlight=False).print(drawn)
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    least = [min(w, _LEAST) if c in _PROSE else w for c, w in zip(columns, widths, strict=True)]
+    for column, width in zip(cells[0], least, strict=True):
+        drawn.add_column(column, overflow="fold", min_width=width)
+    for row in cells[1:]:
+        drawn.add_row(*map(Text, row))
+    room = max(shutil.get_terminal_size().columns, sum(least) + 2 * len(least))
+    Console(highlight=False, width=room).print(drawn)
 
 
 def pairs(values: Mapping[str, object]) -> None:
     """Print names and values, one pair a line, long values indented below."""
     width = max(map(len, values), default=0)
     for name, value in values.items():
-        labelled(style(name.ljust(width), "cyan"), width, str(value))
+        labelled(style(name.ljust(width), "cyan"), width, said(value))
 
 
 def section(title: str, values: Mapping[str, str]) -> None:
@@ -80,18 +93,13 @@ def style(text: str, colour: str) -> str:
     return click.style(text, fg=colour)
 
 
-def _Text(cell: str) -> Any:  # noqa: ANN401, N802 -- rich's own class, imported late
-    from rich.text import Text
-
-    return Text(cell)
-
-
-def _plain(rows: Sequence[Sequence[object]]) -> None:
-    cells = [[visible(" ".join(str(cell).split())) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print(line.rstrip())
+def said(value: object) -> str:
+    """Give a value as people read it: what is not there is empty."""
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.4g}"
+    return str(value)
 
 
 def _without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from opdbus.cli import output
-from opdbus.cli.asking import ask, chosen, path_of
+from opdbus.cli.asking import ask, chosen, name_of, path_of
 from opdbus.cli.root import as_json, root
-from opdbus.errors import LimitsExceeded
+from opdbus.errors import LimitsExceeded, UnknownObject
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -100,7 +101,8 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
     # a reason is too long for a column
-    output.table(columns[:-1], [row[:-1] for row in rows])
+    headings = [name.replace("_", " ") for name in columns[:-1]]
+    output.table(headings, [row[:-1] for row in rows])
     keys = 3 if detail else 1
     output.section(columns[-1], {" ".join(map(str, row[:keys])): row[-1] for row in rows})
 
@@ -209,14 +211,22 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     OBJECT is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
     """
     path = path_of(object)
-    values = ask(lambda client: client.show(path))
+    try:
+        values = ask(lambda client: client.show(path))
+    except UnknownObject:
+        raise UnknownObject(f"there is no object {object}; `op-dbus list` shows all") from None
     for side in ("Declared", "Observed"):
-        content = json.loads(values[side]) if values[side] else None
-        values[side] = content if json_ else json.dumps(content, indent=2, ensure_ascii=False)
+        values[side] = json.loads(values[side]) if values[side] else None
     if json_:
         output.as_json({"Path": path, **values})
-    else:
-        output.pairs({"Path": path, **values})
+        return
+    for side in ("Declared", "Observed"):
+        if values[side] is not None:
+            values[side] = json.dumps(values[side], indent=2, ensure_ascii=False)
+    changed = datetime.fromtimestamp(values["UpdatedAt"], UTC).astimezone()
+    values["UpdatedAt"] = changed.strftime("%Y-%m-%d %H:%M:%S %Z")
+    # what there is not, such as a distance from what nobody observed, is left out
+    output.pairs({"Path": path} | {k: v for k, v in values.items() if output.said(v)})
 
 
 @root.command()
@@ -230,5 +240,5 @@ def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
         keys = ("path", "distance", "fields")
         output.as_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
-        shown = [(f"{distance:.3f}", path, ", ".join(fields)) for path, distance, fields in rows]
+        shown = [(f"{far:.3f}", name_of(path), ", ".join(fields)) for path, far, fields in rows]
         output.table(("distance", "object", "fields"), shown)

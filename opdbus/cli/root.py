@@ -21,6 +21,9 @@ class Root(click.Group):
         except click.exceptions.Abort:
             raise KeyboardInterrupt from None
         except click.ClickException as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 has not
+                error.show()
+                return error.exit_code
             raise InvalidArgs(_usage(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 -- click's signature
