@@ -9,21 +9,19 @@ _FREEDESKTOP = "org.freedesktop.DBus.Error"
 class OpDbusError(Exception):
     """The root: its text is one sentence that says what happened, where, and what to do.
 
-    A class without a `dbus_name` of its own gets one: its own name under `prefix`.
+    A class with a `prefix` is named on the bus by that and its own name, others as their parents.
     """
 
     dbus_name: ClassVar[str] = f"{_OPDBUS}.Failed"
     exit_code: ClassVar[int] = 1
 
-    def __init_subclass__(cls, prefix: str = _OPDBUS) -> None:
-        if "dbus_name" not in vars(cls):
+    def __init_subclass__(cls, prefix: str = "") -> None:
+        if prefix:
             cls.dbus_name = f"{prefix}.{cls.__name__.removesuffix('Error')}"
 
 
 class CallerError(OpDbusError):
     """The caller asked for something that cannot be."""
-
-    dbus_name = OpDbusError.dbus_name
 
 
 class InvalidArgs(CallerError, prefix=_FREEDESKTOP):
@@ -66,7 +64,7 @@ class LimitsExceeded(CallerError, prefix=_FREEDESKTOP):
     """A queue is full or a reply would be too large: ask for less, or later."""
 
 
-class Truncated(CallerError):
+class Truncated(CallerError, prefix=_OPDBUS):
     """A text is longer than the model reads, and the caller asked not to cut it."""
 
 
@@ -76,66 +74,66 @@ class TimedOut(CallerError):
     dbus_name = f"{_FREEDESKTOP}.Timeout"
 
 
-class NoVector(CallerError):
+class NoVector(CallerError, prefix=_OPDBUS):
     """The object is known but its vector is not computed yet."""
 
 
-class Cancelled(CallerError):
+class Cancelled(CallerError, prefix=_OPDBUS):
     """Somebody who may do so cancelled the job."""
 
 
-class ConfigError(OpDbusError):
+class ConfigError(OpDbusError, prefix=_OPDBUS):
     """A setting is wrong."""
 
     exit_code = 2
 
 
-class StateFileError(OpDbusError):
+class StateFileError(OpDbusError, prefix=_OPDBUS):
     """The state file cannot be used; the last good state stays."""
 
 
-class ModelError(OpDbusError):
+class ModelError(OpDbusError, prefix=_OPDBUS):
     """A model's files are missing, damaged or of an unknown shape."""
 
     exit_code = 3
 
 
-class NoModel(ModelError):
+class NoModel(ModelError, prefix=_OPDBUS):
     """No model of the asked level is loaded."""
 
 
-class ProviderError(OpDbusError):
+class ProviderError(OpDbusError, prefix=_OPDBUS):
     """A provider is not available."""
 
     exit_code = 3
 
 
-class ProofFailed(ProviderError):
+class ProofFailed(ProviderError, prefix=_OPDBUS):
     """A session did not run where it said, or its vectors are not the model's."""
 
 
-class ProviderLost(ProviderError):
+class ProviderLost(ProviderError, prefix=_OPDBUS):
     """A provider that was proven stopped working; the next one of the chain takes over."""
 
 
-class StoreError(OpDbusError):
+class StoreError(OpDbusError, prefix=_OPDBUS):
     """The database cannot be opened or written."""
 
 
-class BusError(OpDbusError):
+class BusError(OpDbusError, prefix=_OPDBUS):
     """The message bus cannot be reached, or its connection was lost."""
 
     exit_code = 4
 
 
-class ShuttingDown(OpDbusError):
+class ShuttingDown(OpDbusError, prefix=_OPDBUS):
     """The daemon is stopping; the work was not done."""
 
     def __init__(self, sentence: str = "op-dbus is stopping; ask again when it is back") -> None:
         super().__init__(sentence)
 
 
-class Internal(OpDbusError):
+class Internal(OpDbusError, prefix=_OPDBUS):
     """A fault of op-dbus itself: the log has the details under the same id."""
 
 
