@@ -192,7 +192,7 @@ def test_a_bus_that_is_not_there(healthy: Config) -> None:
     """Say that the bus cannot be reached, and ask whether it runs."""
     verdict = look(replace(healthy, bus="unix:path=/nonexistent"), "message bus")
     assert verdict.status == "wrong"
-    assert verdict.advice.startswith("is it, or the `make run` that started it, still running")
+    assert verdict.advice.startswith("is it, or the `make run` that started it, running")
     assert look(healthy, "message bus").status == "ok"
 
 

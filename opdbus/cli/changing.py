@@ -111,7 +111,9 @@ def _served(status: dict[str, Any]) -> str:
         engine = f"level {status['Level']} on {status['Provider']} in {status['Precision']}"
     elif status["Level"] != "none":
         engine = f"level {status['Level']} is {status['State']}"
-    faults = [f"{provider}: {reason}" for provider, reason in status["Fallbacks"]]
-    fault = "".join(f"; {text}" for text in (*faults, status["LastError"]) if text)
+    if status["State"] == "degraded":
+        engine += ", degraded"
+    faults = (*(reason for _, reason in status["Fallbacks"]), status["LastError"])
+    fault = "".join(f"; {text}" for text in faults if text)
     count = f"{status['Count']:,} object{'' if status['Count'] == 1 else 's'}"
     return f"{count}, state file {status['StateFile']}, {engine}{fault}"

@@ -88,9 +88,10 @@ class Connection:
         except (OSError, RemoteError, ValueError) as error:
             absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
             why = "there is none" if absent else getattr(error, "strerror", None) or error
+            demo = ", or the `make run` that started it," if ":" in self._address else ""
             raise BusError(
-                f"cannot reach the message bus {self._address}: {why}; is it, or the `make run`"
-                " that started it, still running, and may this user connect to it?"
+                f"cannot reach the message bus {self._address}: {why}; is it{demo} running, and may"
+                " this user connect to it?"
             ) from None
         return self
 
