@@ -112,7 +112,7 @@ class Daemon:
         await asyncio.to_thread(embedder.require, self._config)
         path = self._config.state_dir / "memory.db"
         async with (
-            Memory(path, self._take_event, self._refresh_soon) as self._memory,
+            Memory(path, self._take_event) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
@@ -121,6 +121,8 @@ class Daemon:
 
     def _compose(self) -> None:
         memory, connection, serving = self._memory, self._connection, self._serving
+        # only now: what it refreshes is made here
+        memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
         finder = Finder(self._vectors, Reranker(serving))
         self._announcer = Announcer(connection)

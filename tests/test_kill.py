@@ -93,8 +93,8 @@ def test_nothing_is_lost_and_next_to_nothing_computed_twice(
         after = _vectors_left(database, tmp_path / "copy")
         assert known.items() <= after.items(), "a committed vector was lost or computed again"
         # what is committed is loaded, so that it is never computed again
-        proven = re.search(r"model proven .*vectors=(\d+)", daemon.log)
-        assert proven is None or int(proven[1]) == len(known)
+        read = re.search(r"vectors read .*vectors=(\d+)", daemon.log)
+        assert read is None or int(read[1]) == len(known)
         known = after
     daemon.start()
     computed = asyncio.run(_finish(daemon))

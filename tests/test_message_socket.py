@@ -161,9 +161,11 @@ def test_files_that_are_lost_are_nobodys() -> None:
             files = [in_memory(b"%d%d" % (number, which)) for which in range(2)]
             socket.send_fds(end.other, [message(1, files=2)], [file.fileno() for file in files])
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        free = in_memory(b"")
-        room = free.fileno() + 3
-        free.close()
+        # numbers need not follow one another: other tests may have left files open
+        free = [in_memory(b"") for _ in range(3)]
+        room = free[-1].fileno() + 1
+        for file in free:
+            file.close()
         # the first message's files, and one of the second's
         resource.setrlimit(resource.RLIMIT_NOFILE, (room, before[1]))
         try:

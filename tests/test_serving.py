@@ -226,10 +226,8 @@ def test_a_switch_while_a_lost_provider_is_replaced(fp32: Config) -> None:
     run(fp32, work)
 
 
-def test_an_unforeseen_exception_is_an_answer(
-    fp32: Config, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Tell callers of an exception that is not ours, and log it, instead of letting them wait."""
+def test_an_unforeseen_exception_is_an_answer(fp32: Config) -> None:
+    """Tell callers of an exception that is not ours instead of letting them wait."""
 
     def broken(*_: object) -> Session:
         raise ZeroDivisionError("a defect")
@@ -243,7 +241,6 @@ def test_an_unforeseen_exception_is_an_answer(
                 await serving.embed(TEXTS)
 
     asyncio.run(both())
-    assert "Traceback" in capsys.readouterr().out
 
 
 def test_a_failed_switch_changes_nothing(fp32: Config) -> None:

@@ -26,19 +26,17 @@ _AT_A_TIME: Final = 500
 class Memory:
     """All objects of a host; use as a context.
 
-    `notify` is called on the event loop with each event, `on_fault` when the database can no longer
-    be written, or can be again; `clock` gives seconds since 1970.
+    `notify` is called on the event loop with each event; `clock` gives seconds since 1970.
     """
 
     def __init__(
         self,
         path: Path,
         notify: Callable[[Event], None] = lambda _event: None,
-        on_fault: Callable[[], None] = lambda: None,
         usage: Usage | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.archive = Archive(path, on_fault)
+        self.archive = Archive(path)
         self.catalogue = Catalogue(usage or Usage())
         self.notify = notify
         self.generation = 0

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from system.host import Host
 BOOT_SECONDS = 60.0
 STOP_SECONDS = 15.0
 _GROUPS = Path("/sys/fs/cgroup")
+# a tenth of a second apart
+_TRIES = 100
 PREFIX = "op-dbus-tests-"
 _BOOT = Path(__file__).with_name("boot.sh")
 # cpuset is left out: its groups are born without processors, and systemd does not use it
@@ -134,9 +137,16 @@ def _grouped(name: str) -> Iterator[list[Path]]:
 def _remove(group: Path) -> None:
     """Remove a control group and those below it, whose processes have all ended."""
     for folder, _, _ in os.walk(group, topdown=False):
-        # another test run may be faster
-        with suppress(FileNotFoundError):
-            Path(folder).rmdir()
+        # another test run may be faster, and the kernel slower to let the last process go
+        for _ in range(_TRIES):
+            try:
+                Path(folder).rmdir()
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(0.1)
+            else:
+                break
 
 
 def _start(own: list[Path], command: list[str], console: Path) -> subprocess.Popen[bytes]:

@@ -27,8 +27,8 @@ def restarted(host: Host, service: Service, after: str, pid: str) -> None:
     service.until_started(after)
     assert service.pid != pid
     service.until_ready()
-    proven = host.await_entry(after, OPDBUS_EVENT="model_proven")
-    assert int(proven["OPDBUS_VECTORS"]) == service.get("Count", STATE) == len(UNITS)
+    read = host.await_entry(after, OPDBUS_EVENT="vectors_read")
+    assert int(read["OPDBUS_VECTORS"]) == service.get("Count", STATE) == len(UNITS)
     assert service.get("Vectorized", STATE) == len(UNITS)
 
 
