@@ -44,9 +44,8 @@ class ObjectVectors:
         return await asyncio.shield(task)
 
     def keep_only(self, index: VectorIndex) -> None:
-        """Drop the indexes of engines that no longer serve."""
-        for numerics in self._indexes.keys() - {index.numerics}:
-            self._indexes.pop(numerics).cancel()
+        """Drop the indexes of engines that no longer serve; searches that use one keep it."""
+        self._indexes = {index.numerics: self._indexes[index.numerics]}
 
     @property
     def current(self) -> VectorIndex | None:
