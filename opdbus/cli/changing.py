@@ -49,9 +49,9 @@ def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]: 
     given = item if isinstance(item, dict) else {}
     properties = given.get("properties", {})
     faults = [f"no string {key}" for key in _NAMES if not isinstance(given.get(key), str)]
-    faults += [f"no place for {key}" for key in given.keys() - {*_NAMES, "properties"}]
+    faults += [f"the unknown key {key}" for key in given.keys() - {*_NAMES, "properties"}]
     if not isinstance(properties, dict):
-        faults.append("properties that are no JSON object")
+        faults.append("properties that are not a JSON object")
     if faults:
         raise InvalidArgs(f"object {number} has {' and '.join(faults)}; `--help` shows the form")
     return given["plugin"], given["kind"], given["name"], _without_null(properties)
