@@ -98,7 +98,7 @@ def said(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.4g}"
+        return "" if math.isnan(value) else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
 
 
