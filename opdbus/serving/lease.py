@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
     from opdbus.engine.embedder import Embedder
     from opdbus.engine.tokenizer import Tokens
-    from opdbus.serving.serving import Serving
 
 
 class Lease:
-    """An engine that is not closed while it is leased; if it is lost, its successor."""
+    """An engine that is not closed while it is leased; if it is lost, its successor.
 
-    def __init__(self, serving: Serving, embedder: Embedder) -> None:
-        self._serving = serving
+    `serving` returns the engine of a level that serves now.
+    """
+
+    def __init__(self, embedder: Embedder, serving: Callable[[str], Awaitable[Embedder]]) -> None:
         self._embedder = embedder
-        self._level = embedder.level
+        self._serving = serving
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -61,7 +62,7 @@ class Lease:
         if self._embedder is lost:
             # it is closed the sooner
             self._held.close()
-        found = await self._serving.embedder(self._level)
+        found = await self._serving(lost.level)
         if found.numerics != lost.numerics:
             raise ProviderLost(
                 f"{lost.provider} stopped working, and {found.provider} computes in another"

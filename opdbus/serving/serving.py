@@ -130,7 +130,7 @@ class Serving:
 
     def lease(self, embedder: Embedder) -> Lease:
         """Keep an engine open for work of several steps; use as a context."""
-        return Lease(self, embedder)
+        return Lease(embedder, self.embedder)
 
     # changes
 
