@@ -205,7 +205,7 @@ def test_nobody_is_told_that_it_is_imported() -> None:
     """Keep the package that openvino calls home with out of the process, and its thread."""
     code = """
 import sys, threading
-from opdbus.engine.openvino import core
+from opdbus.engine.openvino_library import core
 core()
 from openvino.tools.ovc import telemetry_utils
 assert telemetry_utils.tm.__name__.endswith("stub"), telemetry_utils.tm

@@ -12,7 +12,7 @@ import pytest
 from opdbus import config
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE, Host
-from opdbus.engine.onnx_runtime import Adapter, adapter, gpus
+from opdbus.engine.onnx_library import Adapter, adapter, gpus
 from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
 from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError

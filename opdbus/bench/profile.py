@@ -163,7 +163,7 @@ def _in_onnxruntime(
 def _in_openvino(
     graph: Path, provider: Provider, placement: Placement, ids: NDArray[np.int64]
 ) -> list[Operator]:
-    from opdbus.engine.openvino import core
+    from opdbus.engine.openvino_library import core
 
     settings = provider.options(placement)
     config = {**settings["config"], "PERF_COUNT": True}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opdbus.engine import cpus, onnx_runtime, openvino
-from opdbus.engine.onnx_runtime import Adapter
+from opdbus.engine import cpus, onnx_library, openvino_library
+from opdbus.engine.onnx_library import Adapter
 
 
 def _has_package(name: str) -> bool:
@@ -30,13 +30,13 @@ class Host:
     has_package: Callable[[str], bool] = _has_package
     # an empty text for what is not installed
     version: Callable[[str], str] = _version
-    runtime_providers: Callable[[], Sequence[str]] = onnx_runtime.available_providers
+    runtime_providers: Callable[[], Sequence[str]] = onnx_library.available_providers
     # makes the CUDA libraries of installed packages findable by `library`
-    preload: Callable[[], None] = onnx_runtime.preload
+    preload: Callable[[], None] = onnx_library.preload
     # raises OSError where there is no such library
     library: Callable[[str], Any] = ctypes.CDLL
-    openvino_devices: Callable[[], Mapping[str, str]] = openvino.devices
-    adapters: Callable[[str], Sequence[Adapter]] = onnx_runtime.adapters
+    openvino_devices: Callable[[], Mapping[str, str]] = openvino_library.devices
+    adapters: Callable[[str], Sequence[Adapter]] = onnx_library.adapters
     features: Callable[[], frozenset[str]] = cpus.features
     processor: Callable[[], str] = cpus.name
     system: str = sys.platform

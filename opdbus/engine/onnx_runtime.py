@@ -1,30 +1,22 @@
-"""ONNX Runtime behind the seam: sessions that record where nodes run, providers, and devices."""
+"""ONNX Runtime behind the seam: sessions that record where nodes run."""
 
-from __future__ import annotations
-
-import contextlib
-import importlib
-import importlib.util
-import io
 import json
-import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.engine.onnx_library import ep_devices, gpus, library
 from opdbus.engine.progress import log_compiling
+from opdbus.engine.provider import Provider
 from opdbus.engine.session import Placement, Ran, first_line
 from opdbus.errors import ProviderError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.engine.provider import Provider
 
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
 # operators of one run, short enough to free the processors between runs.
@@ -36,10 +28,6 @@ _INT8_PRODUCTS: Final = frozenset(
 # `Attention` contains the products of queries, keys and values too.
 _PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"})
 _PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-# Packages that bring a provider of their own, registered with ONNX Runtime where installed.
-_PLUGINS: Final = ("onnxruntime_ep_webgpu",)
-# Graphics adapters with these words in their names are programs on the CPU.
-_SOFTWARE: Final = ("llvmpipe", "lavapipe", "swiftshader", "softpipe", "basic render", "warp")
 
 
 class OnnxSession:
@@ -116,7 +104,7 @@ def _open(
     settings = provider.options(placement)
     try:
         if provider.plugin:
-            device = gpus(_ep_devices(provider.runtime_name))[placement.device]
+            device = gpus(ep_devices(provider.runtime_name))[placement.device]
             options.add_provider_for_devices([device], settings)
             named = None
         else:
@@ -148,80 +136,3 @@ def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
         raise ProviderError(
             f"cannot record where the model runs: {error}; make room in the temporary folder"
         ) from None
-
-
-# what is installed
-
-
-@cache
-def library() -> Any:  # noqa: ANN401 -- it has no types
-    """Import ONNX Runtime, its telemetry off; raises ImportError and whatever it raises itself."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
-    return onnxruntime
-
-
-def available_providers() -> Sequence[str]:
-    """List the execution providers that the installed wheel was built with."""
-    names: Sequence[str] = library().get_available_providers()
-    return names
-
-
-def preload() -> None:
-    """Load the CUDA libraries of installed packages, so that a provider finds them by name."""
-    # It prints what it misses; the checks of the providers say which of it matters.
-    with contextlib.redirect_stdout(io.StringIO()):
-        library().preload_dlls()
-
-
-# devices
-
-
-class Adapter(NamedTuple):
-    """A device that an execution provider offers."""
-
-    name: str
-    is_gpu: bool
-
-    @property
-    def is_software(self) -> bool:
-        """Whether this is a program on the CPU that acts as a GPU."""
-        return any(word in self.name.lower() for word in _SOFTWARE)
-
-    @property
-    def is_hardware(self) -> bool:
-        """Whether this is a GPU."""
-        return self.is_gpu and not self.is_software
-
-
-def adapters(runtime_name: str) -> Sequence[Adapter]:
-    """List the devices that an execution provider offers."""
-    return [adapter(found) for found in _ep_devices(runtime_name)]
-
-
-def _ep_devices(runtime_name: str) -> list[Any]:
-    """Give ONNX Runtime's own objects for the devices, after registering installed plugins."""
-    for module in _PLUGINS:
-        if importlib.util.find_spec(module):
-            _register(module)
-    return [found for found in library().get_ep_devices() if found.ep_name == runtime_name]
-
-
-def gpus(devices: Iterable[Any]) -> list[Any]:
-    """Keep real GPUs, in the order that users number them by."""
-    return [found for found in devices if adapter(found).is_hardware]
-
-
-def adapter(found: Any) -> Adapter:  # noqa: ANN401 -- onnxruntime has no types
-    """Describe one of ONNX Runtime's own devices."""
-    device = found.device
-    name = device.metadata.get("Description") or device.vendor
-    return Adapter(str(name), is_gpu=device.type.name == "GPU")
-
-
-@cache
-def _register(module: str) -> None:
-    """Register a plugin's provider with ONNX Runtime, which can be done once in a process."""
-    plugin = importlib.import_module(module)
-    library().register_execution_provider_library(module, plugin.get_library_path())

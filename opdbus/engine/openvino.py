@@ -4,46 +4,24 @@ Its plugin for ONNX Runtime runs the same code, but offers no device on processo
 A session's first run must not be of a single token: in 2026.4 all later runs are wrong then.
 """
 
-from __future__ import annotations
-
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.engine.openvino_library import core
+from opdbus.engine.provider import Provider
 from opdbus.engine.session import Placement, Ran, first_line
 from opdbus.errors import ProviderError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from opdbus.engine.provider import Provider
 
 # Nodes of a compiled graph that compute nothing.
 _PASSIVE: Final = frozenset({"Const", "Input", "Output"})
 _PRODUCTS: Final = frozenset({"FullyConnected", "FullyConnectedCompressed", "MatMul"})
 _PRECISION_OF: Final = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8"}
-
-
-@cache
-def core() -> Any:  # noqa: ANN401 -- it has no types
-    """Give the one Core of this process; making it looks for devices."""
-    # The import would send telemetry, from a fork of this process that holds all our sockets.
-    # openvino works without the package that does so.
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    import openvino
-
-    return openvino.Core()
-
-
-def devices() -> Mapping[str, str]:
-    """Give OpenVINO's devices, such as CPU, GPU.0 and NPU, each with its hardware's name."""
-    names = core().available_devices
-    return {name: str(core().get_property(name, "FULL_DEVICE_NAME")) for name in names}
 
 
 class OpenVinoSession:
