@@ -1,12 +1,18 @@
-"""Works that run side by side, and the signals that end them."""
+"""Works that run side by side, the signals that end them, and the pauses between attempts."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain, repeat
 from typing import Any
 
 from opdbus.errors import OpDbusError
+
+
+def pauses(seconds: Sequence[float]) -> Iterator[float]:
+    """Yield the pauses between attempts, the last one again and again."""
+    return chain(seconds, repeat(seconds[-1]))
 
 
 @asynccontextmanager

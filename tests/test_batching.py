@@ -111,14 +111,14 @@ def test_ranks_go_in_order() -> None:
 def test_no_rank_is_starved() -> None:
     """Let the oldest row of another rank lead once in a while, whichever rank that is."""
     backlog = Backlog()
-    for length, rank in ((1, Rank.BULK), (2, Rank.CROWD), (3, Rank.MANY)):
+    for length, rank in ((1, Rank.BULK), (2, Rank.BUSY_CALLER), (3, Rank.MANY)):
         backlog.add(request([length], rank))
     leads = []
     for _ in range(30):
         backlog.add(request([6]))
         leads.append(backlog.next_batch(1)[0].request.rank)
     others = [(index, rank) for index, rank in enumerate(leads) if rank is not Rank.FEW]
-    assert others == [(8, Rank.BULK), (17, Rank.CROWD), (26, Rank.MANY)]
+    assert others == [(8, Rank.BULK), (17, Rank.BUSY_CALLER), (26, Rank.MANY)]
 
 
 def test_equal_lengths_ride_along() -> None:

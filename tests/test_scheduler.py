@@ -390,14 +390,14 @@ def test_interactive_overtakes_bulk() -> None:
 
 
 def test_a_caller_with_few_calls_overtakes_one_with_many() -> None:
-    """Run a row of priority FEW before one of priority CROWD that was queued earlier."""
+    """Run a row of priority FEW before one of priority BUSY_CALLER that was queued earlier."""
 
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run, budget=1) as tested:
             first = await queued(tested.embed([row(0, 2)]))
             await model.is_running()
-            crowd = await queued(tested.embed([row(1, 3)], priority=Rank.CROWD))
+            crowd = await queued(tested.embed([row(1, 3)], priority=Rank.BUSY_CALLER))
             few = await queued(tested.embed([row(7, 4)]))
             model.gate.set()
             await asyncio.gather(first, crowd, few)
@@ -507,7 +507,7 @@ def test_a_row_that_only_fits_alone() -> None:
             assert await asyncio.to_thread(device.entered.wait, SOON)
             large = await queued(tested.embed([row(2, 9)]))
             # it has failed beside the first, and waits for the device
-            assert await asyncio.to_thread(settled, tested, lambda: tested._hermits == 1)
+            assert await asyncio.to_thread(settled, tested, lambda: tested._exclusive == 1)
             later = [await queued(tested.embed([row(n, 4)])) for n in (3, 4)]
             device.gate.set()
             found = await asyncio.gather(first, large, *later)
@@ -661,7 +661,7 @@ def test_shutdown_while_a_row_waits_for_the_device() -> None:
             calls = [await queued(tested.embed([row(1, 1)]))]
             assert await asyncio.to_thread(device.entered.wait, SOON)
             calls.append(await queued(tested.embed([row(2, 9)])))
-            assert await asyncio.to_thread(settled, tested, lambda: tested._hermits == 1)
+            assert await asyncio.to_thread(settled, tested, lambda: tested._exclusive == 1)
         for call in calls:
             with pytest.raises(ShuttingDown):
                 await call

@@ -17,7 +17,7 @@ class Rank(IntEnum):
     """Who goes first: a few texts, those of a caller with many calls, many texts, and bulk work."""
 
     FEW = 0
-    CROWD = 1
+    BUSY_CALLER = 1
     MANY = 2
     BULK = 3
 

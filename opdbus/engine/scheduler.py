@@ -96,7 +96,7 @@ class Scheduler:
         # when somebody last asked for few texts, and so waits for each millisecond
         self._few_at = float("-inf")
         # lanes that run alone, or wait to: nobody else begins meanwhile, or they would wait forever
-        self._hermits = 0
+        self._exclusive = 0
 
     async def __aenter__(self) -> Self:
         """Start the model's threads."""
@@ -242,7 +242,7 @@ class Scheduler:
         return self._backlog.next_batch(1, budget.rows, fitting or [1])
 
     def _has_news(self) -> bool:
-        is_free = len(self._backlog) and not self._hermits
+        is_free = len(self._backlog) and not self._exclusive
         return bool(self._stopping or self.fault or is_free)
 
     def _attempt(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
@@ -293,7 +293,7 @@ class Scheduler:
     def _alone(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
         """Run a batch while no other lane runs: what fits alone must not fail beside others."""
         with self._wake:
-            self._hermits += 1
+            self._exclusive += 1
             self._running -= 1
             self._wake.notify_all()
             self._wake.wait_for(lambda: not self._running)
@@ -302,7 +302,7 @@ class Scheduler:
             return self._attempt(run, members)
         finally:
             with self._wake:
-                self._hermits -= 1
+                self._exclusive -= 1
 
     def _give_up(self, error: Exception) -> None:
         with self._wake:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Self, TypeVar
@@ -17,6 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
+from opdbus.tasks import pauses
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class Archive:
 
     async def _retry(self) -> None:
         """Write a probe again and again until that, or another write, succeeds."""
-        for delay in chain(self._retry_seconds, repeat(self._retry_seconds[-1])):
+        for delay in pauses(self._retry_seconds):
             await asyncio.sleep(delay)
             if self.fault:
                 with suppress(StoreError):

@@ -18,7 +18,7 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.object import Thing
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import pauses, until_first_ends
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class Indexer:
                     self._memory.stale.set()
 
     async def _work(self) -> None:
-        failures = 0
+        delays = pauses(self._retry_seconds)
         while True:
             await self._memory.stale.wait()
             self._memory.stale.clear()
@@ -81,13 +81,12 @@ class Indexer:
                     raise
                 self._memory.stale.set()  # only this engine: another one took its place
             except OpDbusError as error:
-                delay = self._retry_seconds[min(failures, len(self._retry_seconds) - 1)]
-                failures += 1
+                delay = next(delays)
                 log.error("not vectorized", reason=str(error), again_in_s=delay)  # noqa: TRY400 -- a sentence, no traceback
                 self._on_fault(f"objects wait for their vectors: {error}")
                 asyncio.get_running_loop().call_later(delay, self._memory.stale.set)
             else:
-                failures = 0
+                delays = pauses(self._retry_seconds)
                 self._on_fault("")
 
     async def _catch_up(self, embedder: Embedder) -> None:

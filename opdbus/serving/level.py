@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from copy import copy
-from itertools import chain, repeat
 from typing import Final, NamedTuple, TypeAlias
 
 import structlog
@@ -16,6 +15,7 @@ from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
+from opdbus.tasks import pauses
 
 # opens the engine of a level; providers that were lost are tried last
 Open: TypeAlias = Callable[[Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]]
@@ -165,7 +165,7 @@ class Level:
 
     async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
         """Open an engine, after each failure again later; None where `once` has failed."""
-        for delay in self._delays():
+        for delay in pauses(self._retry_seconds):
             found = await self._attempt(lost)
             if isinstance(found, Opened):
                 return found
@@ -181,7 +181,7 @@ class Level:
         if lost is None or embedder.provider == lost.provider:
             await embedder.lost()
             return None
-        for delay in self._delays():
+        for delay in pauses(self._retry_seconds):
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await embedder.lost()
@@ -207,10 +207,6 @@ class Level:
         except Exception as error:  # a defect of ours or of a runtime: callers must not wait for it
             log.exception("engine not opened", level=self.name)
             return Internal(f"the engine could not be opened: {error!r}; the log says more")
-
-    def _delays(self) -> Iterator[float]:
-        """Yield the pauses between attempts, the last one again and again."""
-        return chain(self._retry_seconds, repeat(self._retry_seconds[-1]))
 
 
 async def _close(opened: Opened, patience: float | None) -> None:

@@ -118,7 +118,7 @@ class Dispatcher:
                 log.debug(
                     "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
                 )
-                priority = Rank.CROWD if turn.is_one_of_many else Rank.FEW
+                priority = Rank.BUSY_CALLER if turn.is_one_of_many else Rank.FEW
                 caller = Caller(call.sender, who.uid, priority)
                 await self._reply(call, await self._perform(call, caller, turn), turn)
         except OpDbusError as error:
