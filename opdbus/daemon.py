@@ -209,7 +209,7 @@ class Daemon:
         self._systemd.renew()
 
     def _take_event(self, event: Event) -> None:
-        """Tell the bus, and whoever looks at the service's status."""
+        """Announce an event on the bus, and renew the service's status."""
         self._announcer.announce(event)
         self._systemd.renew()
 

@@ -23,7 +23,7 @@ class AsyncCache(Generic[T]):
         if question not in asked:
             task = asked[question] = asyncio.create_task(ask())
             task.add_done_callback(lambda done: self._settle(sender, question, done))
-        # whoever stops waiting leaves the question to the others
+        # a caller that stops waiting does not stop the question for the others
         return await asyncio.shield(asked[question])
 
     def is_asked(self, sender: str) -> bool:

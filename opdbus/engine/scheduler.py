@@ -218,7 +218,7 @@ class Scheduler:
                 with self._wake:
                     self._running -= 1
                     self._wake.notify_all()
-            # only now: who asks again at once must find that nothing else runs
+            # only now: a caller that asks again at once must find that nothing else runs
             if vectors is not None:
                 self._on_loop(self._deliver, members, vectors)
 

@@ -75,7 +75,7 @@ class Memory:
         await self.archive.__aexit__(*error)
 
     # writing: each change holds the lock from its first look at the catalogue to its last, and
-    # is never left halfway, so that database and catalogue agree whoever leaves meanwhile
+    # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
 
     async def replace(
         self, source: str, present: set[Identity], changed: Iterable[StateObject]
@@ -95,7 +95,7 @@ class Memory:
     ) -> None:
         """Insert or replace observed objects of one owner; raises AccessDenied for another's.
 
-        With a `holder`, they live until `release` of it; whoever published last decides.
+        With a `holder`, they live until `release` of it; the last publisher decides.
         """
 
         async def work() -> None:

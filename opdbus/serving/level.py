@@ -114,9 +114,6 @@ class Level:
         event = Event.FELL_BACK if embedder.fell_back else Event.PROVEN
         self._move(event, reason, embedder)
 
-    def _refuse(self, error: OpDbusError) -> None:
-        self._move(Event.REFUSED, str(error), error=error)
-
     def _notice_loss(self) -> bool:
         """Return whether the engine is lost; the first to notice makes the transition."""
         embedder = self.phase.embedder

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import structlog
@@ -232,9 +233,7 @@ class Serving:
             raise
 
     def _publish(self, reason: str = "") -> None:
-        phase = self.phase
-        if reason:
-            phase = Phase(phase.state, reason, phase.embedder, phase.error)
+        phase = replace(self.phase, reason=reason or self.phase.reason)
         for queue in self._watchers:
             queue.put_nowait(phase)
 
