@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from opdbus import unit
+from opdbus import privacy, unit
 from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.names import BUS_NAME, STATE, VECTORIZER
@@ -61,7 +61,7 @@ async def examine(
     service = await asyncio.to_thread(unit.find) if config.bus == "system" else None
     verdicts = _libraries(is_installed)
     if service:
-        verdicts.append(_service(service))
+        verdicts += [_service(service), *await asyncio.to_thread(_privacy)]
         try:
             config = load(service.environ())
         except PermissionError as error:
@@ -90,6 +90,13 @@ def _service(service: Unit) -> Verdict:
     if not service.is_running:
         return Verdict("service", "warning", f"{unit.NAME} does not run", _START)
     return Verdict("service", "ok", f"{unit.NAME} runs")
+
+
+def _privacy() -> list[Verdict]:
+    """Say whether others may read what the service reads."""
+    subject = f"privacy of {privacy.FOLDER}"
+    faults = [Verdict(subject, "warning", *fault) for fault in privacy.Rule().faults()]
+    return faults or [Verdict(subject, "ok", "only root and the service may read it")]
 
 
 def _local(config: Config, is_installed: Callable[[str], bool], denied: Status) -> list[Verdict]:

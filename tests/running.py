@@ -40,6 +40,7 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
   <listen>unix:path={folder}/bus.sock</listen>
   <auth>EXTERNAL</auth>
   <policy context="default">{policy}</policy>
+  {included}
   <limit name="max_incoming_bytes">133169152</limit>
   <limit name="max_message_size">33554432</limit>
   <limit name="max_replies_per_connection">128</limit>
@@ -50,16 +51,22 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
 
 
 class Bus:
-    """A private dbus-daemon with the limits of a system bus."""
+    """A private dbus-daemon with the limits of a system bus.
 
-    def __init__(self, policy: str = _POLICY) -> None:
+    A service's policy, a text, goes after the default one, as on a system bus.
+    """
+
+    def __init__(self, policy: str = _POLICY, service: str = "") -> None:
         if not shutil.which("dbus-daemon"):
             pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
         # not pytest's folder, which other users cannot enter
         self._folder = tempfile.TemporaryDirectory(prefix="op-dbus-bus-")
         folder = Path(self._folder.name)
         folder.chmod(0o755)
-        (folder / "bus.conf").write_text(_CONFIG.format(folder=folder, policy=policy))
+        (folder / "service.conf").write_text(service)
+        included = f"<include>{folder}/service.conf</include>" if service else ""
+        config = _CONFIG.format(folder=folder, policy=policy, included=included)
+        (folder / "bus.conf").write_text(config)
         self._process = subprocess.Popen(
             ["dbus-daemon", f"--config-file={folder}/bus.conf", "--nofork", "--print-address=1"],
             stdout=subprocess.PIPE,

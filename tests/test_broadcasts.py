@@ -1,19 +1,26 @@
-"""What is broadcast: names, counts and distances, for anybody on the bus; never contents."""
+"""What is broadcast: counts for anybody, names for who may read, contents for nobody."""
 
 import asyncio
+import grp
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from running import STATE, STATE_PATH, Caller, Running, calling, replace
+import pytest
+from conftest import ROOT
+from running import STATE, STATE_PATH, Bus, Caller, Running, calling, replace
+from users import HEARS, NOBODY, User, as_user, hearing
 
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.library import Message
 
 CANARY = "yellowfeather"
+# of Debian's; the service's own group need not be on the machine that runs the tests
+SOME_GROUP = grp.getgrgid(1)
+MEMBER = User(2, (SOME_GROUP.gr_gid,))
 UNIT = {"description": f"sings {CANARY}", "environment": {"SONG": f"{CANARY}2"}}
 
 
@@ -88,3 +95,33 @@ def test_no_content_is_broadcast(daemons: Callable[..., Running], tmp_path: Path
     members = {message.member for message in heard}
     assert {"Changed", "Vectorized", "DriftDetected", "PropertiesChanged"} <= members
     assert [message.member for message in heard if CANARY in repr(message.body)] == []
+
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """Run a bus with the policy that is installed, for a group that this machine has."""
+    shipped = (ROOT / "etc" / "dbus-1" / "org.opdbus.conf").read_text(encoding="utf-8")
+    bus = Bus(service=shipped.replace('group="op-dbus"', f'group="{SOME_GROUP.gr_name}"'))
+    yield bus.address
+    bus.kill()
+
+
+def test_names_reach_only_who_may_read(
+    daemons: Callable[..., Running], guarded: str, tmp_path: Path
+) -> None:
+    """The installed policy lets a stranger hear counts, and the group which objects change."""
+
+    async def live(daemon: Running, file: Path) -> None:
+        async with calling(daemon.bus) as caller:
+            daemon.start()
+            await _live(caller, file)
+
+    file = _file(tmp_path / "state.json", UNIT | {"description": "silent"})
+    daemon = daemons(bus=guarded, STATE_FILE=file, DRIFT_THRESHOLD=0)
+    stranger, member = (as_user(user, HEARS, guarded) for user in (NOBODY, MEMBER))
+    with hearing(*stranger) as by_stranger, hearing(*member) as by_member:
+        asyncio.run(live(daemon, file))
+        told, known = by_stranger(), by_member()
+    assert {member for member, _ in told} == {"Vectorized", "PropertiesChanged", "ProviderChanged"}
+    assert [body for _, body in told if "/org/opdbus/state/" in body] == []
+    assert {member for member, _ in told} | {"Changed", "DriftDetected"} == {m for m, _ in known}

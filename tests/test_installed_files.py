@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from setting_up import files_in, setup
 
-from opdbus import config, errors
+from opdbus import config, errors, privacy, unit
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
@@ -25,6 +25,7 @@ READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example",
     "usr/lib/systemd/catalog/op-dbus.catalog",
     "usr/lib/sysusers.d/op-dbus.conf",
+    "usr/lib/tmpfiles.d/op-dbus.conf",
     "usr/share/dbus-1/system.d/org.opdbus.conf",
     "usr/share/dbus-1/system-services/org.opdbus.service",
     "usr/share/dbus-1/interfaces/org.opdbus.State1.xml",
@@ -91,7 +92,23 @@ def test_everyone_may_send_to_the_service() -> None:
     """Let the bus pass every call: each method decides for itself."""
     policy = xml("dbus-1/org.opdbus.conf").find("policy[@context='default']")
     assert policy is not None
-    assert [rule.attrib for rule in policy] == [{"send_destination": names.BUS_NAME}]
+    sent = [rule for rule in policy if not any(key.startswith("receive_") for key in rule.attrib)]
+    assert [(rule.tag, rule.attrib) for rule in sent] == [
+        ("allow", {"send_destination": names.BUS_NAME})
+    ]
+
+
+def test_one_group_reads_the_settings() -> None:
+    """Create the group that the folder's rule and the doctor name, with the service alone in it."""
+    created = (ROOT / "systemd/op-dbus.sysusers").read_text(encoding="utf-8")
+    assert re.findall(r"^g (\S+)", created, re.MULTILINE) == [privacy.GROUP]
+    assert re.findall(r"^m (\S+) (\S+)", created, re.MULTILINE) == [(GROUP, privacy.GROUP)]
+    rules = (ROOT / "systemd/op-dbus.tmpfiles").read_text(encoding="utf-8")
+    rows = [line.split() for line in rules.splitlines() if not line.startswith("#")]
+    assert {(row[1], row[-2], row[-1]) for row in rows} == {
+        (str(privacy.FOLDER), "root", privacy.GROUP)
+    }
+    assert Path(unit.SETTINGS).parent == config.load({}).state_file.parent == privacy.FOLDER
 
 
 def test_every_action_is_known_to_polkit() -> None:
@@ -222,6 +239,8 @@ def test_files_are_where_they_are_read(tmp_path: Path, prefix: str) -> None:
 
 
 def test_everyone_may_read_what_is_installed(tree: Path) -> None:
-    """Install files that every user may read and none but root may write."""
-    modes = {(tree / name).stat().st_mode & 0o777 for name in files_in(tree)}
-    assert modes == {0o644}
+    """Install files that every user may read, but for the settings, and only root may write."""
+    modes = {name: (tree / name).stat().st_mode & 0o777 for name in files_in(tree)}
+    assert modes.pop(ENV) == 0o640
+    assert (tree / ENV).parent.stat().st_mode & 0o777 == 0o750
+    assert set(modes.values()) == {0o644}

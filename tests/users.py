@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -69,6 +70,49 @@ def asking(user: User, bus: str, *flags: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+# hears all that the service sends; for each line it prints all of that, once it has heard it
+HEARS = """
+import asyncio, json, sys
+from opdbus.bus.transport.connection import Connection
+
+async def hear(bus):
+    async with Connection(bus) as connection:
+        heard = []
+        connection.on_signal = lambda m: heard.append([m.member, repr(m.body)])
+        await connection.subscribe("type='signal',sender='org.opdbus'")
+        print("listening", flush=True)
+        for line in sys.stdin:
+            # it is answered after what was sent before
+            await connection.call("org.opdbus", "/org/opdbus", "org.freedesktop.DBus.Peer.Ping", "")
+            print(json.dumps(heard), flush=True)
+
+def main():
+    asyncio.run(hear(sys.argv[1]))
+"""
+
+
+@contextmanager
+def hearing(*command: str) -> Iterator[Callable[[], list[tuple[str, str]]]]:
+    """Run HEARS by this command line, and give what it heard: member, body."""
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdin
+        assert client.stdout
+        assert client.stdout.readline() == "listening\n"
+
+        def heard() -> list[tuple[str, str]]:
+            assert client.stdin
+            assert client.stdout
+            print(file=client.stdin, flush=True)
+            return [(member, body) for member, body in json.loads(client.stdout.readline())]
+
+        try:
+            yield heard
+        finally:
+            client.kill()
 
 
 def answers(user: User, bus: str, calls: Sequence[Sequence[Any]], *flags: str) -> list[str]:

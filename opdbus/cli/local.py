@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import click
 
@@ -53,8 +54,16 @@ root.add_command(daemon, "run")
 @as_json
 @click.pass_context
 def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
-    """Show every setting, its value, and where it came from."""
+    """Show every setting, its value, and where it came from.
+
+    These are the settings of this shell's commands; the service's are in /etc/op-dbus/op-dbus.env.
+    """
+    from opdbus import unit
+
     rows = settings(context.obj).rows()
+    if not os.access(unit.SETTINGS, os.R_OK) and Path(unit.SETTINGS).parent.exists():
+        hint = f"the service has settings of its own in {unit.SETTINGS}"
+        click.echo(f"{hint}, which this user may not read: use sudo", err=True)
     if json_:
         output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
     else:

@@ -1,13 +1,24 @@
 """Who may call what on a booted host, on both message buses, with polkit and without."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from system.calls import MANAGE, Call, every_call, refused
-from system.host import Host
-from system.service import NAME, Service
+from system.host import PROGRAM, Host
+from system.service import (
+    CHANGES,
+    NAME,
+    SETTINGS,
+    STATE,
+    STATE_FILE,
+    STATE_PATH,
+    UNITS,
+    Service,
+)
+from users import HEARS, hearing
 
 CALLS = every_call()
 MANAGING = [call for call in CALLS if call.action == MANAGE]
@@ -92,3 +103,63 @@ def test_nobody_else_has_its_name(host: Host, user: str) -> None:
     bus = "org.freedesktop.DBus"
     request = Call("", "/org/freedesktop/DBus", bus, "RequestName", "su", [NAME, 0], bus)
     assert refused(host, user, [request]) == [request]
+
+
+@contextmanager
+def listening(host: Host, user: str) -> Iterator[Callable[[], list[tuple[str, str]]]]:
+    """Hear the service as a user of the host."""
+    python = f"{PROGRAM}/bin/python"
+    with hearing(*host.enter(python, "-c", f"{HEARS}\nmain()", "system", user=user)) as heard:
+        yield heard
+
+
+def test_only_readers_hear_which_objects_change(host: Host, service: Service) -> None:
+    """A stranger hears counts; root and the group hear which objects change and drift."""
+    service.configure(DRIFT_THRESHOLD=0)
+    service.systemctl("restart")
+    service.until_ready()
+    with (
+        listening(host, "outsider") as by_outsider,
+        listening(host, "member") as by_member,
+        listening(host, "root") as by_root,
+        host.monitor(*CHANGES) as monitor,
+    ):
+        name = next(iter(UNITS))
+        other = ["systemd", "unit", name, "1", "description", "s", "an espresso machine"]
+        signature = ["Publish", "sa(sssa{sv})a{sv}"]
+        service.call(STATE_PATH, f"{STATE}.{signature[0]}", signature[1], "t", "1", *other, "0")
+        monitor.until(lambda: any(m.get("member") == "DriftDetected" for m in monitor.heard))
+        told, known, all_ = by_outsider(), by_member(), by_root()
+    assert [member for member, _ in told] == ["Vectorized"]
+    assert [body for _, body in told if "/org/opdbus/state/" in body] == []
+    assert {"Changed", "Vectorized", "DriftDetected"} <= {member for member, _ in known}
+    assert known == all_
+
+
+@pytest.mark.parametrize("mode", ["640", "644"])
+def test_only_root_and_the_service_read_the_settings(
+    host: Host, service: Service, mode: str
+) -> None:
+    """A state file put there as the README says is read by the service, and by nobody else."""
+    assert host.ask("stat", "--format=%a %U:%G", "/etc/op-dbus") == "750 root:op-dbus-config"
+    assert host.ask("stat", "--format=%a %U:%G", SETTINGS) == "640 root:op-dbus-config"
+    assert host.ask("getent", "group", "op-dbus-config").split(":")[3] == "op-dbus"
+    plugins = {"systemd": {"units": {f"a{mode}.service": {}}}}
+    text = json.dumps({"version": 1, "plugins": plugins})
+    host.write("/tmp/state.json", text)  # noqa: S108 -- of a host that is made for tests
+    host.ask("install", "-g", "op-dbus-config", "-m", mode, "/tmp/state.json", STATE_FILE)  # noqa: S108
+    service.systemctl("reload")
+    service.until_ready()
+    assert service.get("LastError", STATE) == ""
+    assert service.get("Count", STATE) == 1
+    for user in ("outsider", "member"):
+        for path in (STATE_FILE, SETTINGS):
+            assert "Permission denied" in host.run("cat", path, user=user).stderr
+        for command in ("config", "models list", "doctor"):
+            done = host.run("op-dbus", *command.split(), user=user)
+            assert "Traceback" not in done.stderr
+            assert done.returncode == (command == "doctor" and user == "outsider"), done.stdout
+        assert (
+            f"{SETTINGS}, which this user may not read"
+            in host.run("op-dbus", "config", user=user).stderr
+        )

@@ -1,9 +1,11 @@
 """What an administrator is told of a service that does not serve, or not everybody."""
 
+import re
+
 import pytest
 
 from system.host import Host
-from system.service import Service
+from system.service import SETTINGS, Service
 
 
 def said(host: Host, *command: str, user: str = "") -> tuple[int, str]:
@@ -21,6 +23,20 @@ def test_all_is_well_for_root_and_the_group(host: Host) -> None:
         assert code == 0, text
         assert "ok       service: op-dbus.service runs" in text
         assert "org.opdbus is served; it is ready" in text
+
+
+@pytest.mark.usefixtures("service")
+def test_who_else_may_read_the_settings(host: Host) -> None:
+    """An open file and a stranger in the group are warned of, and the advice mends both."""
+    host.ask("chmod", "o+r", SETTINGS)
+    host.ask("usermod", "--append", "--groups", "op-dbus-config", "outsider")
+    code, text = said(host, "doctor")
+    assert (code, f"{SETTINGS} is -rw-r--r-- root:op-dbus-config" in text) == (0, True), text
+    assert "outsider is in the group op-dbus-config" in text
+    for command in re.findall(r"as root, `(.*)`", text):
+        host.ask("sh", "-c", command)
+    code, text = said(host, "doctor")
+    assert "ok       privacy of /etc/op-dbus: only root and the service may read it" in text
 
 
 @pytest.mark.parametrize(

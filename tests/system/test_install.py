@@ -10,7 +10,7 @@ import pytest
 from system.booting import booted
 from system.host import PROGRAM, Host
 from system.installing import ROOT, SOURCES
-from system.service import SETTINGS, STATE, STORE, UNIT, UNITS, Service
+from system.service import SETTINGS, STATE, STATE_FILE, STORE, UNIT, UNITS, Service
 
 COMMAND = "/usr/local/bin/op-dbus"
 CHECKOUT = "/usr/src/op-dbus"
@@ -45,7 +45,7 @@ def _make(host: Host, *words: str) -> str:
 
 def test_install_brings_a_service_to_life(bare: Host, layer: Path) -> None:
     """After `make install` the user, the files and the bus's policy are there: it can start."""
-    _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
+    assert "secrets" not in _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
     assert [path for path in _put(layer) if not bare.path(path).exists()] == []
     assert bare.ask("id", "--name", "--user", "op-dbus") == "op-dbus"
     service = Service(bare)
@@ -82,6 +82,21 @@ def test_an_installed_service_is_updated(bare: Host) -> None:
     _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
     assert bare.path(SETTINGS).read_text() == "OP_DBUS_VECTOR_LEVEL=none\n"
     assert service.pid not in ("0", pid)
+
+
+def test_an_older_installation_is_closed(bare: Host) -> None:
+    """An update closes what an earlier version left open under /etc/op-dbus, and says so once."""
+    bare.ask("chgrp", "-R", "root", "/etc/op-dbus")
+    bare.ask("chmod", "755", "/etc/op-dbus")
+    bare.ask("chmod", "644", SETTINGS, STATE_FILE)
+    bare.ask("groupdel", "op-dbus-config")
+    said = _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
+    assert f"-rw-r--r-- root:root {SETTINGS}\n" in said
+    for path, mode in (("/etc/op-dbus", "750"), (SETTINGS, "640"), (STATE_FILE, "640")):
+        assert bare.ask("stat", "--format=%a %U:%G", path) == f"{mode} root:op-dbus-config"
+    service = Service(bare)
+    assert service.get("LastError", STATE) == ""
+    assert "secrets" not in _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
 
 
 def test_uninstall_leaves_state_and_settings(bare: Host, layer: Path) -> None:
