@@ -30,8 +30,14 @@ _EXIT = (
     ("5", "The daemon refused: not authorized."),
 )
 _FILES = (
-    ("/etc/op-dbus/op-dbus.env", "The settings of the service, described in op-dbus.env(5)."),
-    ("/etc/op-dbus/state.json", "The state that the host declares."),
+    (
+        "/etc/op-dbus/op-dbus.env",
+        "The settings of the service, described in op-dbus.env(5); for root and the service only.",
+    ),
+    (
+        "/etc/op-dbus/state.json",
+        "The state that the host declares: `install -g op-dbus-config -m 640` puts it there.",
+    ),
     (
         "/var/lib/op-dbus",
         "The service's database, the graphs built from the models, and the models of root.",

@@ -21,6 +21,9 @@ without the prefix.
 All values that are not accepted are reported together, each with what is accepted, and the program
 ends with status 2. So is a name that begins with the prefix and is not a setting.
 
+Only root and the service, by the group `op-dbus-config`, may read `/etc/op-dbus`, since what lies
+there may hold secrets. `op-dbus config` of another user shows the settings of that user's shell.
+
 systemd reads the file when it starts the service: after a change, `systemctl restart op-dbus`.
 Settings in the TOML file that `OP_DBUS_CONFIG` names can change while the service runs: `systemctl
 reload op-dbus` applies those of the model and its provider, and the log names those that need a

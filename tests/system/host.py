@@ -72,12 +72,14 @@ class Host:
         return Path(f"/proc/{self.init}/root", inside.lstrip("/"))
 
     def write(self, inside: str, text: str) -> None:
-        """Write one of its files, in one step as editors do."""
+        """Write one of its files, in one step as editors do, who keep the mode and the group."""
         path = self.path(inside)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.new")
         part.write_text(text)
-        part.chmod(0o644)
+        before = path.stat() if path.exists() else None
+        part.chmod(before.st_mode & 0o777 if before else 0o644)
+        os.chown(part, -1, before.st_gid if before else -1)
         part.rename(path)
 
     def show(self, unit: str, name: str) -> str:

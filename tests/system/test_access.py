@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from users import HEARS, hearing
 
 from system.calls import MANAGE, Call, every_call, refused
 from system.host import PROGRAM, Host
@@ -18,7 +19,6 @@ from system.service import (
     UNITS,
     Service,
 )
-from users import HEARS, hearing
 
 CALLS = every_call()
 MANAGING = [call for call in CALLS if call.action == MANAGE]
@@ -126,10 +126,11 @@ def test_only_readers_hear_which_objects_change(host: Host, service: Service) ->
     ):
         name = next(iter(UNITS))
         other = ["systemd", "unit", name, "1", "description", "s", "an espresso machine"]
-        signature = ["Publish", "sa(sssa{sv})a{sv}"]
-        service.call(STATE_PATH, f"{STATE}.{signature[0]}", signature[1], "t", "1", *other, "0")
+        service.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", "1", *other, "0")
         monitor.until(lambda: any(m.get("member") == "DriftDetected" for m in monitor.heard))
         told, known, all_ = by_outsider(), by_member(), by_root()
+    path = f"{STATE_PATH}/systemd/unit/{name.replace('.', '_2e')}"
+    service.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", "1", path, "0")
     assert [member for member, _ in told] == ["Vectorized"]
     assert [body for _, body in told if "/org/opdbus/state/" in body] == []
     assert {"Changed", "Vectorized", "DriftDetected"} <= {member for member, _ in known}
