@@ -162,6 +162,12 @@ class Config:
     state_dir: Path = _row(
         "", parsing.optional_path, "folder of the database and of what is built from the models"
     )
+    observe: tuple[str, ...] = _row(
+        AUTO,
+        parsing.names,
+        "what of the host is observed: `auto` (all that this host offers without privileges),"
+        " `none`, or a list such as `systemd,network,packages`",
+    )
     bus: str = _row("system", parsing.bus, "`system`, `session`, or a D-Bus address")
     batch_tokens: int | None = _engine(
         AUTO, parsing.integer(16, 1 << 20), "most tokens in one run of the model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,8 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import Reranker
+from opdbus.observe import table
+from opdbus.observe.supervisor import Supervisor
 from opdbus.reload import Reloader
 from opdbus.serving.serving import Serving
 from opdbus.tasks import cancel, signals, until_first_ends
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from opdbus.engine.embedder import Embedder
     from opdbus.index.events import Event
     from opdbus.log import Log
+    from opdbus.observe.report import Observer
     from opdbus.systemd import Systemd
 
 logger = structlog.get_logger()
@@ -109,6 +112,7 @@ class Daemon:
 
     async def _live(self) -> None:
         # a service that cannot work is not to start: `systemctl start` fails, and says why
+        observers = table.chosen(self._config.observe)
         await asyncio.to_thread(embedder.require, self._config)
         path = self._config.state_dir / "memory.db"
         async with (
@@ -116,10 +120,10 @@ class Daemon:
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
-            self._compose()
+            self._compose(observers)
             await self._serve()
 
-    def _compose(self) -> None:
+    def _compose(self, observers: Sequence[Observer]) -> None:
         memory, connection, serving = self._memory, self._connection, self._serving
         # only now: what it refreshes is made here
         memory.archive.on_change = self._refresh_soon
@@ -129,12 +133,15 @@ class Daemon:
         self._declared = Declared(self._config.state_file, memory, self._refresh_soon)
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
+        self._supervisor = Supervisor(observers, memory)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
             serving, self._health, Bulk(jobs), load, self._reloader.reload
         )
-        self._state = StateInterface(self._vectors, finder, self._declared, self._health)
+        self._state = StateInterface(
+            self._vectors, finder, self._declared, self._health, self._supervisor
+        )
         log_control = LogControlInterface(self._log)
         self._tree = Tree(self._vectorizer, self._state, log_control, self._vectors, finder, jobs)
         self._authorizer = Authorizer(connection)
@@ -157,6 +164,7 @@ class Daemon:
                 self._follow_serving(),
                 self._vectorize(),
                 self._declared.watch(),
+                self._supervisor.run(),
                 self._reloader.follow(self._hung_up),
             )
         finally:

@@ -1,10 +1,12 @@
 """The text of one setting as a value; each parser's ValueError says what is accepted."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 AUTO: Final = "auto"
+NONE: Final = "none"
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The runtimes take signed 64-bit numbers.
 _MAX_BYTES: Final = 1 << 63
@@ -88,3 +90,13 @@ def bus(text: str) -> str:
     if text in {"system", "session"} or is_address:
         return text
     raise ValueError("system, session, or an address such as unix:path=/run/dbus/my.sock")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Accept words separated by commas, such as names of observers; `none` is none of them."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) for name in found):
+        raise ValueError("auto, none, or names separated by commas")
+    if len(found) > 1 and {AUTO, NONE} & set(found):
+        raise ValueError("auto or none alone, or names separated by commas")
+    return () if found == (NONE,) else found

@@ -194,7 +194,8 @@ class Running:
 def environment(bus: str, state_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Give an environment that holds nothing of this machine's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OP_DBUS_")}
-    return kept | {"OP_DBUS_BUS": bus, "OP_DBUS_STATE_DIR": str(state_dir)} | dict(settings)
+    own = {"BUS": bus, "STATE_DIR": str(state_dir), "OBSERVE": "none"}
+    return kept | {f"OP_DBUS_{key}": value for key, value in own.items()} | dict(settings)
 
 
 class Caller:

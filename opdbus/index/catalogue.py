@@ -1,5 +1,6 @@
 """The entries of all objects in memory: by identity, by thing, and in listing order."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -73,6 +74,8 @@ class Catalogue:
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
+        # how many entries each source has
+        self.sources: Counter[str] = Counter()
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self.view = View(lambda thing: self._by_thing.get(thing, ()))
@@ -103,6 +106,8 @@ class Catalogue:
             self.view.put(entry, thing)
             if before := self._by_identity.get(entry.identity):
                 self.usage.count(before, -1)
+            else:
+                self.sources[entry.identity.source] += 1
             self.usage.count(entry, 1)
             self._by_identity[entry.identity] = entry
         self._sorted = None
@@ -114,6 +119,7 @@ class Catalogue:
         for entry in entries:
             thing = thing_of(entry)
             self.usage.count(self._by_identity.pop(entry.identity), -1)
+            self.sources[entry.identity.source] -= 1
             left = tuple(e for e in self._by_thing[thing] if e.identity != entry.identity)
             self._set(thing, left)
             self.view.remove(entry)

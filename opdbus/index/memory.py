@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,7 +17,7 @@ from opdbus.index.quota import Usage
 from opdbus.index.records import RecentTexts, commit, load_entries, record_of
 from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
-from opdbus.state.object import FILE, Identity, StateObject, Thing
+from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Thing
 
 ROOT: Final = 0
 # Entries taken into the catalogue at a time: two milliseconds' work.
@@ -40,6 +41,8 @@ class Memory:
         self.catalogue = Catalogue(usage or Usage())
         self.notify = notify
         self.generation = 0
+        # fields that move by themselves, of observed objects
+        self.volatile: dict[Identity, Mapping[str, Json]] = {}
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         self._clock = clock
@@ -112,6 +115,27 @@ class Memory:
 
         # known at once, so that `release` waits for what its holder is still publishing
         self._publishing[holder] += 1
+        await self.archive.shield(work())
+
+    async def observe(
+        self,
+        objects: Sequence[StateObject],
+        gone: AbstractSet[Identity],
+        volatile: Mapping[Identity, Mapping[str, Json]],
+    ) -> None:
+        """Insert or replace what an observer saw, and remove what is gone; raises StoreError.
+
+        `volatile` has fields that move by themselves: they are shown, and never stored.
+        """
+
+        async def work() -> None:
+            async with self._one_writer:
+                entries = [entry for entry in map(self.catalogue.get, gone) if entry]
+                await self._write(objects, entries, owner=ROOT)
+                self.volatile |= volatile
+                for identity in gone:
+                    self.volatile.pop(identity, None)
+
         await self.archive.shield(work())
 
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
@@ -213,12 +237,15 @@ class Memory:
             self._transient.discard(identities)
 
     def _owned(self, thing: Thing, owner: int) -> list[Entry]:
-        published = [e for e in self.catalogue.about(thing) if e.identity.source != FILE]
+        entries = self.catalogue.about(thing)
+        published = [e for e in entries if e.identity.source.startswith(PUBLISHED)]
         mine = [e for e in published if owner in {ROOT, e.owner}]
         if not mine:
+            is_declared = entries[0].identity.source == FILE
+            other = "the state file declares it" if is_declared else "op-dbus observes it"
             raise AccessDenied(
                 f"{'/'.join(thing)} was not published by you, so you cannot withdraw it;"
-                + (" the state file declares it" if not published else " its publisher can")
+                f" {'its publisher can' if published else other}"
             )
         return mine
 

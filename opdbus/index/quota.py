@@ -1,4 +1,4 @@
-"""Limits of what publishers may store, for each user and for all; the state file is not limited."""
+"""Limits of what publishers may store, for each user and for all."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from opdbus.errors import LimitsExceeded
 from opdbus.index.store import Entry, Record
-from opdbus.state.object import FILE, Identity
+from opdbus.state.object import PUBLISHED, Identity
 
 
 class Quota(NamedTuple):
@@ -31,7 +31,7 @@ class Usage:
 
     def count(self, entry: Entry, sign: Literal[1, -1]) -> None:
         """Count an entry that was added, or with -1 one that was removed."""
-        if entry.identity.source != FILE:
+        if entry.identity.source.startswith(PUBLISHED):
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
 
@@ -42,7 +42,7 @@ class Usage:
         objects: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
         for record in records:
-            if record.identity.source == FILE:
+            if not record.identity.source.startswith(PUBLISHED):
                 continue
             before = known(record.identity)
             objects[record.owner] += before is None

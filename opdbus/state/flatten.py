@@ -124,7 +124,7 @@ class Reader:
         raw = Identity(FILE, plugin, kind, name or "")
         if name is not None and raw in self._seen:
             return raw  # redacting it again would change nothing
-        identity = _bounded(redact_identity(raw))
+        identity = bounded(redact_identity(raw))
         if name is not None:
             return identity
         return identity._replace(name=hash_name(_content(identity, properties)))
@@ -148,7 +148,7 @@ def _distinct(
             yield next(free), hashed, properties
 
 
-def _bounded(identity: Identity) -> Identity:
+def bounded(identity: Identity) -> Identity:
     """Cut names that are too long for a path; a hash keeps cut names distinct."""
     named = zip(identity[1:], MAX_NAME.values(), strict=True)
     return Identity(identity.source, *(_cut(part, most) for part, most in named))

@@ -13,7 +13,10 @@ Json: TypeAlias = Any
 # In bytes; each takes up to three in a path, so that any reply has room for one object.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
 _HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")
+# What begins a source, unless it is the state file.
 FILE = "file"
+PUBLISHED = "publish:"
+LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import MAX_NAME, Identity, Json, StateObject
+from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, StateObject
 from opdbus.state.redact import redact_object, redact_text
 
-PREFIX: Final = "publish:"
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
 # Far deeper than hosts are described, and half of what D-Bus can carry.
@@ -25,7 +24,7 @@ def source(name: str) -> str:
             f"{name!r} cannot name a source: use 1 to 64 letters, digits, dots, dashes and"
             " underscores, a letter or digit first"
         )
-    return PREFIX + name
+    return PUBLISHED + name
 
 
 def observed(
@@ -53,9 +52,15 @@ def _json(value: Json, where: str, depth: int) -> Json:
     if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
         raise InvalidArgs(f"{where} has properties nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {str(key): _json(item, where, depth + 1) for key, item in value.items()}
+        return {
+            _json(str(key), where, depth): _json(item, where, depth + 1)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_json(item, where, depth + 1) for item in value]
+    if isinstance(value, str):
+        # what Python makes of a file name that is not UTF-8 cannot be stored or sent
+        return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
@@ -17,7 +17,7 @@ from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import publish
-from opdbus.state.object import FILE, StateObject, Thing
+from opdbus.state.object import FILE, StateObject, Thing, canonical
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
@@ -26,12 +26,22 @@ if TYPE_CHECKING:
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.health import Health
+    from opdbus.index.memory import Memory
     from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.store import Content, Entry
 
     # A hit, a vector and a published object, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
     WireVector: TypeAlias = tuple[int, str, bytes]
     WireObject: TypeAlias = tuple[str, str, str, Given]
+
+
+class Observed(Protocol):
+    """Tells how each observer is: its name, its state, how many objects it has, and why."""
+
+    @property
+    def statuses(self) -> Sequence[tuple[str, str, int, str]]:
+        """One row for each."""
 
 
 class StateInterface:
@@ -40,13 +50,19 @@ class StateInterface:
     info = contract.interface(names.STATE)
 
     def __init__(
-        self, vectors: ObjectVectors, finder: Finder, declared: Declared, health: Health
+        self,
+        vectors: ObjectVectors,
+        finder: Finder,
+        declared: Declared,
+        health: Health,
+        observers: Observed,
     ) -> None:
         self._vectors = vectors
         self._memory = vectors.memory
         self._finder = finder
         self._declared = declared
         self._health = health
+        self._observers = observers
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
@@ -153,6 +169,7 @@ class StateInterface:
             "Pending": waiting,
             "StateFile": str(self._declared.path),
             "LastError": self._health.last_error or self._memory.archive.notice,
+            "Observers": list(self._observers.statuses),
         }
 
 
@@ -216,13 +233,20 @@ async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
         "Name": thing.name,
         "Source": entry.identity.source,
         "Declared": contents[declared[0].id].properties if declared else "",
-        "Observed": contents[observed[0].id].properties if observed else "",
+        "Observed": _observed(vectors.memory, observed[0], contents) if observed else "",
         "Text": contents[entry.id].text,
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared[0], observed[0]) if pair else float("nan"),
         "UpdatedAt": entry.updated_at,
     }
+
+
+def _observed(memory: Memory, entry: Entry, contents: Mapping[int, Content]) -> str:
+    """Give what was observed last as JSON, with the fields that are only in memory."""
+    stored = contents[entry.id].properties
+    volatile = memory.volatile.get(entry.identity)
+    return canonical(json.loads(stored) | volatile) if volatile else stored
 
 
 def _state_objects(

@@ -139,16 +139,20 @@ class Connection:
         signature: str = "",
         *body: Plain,
         is_interactive: bool = False,
+        may_start: bool = True,
     ) -> list[Plain]:
         """Call `interface.method` and give the reply's values, variants taken out.
 
-        `is_interactive` says that there is time for an administrator to be asked. Raises
+        `is_interactive` says that there is time for an administrator to be asked, `may_start` that
+        the destination may be started to answer. Raises
         RemoteError with the error reply, InvalidArgs if the values do not fit the signature,
         BusError if the connection is lost.
         """
         outgoing = new_call(destination, path, member, signature, body)
         if is_interactive:
             outgoing.message.flags |= frames.MAY_INTERACT
+        if not may_start:
+            outgoing.message.flags |= frames.NO_AUTO_START
         answer, descriptors = await self._answer(outgoing)
         if answer.message_type is MessageType.ERROR:
             text = str(answer.body[0]) if answer.body else ""

@@ -11,6 +11,7 @@ FIXED: Final = 16
 METHOD_CALL: Final = 1
 SIGNAL: Final = 4
 NO_REPLY_EXPECTED: Final = 1
+NO_AUTO_START: Final = 2
 MAY_INTERACT: Final = 4
 
 _LITTLE, _BIG = b"lB"

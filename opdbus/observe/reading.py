@@ -1,0 +1,51 @@
+"""Reading that may take long or hang, on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from opdbus.observe.report import LostSource
+
+T = TypeVar("T")
+
+
+async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
+    """Return what a function returns that reads files; raises what it raises.
+
+    A file system whose server is gone hangs for ever. The thread is then left alone, keeps nobody
+    else's work waiting, and does not keep the program from ending. Raises LostSource then.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Callable[[], T]] = loop.create_future()
+
+    def settle(outcome: Callable[[], T]) -> None:
+        if not done.done():
+            done.set_result(outcome)
+
+    def work() -> None:
+        outcome = _outcome(read)
+        with suppress(RuntimeError):  # the program has ended meanwhile
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=work, name="observe", daemon=True).start()
+    try:
+        async with asyncio.timeout(seconds):
+            return (await done)()
+    except TimeoutError:
+        raise LostSource(f"reading took more than {seconds:.0f} s") from None
+
+
+def _outcome(read: Callable[[], T]) -> Callable[[], T]:
+    """Call a function, and return another that returns or raises the same."""
+    try:
+        result = read()
+    except Exception as error:  # noqa: BLE001 -- raised where it is waited for
+        fault = error
+
+        def fail() -> T:
+            raise fault
+
+        return fail
+    return lambda: result

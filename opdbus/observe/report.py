@@ -1,0 +1,122 @@
+"""What an observer is, and the report that it makes of what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from opdbus.state.object import LIVE, Json
+
+# More than any observer finds on a sane host.
+MAX_OBJECTS: Final = 20_000
+
+
+class Absent(Exception):
+    """The host has not got what is to be observed; the text says what is missing."""
+
+
+class LostSource(Exception):
+    """What is observed was lost, or events of it were: it has to be listed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """One observer: its objects are `plugin/KIND/NAME` with the source `live:<name>`.
+
+    `observe` lists and then follows until it is cancelled; it raises Absent and LostSource.
+    `volatile` has the fields of each kind that move by themselves: they are shown, and are part of
+    no text and no comparison.
+    """
+
+    name: str
+    plugin: str
+    observe: Callable[[Report], Coroutine[Any, Any, None]]
+    volatile: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The source of its objects."""
+        return LIVE + self.name
+
+
+class Key(NamedTuple):
+    """The kind and the name of an object, as its observer knows it."""
+
+    kind: str
+    name: str
+
+
+class Batch(NamedTuple):
+    """What was reported since the last batch: objects, None for one that is gone, listed kinds."""
+
+    objects: Mapping[Key, Mapping[str, Json] | None]
+    listed: frozenset[str]
+
+
+class Report:
+    """Takes what one observer sees, and merges it until the writer takes it.
+
+    However often an object is reported between two writes, it is written once.
+    """
+
+    def __init__(self) -> None:
+        # set while something waits to be written
+        self.news = asyncio.Event()
+        # what the observer says about itself, and what could not be taken
+        self.said = ""
+        self.refused = ""
+        self._names: dict[str, set[str]] = {}
+        self._objects: dict[Key, Mapping[str, Json] | None] = {}
+        self._listed: set[str] = set()
+
+    def replace(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
+        """Report all objects of a kind by name: those that are missing are gone."""
+        for name in self._names.get(kind, set()) - objects.keys():
+            self.gone(kind, name)
+        for name, properties in objects.items():
+            self.put(kind, name, properties)
+        self._listed.add(kind)
+        self.news.set()
+
+    def put(self, kind: str, name: str, properties: Mapping[str, Json]) -> None:
+        """Report an object that is new, or that may have changed."""
+        names = self._names.setdefault(kind, set())
+        if name not in names and len(self) >= MAX_OBJECTS:
+            self.refused = f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
+            return
+        names.add(name)
+        self._objects[Key(kind, name)] = properties
+        self.news.set()
+
+    def gone(self, kind: str, name: str) -> None:
+        """Report that an object is not there any more."""
+        self._names.get(kind, set()).discard(name)
+        self._objects[Key(kind, name)] = None
+        self.news.set()
+
+    def busy(self, sentence: str) -> None:
+        """Say in the status what takes time or is limited; an empty sentence takes it back."""
+        self.said = sentence
+
+    def __len__(self) -> int:
+        """Count the objects that there are."""
+        return sum(map(len, self._names.values()))
+
+    def names(self, kind: str) -> frozenset[str]:
+        """Return the names of the objects of a kind that there are."""
+        return frozenset(self._names.get(kind, ()))
+
+    def take(self) -> Batch:
+        """Return what was reported since the last time."""
+        self.news.clear()
+        batch = Batch(self._objects, frozenset(self._listed))
+        self._objects, self._listed = {}, set()
+        return batch
+
+    def put_back(self, batch: Batch) -> None:
+        """Take back a batch that could not be written; what was reported meanwhile wins."""
+        self._objects = {**batch.objects, **self._objects}
+        self._listed |= batch.listed
+        self.news.set()

@@ -1,0 +1,141 @@
+"""An observer's own connection to the system bus, whichever bus is served."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Final, NamedTuple, Self
+
+from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.frames import Header
+from opdbus.bus.transport.library import Message
+from opdbus.bus.transport.values import Plain, from_wire
+from opdbus.errors import BusError
+from opdbus.observe.report import Absent, LostSource
+
+_BUS: Final = "org.freedesktop.DBus"
+_PROPERTIES: Final = f"{_BUS}.Properties"
+_GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
+_ANSWER_SECONDS: Final = 10.0
+# Signals within this time are read together.
+BURST_SECONDS: Final = 0.1
+# Signals that wait to be read; past them the source has to be listed again.
+_MAX_WAITING: Final = 10_000
+_MAX_SIGNAL_BYTES: Final = 1 << 20
+
+
+class Signal(NamedTuple):
+    """A signal of a service that is followed; variants are taken out of its values."""
+
+    path: str
+    interface: str
+    member: str
+    body: list[Plain]
+
+
+class Service:
+    """A service on the system bus: called without being started, its signals in order.
+
+    Raises Absent where there is no such bus or service, and LostSource when the bus or the service
+    goes away, does not answer, or sends faster than its signals are read.
+    """
+
+    def __init__(self, name: str, address: str = "system") -> None:
+        self.name = name
+        self._connection = Connection(address, most=_MAX_SIGNAL_BYTES)
+        self._waiting: list[Message] = []
+        self._news = asyncio.Event()
+        self._owner = ""
+        self._lost = ""
+
+    async def __aenter__(self) -> Self:
+        """Connect, and find who owns the name; raises Absent."""
+        try:
+            await self._connection.__aenter__()
+        except BusError as error:
+            raise Absent(str(error)) from None
+        try:
+            self._connection.wants_signal = self._wants
+            self._connection.on_signal = self._take
+            owners = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{self.name}'"
+            await self._connection.subscribe(f"type='signal',{owners}")
+            self._owner = await self._find_owner()
+        except BaseException:
+            await self._connection.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        """Disconnect."""
+        await self._connection.__aexit__()
+
+    async def follow(self, rule: str) -> None:
+        """Receive the service's signals that match a rule, such as `member='UnitNew'`."""
+        await self._connection.subscribe(f"type='signal',sender='{self.name}',{rule}")
+
+    async def call(
+        self, path: str, member: str, signature: str = "", *arguments: Plain
+    ) -> list[Plain]:
+        """Call `interface.method`; raises RemoteError with the service's error."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await self._connection.call(
+                    self.name, path, member, signature, *arguments, may_start=False
+                )
+        except TimeoutError:
+            seconds = f"{_ANSWER_SECONDS:.0f} s"
+            raise LostSource(f"{self.name} did not answer {member} within {seconds}") from None
+        except BusError as error:
+            raise LostSource(str(error)) from None
+
+    async def properties(self, path: str, interface: str) -> Mapping[str, Plain]:
+        """Return all properties of an interface; raises RemoteError."""
+        (values,) = await self.call(path, f"{_PROPERTIES}.GetAll", "s", interface)
+        return values if isinstance(values, dict) else {}
+
+    async def bursts(self, seconds: float = BURST_SECONDS) -> AsyncGenerator[list[Signal]]:
+        """Yield what was followed, in order: all that comes within some seconds together."""
+        lost = asyncio.create_task(self._connection.closed())
+        lost.add_done_callback(lambda _: self._end("the connection to the system bus was lost"))
+        try:
+            while True:
+                await self._news.wait()
+                await asyncio.sleep(seconds)
+                self._news.clear()
+                if self._lost:
+                    raise LostSource(self._lost)
+                messages, self._waiting = self._waiting, []
+                yield [_signal(message) for message in messages]
+        finally:
+            lost.cancel()
+
+    async def _find_owner(self) -> str:
+        try:
+            (owner,) = await self._connection.ask_bus("GetNameOwner", "s", self.name)
+        except RemoteError:
+            raise Absent(f"{self.name} is not on the system bus") from None
+        return str(owner)
+
+    def _wants(self, header: Header) -> bool:
+        # anybody may send us anything: only the bus and the service itself are believed
+        return header.sender in {_BUS, self._owner}
+
+    def _take(self, message: Message) -> None:
+        if message.sender == _BUS:
+            if message.member == "NameOwnerChanged" and message.body[0] == self.name:
+                self._end(f"{self.name} went away or began anew")
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            self._end(f"{self.name} sends faster than op-dbus can read")
+            return
+        self._waiting.append(message)
+        self._news.set()
+
+    def _end(self, reason: str) -> None:
+        """Let `bursts` end: what still waits is of a source that is to be listed again."""
+        self._lost = self._lost or reason
+        self._waiting = []
+        self._news.set()
+
+
+def _signal(message: Message) -> Signal:
+    body = [from_wire(value) for value in message.body]
+    return Signal(message.path or "", message.interface or "", message.member or "", body)

@@ -1,0 +1,48 @@
+"""Which observers there are, and which of them a setting asks for."""
+
+import difflib
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import structlog
+
+from opdbus.errors import ConfigError
+from opdbus.observe import login1
+from opdbus.observe.report import Observer
+from opdbus.parsing import AUTO
+
+log = structlog.get_logger()
+
+# Where other packages name their observers.
+GROUP: Final = "opdbus.observers"
+OURS: Final = (login1.OBSERVER,)
+
+
+def chosen(names: Sequence[str]) -> list[Observer]:
+    """Return the observers of OP_DBUS_OBSERVE; `auto` is all of ours, none of other packages.
+
+    Raises ConfigError for a name that there is not, and for one that cannot be loaded.
+    """
+    if tuple(names) == (AUTO,):
+        return list(OURS)
+    ours = {observer.name: observer for observer in OURS}
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    return [ours.get(name) or _loaded(name, others, [*ours, *others]) for name in names]
+
+
+def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:
+    """Load an observer of another package."""
+    if name not in others:
+        close = difflib.get_close_matches(name, there_are, n=1)
+        hint = f": did you mean {close[0]}?" if close else f"; there are {', '.join(there_are)}"
+        raise ConfigError(f"OP_DBUS_OBSERVE: there is no observer {name!r}{hint}")
+    try:
+        found = others[name].load()
+    except Exception as error:
+        raise ConfigError(f"OP_DBUS_OBSERVE: cannot load {name!r}: {error}") from error
+    if not isinstance(found, Observer):
+        raise ConfigError(
+            f"OP_DBUS_OBSERVE: {others[name].value} is no opdbus.observe.report.Observer"
+        )
+    return Observer(name, found.plugin, found.observe, found.volatile)
