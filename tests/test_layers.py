@@ -47,6 +47,8 @@ IN_FUNCTIONS = {
         "opdbus.daemon",
         "opdbus.doctor",
         "opdbus.bench",
+        "opdbus.state.file",
+        "opdbus.state.judge",
         "opdbus.engine.devices",
         "opdbus.engine.survey",
         "opdbus.models.fetch",

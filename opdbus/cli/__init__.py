@@ -14,7 +14,16 @@ def main() -> None:
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # each adds its commands to the root
-    from opdbus.cli import bench, changing, engine, local, models, reading, vectorizing  # noqa: F401
+    from opdbus.cli import (  # noqa: F401
+        bench,
+        changing,
+        checking,
+        engine,
+        local,
+        models,
+        reading,
+        vectorizing,
+    )
     from opdbus.cli.root import Unread, root
 
     if sys.stdout is None:  # closed by who started us

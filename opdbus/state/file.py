@@ -29,25 +29,25 @@ class StateFile:
 
         Raises StateFileError: the next read then compares with the same earlier one.
         """
-        return self._reader.read(self._plugins())
+        return self._reader.read(parse(read_bytes(self.path), self.path)["plugins"])
 
     def forget(self) -> None:
         """Take every object as changed at the next read."""
         self._reader.forget()
 
-    def _plugins(self) -> dict[str, dict[str, Json]]:
-        text = _read_text(self.path)
-        content = document.parse(text, self.path)
-        problem = _problem(content)
-        if problem:
-            keys, sentence = problem
-            raise document.locate(text, self.path, keys, sentence)
-        plugins: dict[str, dict[str, Json]] = content["plugins"]
-        return plugins
+
+def parse(data: bytes, path: Path) -> dict[str, Json]:
+    """Parse the bytes of the state file `path`; raises StateFileError with line and column."""
+    text = document.decode(data.removeprefix(_BOM), path)
+    content = document.parse(text, path)
+    if problem := _problem(content):
+        keys, sentence = problem
+        raise document.locate(text, path, keys, sentence)
+    return content
 
 
-def _read_text(path: Path) -> str:
-    """Read the text of a state file; raises StateFileError: unreadable, too large, not UTF-8."""
+def read_bytes(path: Path) -> bytes:
+    """Read a state file; raises StateFileError: unreadable, or too large."""
     try:
         with os.fdopen(_open(path), "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -55,12 +55,17 @@ def _read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StateFileError(f"cannot read the state file {path}: {reason}") from None
+    require_size(size, path)
+    return data
+
+
+def require_size(size: int, path: Path) -> None:
+    """Raise StateFileError for a file of too many bytes."""
     if size > MAX_BYTES:
         raise StateFileError(
             f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
             " ($): split it, or leave out what need not be declared"
         )
-    return document.decode(data.removeprefix(_BOM), path)
 
 
 def _open(path: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import roff
 
-from opdbus.cli import bench, changing, engine, local, models, reading, vectorizing
+from opdbus.cli import bench, changing, checking, engine, local, models, reading, vectorizing
 from opdbus.cli.root import root
 
 _DESCRIPTION = """\
@@ -18,12 +18,13 @@ Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus p
 """
 # The order of reading: being a daemon, asking one, and what it runs with.
 _ORDER = [
-    module.__name__ for module in (local, reading, changing, vectorizing, models, engine, bench)
+    module.__name__
+    for module in (local, checking, reading, changing, vectorizing, models, engine, bench)
 ]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),
-    ("1", "Failed, or `doctor` found something wrong."),
+    ("1", "Failed; `doctor` found something wrong; the daemon would refuse what `check` read."),
     ("2", "Wrong usage, or a setting that is not accepted."),
     ("3", "The provider or the model is not available."),
     ("4", "The daemon cannot be reached; if its service ended by a fault, by which."),

@@ -1,0 +1,103 @@
+"""The command that judges a state file, without a daemon."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.root import as_json, root
+from opdbus.errors import StateFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.state.judge import Judgement
+    from opdbus.state.object import Json, Thing
+
+# of names that are listed for people
+_MOST = 10
+
+
+@root.command()
+@click.argument("file")
+@as_json
+def check(file: str, json_: bool) -> int:  # noqa: FBT001 -- click passes flags so
+    """Judge the state file FILE, or - for standard input, without a daemon.
+
+    Shows how many objects it declares, which names are not the file's own, which fields are hidden
+    as secrets, and what looks wrong. The exit code is 1 if the daemon would refuse it.
+    """
+    from opdbus.state import judge
+
+    name = "standard input" if file == "-" else file
+    try:
+        found = judge.judge(_content(file, Path(name)))
+    except StateFileError as error:
+        if not json_:
+            raise
+        output.as_json({"file": name, "valid": False, "error": str(error)})
+        return error.exit_code
+    if json_:
+        output.as_json({"file": name, "valid": True, **_values(found)})
+    else:
+        _print(name, found)
+    return 0
+
+
+def _content(file: str, name: Path) -> dict[str, Json]:
+    from opdbus.state import file as state_file
+
+    if file != "-":
+        return state_file.parse(state_file.read_bytes(name), name)
+    data = sys.stdin.buffer.read(state_file.MAX_BYTES + 1)
+    state_file.require_size(len(data), name)
+    return state_file.parse(data, name)
+
+
+def _values(found: Judgement) -> dict[str, Any]:
+    objects = ((*names, count) for names, count in found.objects.items())
+    hidden = ((*names, count) for names, count in found.hidden.items())
+    return {
+        "objects": _rows(("plugin", "kind", "count"), objects),
+        "hidden": _rows(("plugin", "kind", "field", "count"), hidden),
+        "names": {
+            key: ["/".join(thing) for thing in getattr(found, key)]
+            for key in ("made", "cut", "redacted")
+        },
+        "warnings": list(found.warnings),
+    }
+
+
+def _rows(keys: Sequence[str], rows: Any) -> list[dict[str, Any]]:  # noqa: ANN401 -- of any length
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def _print(name: str, found: Judgement) -> None:
+    count = sum(found.objects.values())
+    plural = "" if count == 1 else "s"
+    print(output.visible(f"{name}: the daemon takes it, with {count:,} object{plural}"))
+    if count:
+        print()
+        output.table(("plugin", "kind", "objects"), [(*key, n) for key, n in found.objects.items()])
+    hidden = [f"{a}/{b} {field} ({n})" for (a, b, field), n in found.hidden.items()]
+    names = {
+        "made": _listed(found.made, "from the content, since the file has none"),
+        "cut": _listed(found.cut, "since they are too long"),
+        "redacted": _listed(found.redacted, "since they hold secrets"),
+    }
+    output.section("names that are not the file's", names)
+    output.section("secrets", {"hidden": "\n".join(hidden)})
+    output.section("probably not meant", {"warning": "\n".join(found.warnings)})
+
+
+def _listed(things: Sequence[Thing], why: str) -> str:
+    if not things:
+        return ""
+    more = len(things) - _MOST
+    lines = [f"{len(things):,} {why}:", *("/".join(thing) for thing in islice(things, _MOST))]
+    return "\n".join([*lines, f"and {more:,} more"] if more > 0 else lines)

@@ -1,0 +1,125 @@
+"""What a state file would come to: its objects, their names, hidden secrets, what looks wrong."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, TypeAlias
+
+from opdbus.state.flatten import Reader, flatten
+from opdbus.state.object import Json, StateObject, Thing, is_hash_name
+from opdbus.state.redact import redact_text
+from opdbus.state.secret_text import REDACTED
+
+Content: TypeAlias = Mapping[str, Json]
+
+_ORDINAL: Final = re.compile(r"#\d+\Z")
+# Longer names are cut in sentences.
+_MAX_SHOWN: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was found in a state file that can be read; it holds no secret.
+
+    `objects` counts by (plugin, kind), `hidden` by (plugin, kind, field).
+    """
+
+    objects: Mapping[tuple[str, str], int]
+    hidden: Mapping[tuple[str, str, str], int]
+    # names of which the file has none, or others
+    made: Sequence[Thing]
+    cut: Sequence[Thing]
+    redacted: Sequence[Thing]
+    warnings: Sequence[str]
+
+
+def judge(content: Content) -> Judgement:
+    """Say what the content of a valid state file would come to."""
+    plugins = content["plugins"]
+    _, objects = Reader().read(plugins)
+    things = [Thing(*item.identity[1:]) for item in objects]
+    given = {(plugin, kind, name) for plugin, kind, name, _ in flatten(plugins)}
+    changed = sorted(thing for thing in things if thing not in given)
+    known = set(things)
+    again = {thing for thing in changed if _first(thing) != thing and _first(thing) in known}
+    others = [thing for thing in changed if thing not in again]
+    return Judgement(
+        Counter((thing.plugin, thing.kind) for thing in sorted(things)),
+        Counter(sorted(chain.from_iterable(map(_hidden_fields, objects)))),
+        made=[thing for thing in others if is_hash_name(thing.name)],
+        cut=[t for t in others if not is_hash_name(t.name) and REDACTED not in "".join(t)],
+        redacted=[thing for thing in others if REDACTED in "".join(thing)],
+        warnings=[*_warnings(content, objects), *_repetitions(Counter(map(_first, sorted(again))))],
+    )
+
+
+def _first(thing: Thing) -> Thing:
+    """Return the thing that another of the same name is told apart from by an ordinal."""
+    return thing._replace(name=_ORDINAL.sub("", thing.name))
+
+
+def _repetitions(repeated: Mapping[Thing, int]) -> Iterator[str]:
+    for thing, more in repeated.items():
+        name = "/".join(thing)
+        yield f"{_short(name)} is declared {more + 1} times: the others are {_short(name)}#2 and on"
+
+
+def _hidden_fields(item: StateObject) -> set[tuple[str, str, str]]:
+    return {(item.plugin, item.kind, field) for field in _fields(item.properties, "")}
+
+
+def _fields(value: Json, at: str) -> Iterator[str]:
+    """Yield where a secret was replaced, without indexes."""
+    if isinstance(value, str) and REDACTED in value:
+        yield at
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            below = f"{at}.{_short(key)}" if at else _short(key)
+            if REDACTED in key:
+                yield below
+            yield from _fields(inner, below)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _fields(inner, f"{at}[]")
+
+
+def _warnings(content: Content, objects: Sequence[StateObject]) -> Iterator[str]:
+    """Yield what is allowed and probably not meant."""
+    for key in sorted(content.keys() - {"version", "plugins"}):
+        yield f'the key {_named(key)} beside "plugins" is not read'
+    if not objects:
+        yield "the file declares nothing"
+    for name, plugin in content["plugins"].items():
+        if not any(True for _ in flatten({name: plugin})):
+            yield f"the plugin {_named(name)} is empty"
+        yield from _mixed(name, plugin)
+    unnamed = [item for item in objects if not item.name]
+    yield from _some(unnamed, "without a name: give it one")
+    yield from _some([i for i in objects if not i.properties], "without properties")
+
+
+def _mixed(name: str, plugin: Content) -> Iterator[str]:
+    for key, value in plugin.items():
+        kinds = {isinstance(element, dict) for element in value} if isinstance(value, list) else ()
+        if len(kinds) > 1:
+            yield (
+                f"{_named(name)}.{_named(key)} lists objects and other values, so it is kept as a"
+                " setting of the plugin: no object is made of its elements"
+            )
+
+
+def _some(objects: Sequence[StateObject], what: str) -> Iterator[str]:
+    if objects:
+        first = _short("/".join(objects[0].identity[1:]))
+        more = f" and {len(objects) - 1} more are" if len(objects) > 1 else " is"
+        yield f"{first}{more} {what}"
+
+
+def _named(key: str) -> str:
+    return f'"{_short(redact_text(key))}"'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
