@@ -9,7 +9,7 @@ import pytest
 from system.booting import booted, why_not
 from system.host import Host
 from system.installing import installed
-from system.service import STORE, Service
+from system.service import SETTINGS, STORE, Service
 
 HERE = Path(__file__).parent
 
@@ -44,6 +44,7 @@ def host(request: pytest.FixtureRequest, layer: Path, built: Path) -> Iterator[H
         shutil.copytree(built, host.path(STORE), dirs_exist_ok=True)
         # what `make install` does where systemd runs already, and a boot does not
         host.ask("journalctl", "--update-catalog")
+        host.write(SETTINGS, f"{host.path(SETTINGS).read_text()}OP_DBUS_OBSERVE=none\n")
         for user in ("member", "outsider"):
             host.ask("useradd", "--no-create-home", user)
         host.ask("usermod", "--append", "--groups", "op-dbus", "member")

@@ -36,9 +36,20 @@ class Service:
         self._is_changed = False
 
     def settle(self) -> None:
-        """Serve with the default settings and three units, all of them vectorized."""
+        """Serve with the default settings and three units, all of them vectorized.
+
+        The host is not observed: what it does by itself is not what most tests are about.
+        """
         self.declare(UNITS)
         self.systemctl("start")
+        self.until_ready()
+
+    def observe(self, names: str = "auto") -> None:
+        """Start anew with observers of the host, and wait until each has listed what there is."""
+        self.configure(OBSERVE=names)
+        self.systemctl("restart")
+        with self.host.monitor(*CHANGES) as heard:
+            heard.until(lambda: all(row[1] != "starting" for row in self.get("Observers", STATE)))
         self.until_ready()
 
     def forget(self) -> None:
@@ -53,7 +64,8 @@ class Service:
     def configure(self, **settings: object) -> None:
         """Write the settings, which count from the next start on."""
         self._is_changed = True
-        lines = [f"OP_DBUS_{key}={value}\n" for key, value in settings.items()]
+        given = {"OBSERVE": "none", **settings}
+        lines = [f"OP_DBUS_{key}={value}\n" for key, value in given.items()]
         self.host.write(SETTINGS, "".join(lines))
 
     def drop_in(self, *lines: str) -> None:
