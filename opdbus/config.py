@@ -20,7 +20,8 @@ from opdbus.parsing import AUTO
 PREFIX: Final = "OP_DBUS_"
 # The variable that names the TOML file; it is not a setting itself.
 CONFIG_FILE_VARIABLE: Final = PREFIX + "CONFIG"
-# Where a value comes from, besides the defaults and the TOML file.
+# Where a value comes from, besides the TOML file.
+DEFAULT: Final = "default"
 ENVIRONMENT: Final = "environment"
 FLAG: Final = "flag"
 ARGUMENT: Final = "argument"
@@ -220,6 +221,10 @@ class Config:
         """Return the keys of the settings whose values differ."""
         return {key for key in BY_KEY if getattr(self, key) != getattr(other, key)}
 
+    def is_default(self, key: str) -> bool:
+        """Return whether nobody has set a setting."""
+        return self.sources[key] == DEFAULT
+
     def rows(self) -> list[tuple[str, str, str]]:
         """List (variable, effective value, source) of each setting, in the table's order."""
         return [(s.variable, self._shown(s.key), self.sources[s.key]) for s in SETTINGS]
@@ -251,7 +256,7 @@ def load(
     value in one message.
     """
     problems: list[str] = []
-    texts = {setting.key: (setting.default, "default") for setting in SETTINGS}
+    texts = {setting.key: (setting.default, DEFAULT) for setting in SETTINGS}
     texts |= _from_file(environ.get(CONFIG_FILE_VARIABLE, ""), problems)
     texts |= _from_environ(environ, problems)
     texts |= {key: (text, source) for key, text in (given or {}).items()}

@@ -130,7 +130,12 @@ class Daemon:
         self._vectors = ObjectVectors(memory, serving)
         finder = Finder(self._vectors, Reranker(serving))
         self._announcer = Announcer(connection)
-        self._declared = Declared(self._config.state_file, memory, self._refresh_soon)
+        self._declared = Declared(
+            self._config.state_file,
+            memory,
+            self._refresh_soon,
+            optional=self._config.is_default("state_file"),
+        )
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(observers, memory)

@@ -243,3 +243,35 @@ def test_a_reader_who_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
             assert house.names() == {f"a{number}"}
 
     run(tmp_path, work)
+
+
+def test_a_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
+    """Nothing is declared without the default file; one that declared something is missed."""
+
+    async def work() -> None:
+        path = tmp_path / "etc" / "state.json"
+        async with Memory(tmp_path / "memory.db") as memory:
+            declared = Declared(path, memory, optional=True)
+            await declared.load()
+            assert not declared.last_error
+            path.parent.mkdir()
+            state_file(path, {"a": "one"})
+            await declared.load()
+            path.unlink()
+            with pytest.raises(StateFileError, match="No such file"):
+                await declared.load()
+
+    asyncio.run(work())
+
+
+def test_a_default_file_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> None:
+    """A folder that is no folder, or that may not be entered, is not a missing file."""
+
+    async def work() -> None:
+        (tmp_path / "etc").write_text("no folder")
+        async with Memory(tmp_path / "memory.db") as memory:
+            declared = Declared(tmp_path / "etc" / "state.json", memory, optional=True)
+            with pytest.raises(StateFileError, match="Not a directory"):
+                await declared.load()
+
+    asyncio.run(work())

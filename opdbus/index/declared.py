@@ -20,6 +20,7 @@ log = structlog.get_logger()
 class Declared:
     """What a state file declares; a bad file changes only `last_error`.
 
+    A file that is `optional` may be missing: then nothing is declared, unless something was before.
     `on_change` is called on the event loop when `last_error` or `attempted` changes.
     """
 
@@ -29,6 +30,8 @@ class Declared:
         memory: Memory,
         on_change: Callable[[], None] = lambda: None,
         changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
+        *,
+        optional: bool = False,
     ) -> None:
         self.path = path
         self.last_error = ""
@@ -36,6 +39,7 @@ class Declared:
         self.attempted = False
         self.on_change = on_change
         self._changes = changes
+        self._optional = optional
         self._file = StateFile(path)
         self._memory = memory
         self._one_reader = asyncio.Lock()
@@ -60,6 +64,9 @@ class Declared:
         log.info("state file read", path=str(self.path), objects=len(present), changed=len(changes))
 
     def _read(self) -> tuple[set[Identity], list[StateObject]]:
+        is_new = not self._memory.catalogue.sources[FILE]
+        if self._optional and is_new and _is_missing(self.path):
+            return set(), []
         try:
             return self._file.read()
         except StateFileError as error:
@@ -92,6 +99,17 @@ class Declared:
         if error != self.last_error:
             self.last_error = error
             self.on_change()
+
+
+def _is_missing(path: Path) -> bool:
+    """Return whether there is no file, as far as this user may look."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _meanwhile(path: Path) -> str:

@@ -47,7 +47,7 @@ class _Watched:
 
     def set(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
-            write = log.info if state == UP else log.warning
+            write = log.warning if state == FAILED else log.info
             write("observer", name=self.observer.name, state=state, reason=reason or None)
         self.state, self.reason = state, reason
 
