@@ -1,9 +1,13 @@
 """Reading that may take long or hang, on a thread of its own."""
 
 import asyncio
+import errno
+import os
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from opdbus.observe.report import LostSource
@@ -49,3 +53,13 @@ def _outcome(read: Callable[[], T]) -> Callable[[], T]:
 
         return fail
     return lambda: result
+
+
+def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
+    """Return the first bytes of a regular file, and whether there are more; raises OSError."""
+    # what is no file may have no end, or nobody who writes
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        content = file.read(most)
+        return content, bool(file.read(1))
