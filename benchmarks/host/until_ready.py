@@ -20,14 +20,14 @@ async def main() -> None:
 
         async def is_ready() -> bool:
             observers = await get(PATH, STATE, "Observers")
-            assert isinstance(observers, list)
             return (
-                not any(row[1] == "starting" for row in observers)
+                isinstance(observers, list)
+                and not any(row[1] == "starting" for row in observers)
                 and await get(ROOT, VECTORIZER, "State") in {"ready", "degraded"}
                 and await get(PATH, STATE, "Pending") == 0
             )
 
-        while not await is_ready():
+        while not await is_ready():  # noqa: ASYNC110 -- not everything that changes says so
             await asyncio.sleep(0.1)
 
 
