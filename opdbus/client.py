@@ -157,6 +157,11 @@ class Client:
         )
         return total, rows
 
+    async def resolve(self, name: str) -> tuple[list[list[str]], list[list[str]]]:
+        """Return (path, plugin, kind, name) of what a short name means, and of close names."""
+        found, close = await self._ask(paths.STATE, f"{STATE}.Resolve", "sa{sv}", name, {})
+        return found, close
+
     async def show(self, path: str) -> dict[str, Json]:
         """Return an object's properties; of one of which much is known, what State1.Get gives."""
         try:

@@ -69,6 +69,36 @@ def fails(daemon: Running, code: int, *arguments: str, **more: str) -> str:
     return str(done.stderr)
 
 
+# short names
+
+
+def test_a_unique_name_is_enough(served: Running) -> None:
+    """Every command that takes an object takes a short name, where it is unique."""
+    assert as_json(served, "show", "sshd") == as_json(served, "show", SSHD)
+    assert as_json(served, "show", "unit/sshd")["Name"] == "sshd.service"
+    assert as_json(served, "similar", "sshd") == as_json(served, "similar", SSHD)
+    ok(served, "publish", "t", stdin='{"plugin": "t", "kind": "t", "name": "short-lived"}')
+    assert ok(served, "withdraw", "short-lived") == "1 withdrawn\n"
+
+
+def test_an_ambiguous_name_lists_what_it_may_be(served: Running) -> None:
+    """A name of several objects is refused as wrong usage, with their full names."""
+    other = "systemd/socket/sshd.service"
+    thing = '{"plugin": "systemd", "kind": "socket", "name": "sshd.service"}'
+    ok(served, "publish", "t", stdin=thing)
+    for command in ("show", "similar", "withdraw"):
+        said = fails(served, 2, command, "sshd")
+        assert said == f"op-dbus: 'sshd' may be {other} or {SSHD}: give one of them\n"
+    ok(served, "withdraw", "socket/sshd")
+
+
+def test_a_wrong_name_is_told_the_closest(served: Running) -> None:
+    """A name of no object is refused with those that are close."""
+    assert SSHD in fails(served, 1, "show", "shsd")
+    assert f"do you mean {SSHD}?" in fails(served, 1, "similar", "systemd/unit/shsd.service")
+    assert "`op-dbus list` shows all" in fails(served, 1, "show", "zzzzzzzzzzz")
+
+
 # what is printed
 
 
@@ -263,8 +293,7 @@ def test_help_and_version(served: Running) -> None:
         (2, ["search", "x", "--offset", "-1"], "-1"),
         (2, ["search", "half a pair: \udc80"], "cannot be sent"),
         (2, ["list", "-n", "x"], "x"),
-        (2, ["show", "sshd"], "PLUGIN/KIND/NAME"),
-        (2, ["show", "a//b"], "PLUGIN/KIND/NAME"),
+        (1, ["show", "a//b"], "there is no object a//b;"),
         (2, ["show", "/org/opdbus/state/not a/path/x"], "cannot be sent"),
         (2, ["withdraw", "/org/opdbus/state/a/b/c/"], "cannot be sent"),
         (1, ["show", "a/b/c"], "there is no object a/b/c;"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from opdbus.bus import paths
 from opdbus.cli.root import settings
-from opdbus.errors import BusError, InvalidArgs, ShuttingDown
+from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -52,14 +52,25 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
         raise BusError(f"{service.fault()}; {advice}") from None
 
 
-def path_of(name: str) -> str:
-    """Give the path of an object that was named as PLUGIN/KIND/NAME or by its path."""
+async def path_of(client: Client, name: str) -> str:
+    """Return the path of the object that is named by its path, by PLUGIN/KIND/NAME, or shorter.
+
+    Raises UnknownObject where there is none, and InvalidArgs where there are several.
+    """
     if name.startswith(paths.STATE + "/"):
         return name
-    parts = name.split("/", 2)
-    if len(parts) != 3 or not all(parts):
-        raise InvalidArgs(f"{name!r} names no object: give PLUGIN/KIND/NAME or an object path")
-    return paths.of(*parts)
+    found, close = await client.resolve(name)
+    if len(found) == 1:
+        return found[0][0]
+    if found:
+        raise InvalidArgs(f"{name!r} may be {_either(found)}: give one of them")
+    hint = f"do you mean {_either(close)}?" if close else "`op-dbus list` shows all"
+    raise UnknownObject(f"there is no object {name}; {hint}")
+
+
+def _either(rows: Sequence[Sequence[str]]) -> str:
+    *names, last = ["/".join(row[1:]) for row in rows]
+    return f"{', '.join(names)} or {last}" if names else last
 
 
 def name_of(path: str) -> str:

@@ -71,10 +71,13 @@ def _without_null(value: Any) -> Any:  # noqa: ANN401
 def withdraw(objects: tuple[str, ...]) -> None:
     """Withdraw what you published about OBJECTS.
 
-    Each of OBJECTS is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    Each of OBJECTS is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a unique name.
     """
-    given = [path_of(name) for name in objects]
-    print(f"{ask(lambda client: client.withdraw(given))} withdrawn")
+
+    async def withdrawn(client: Client) -> int:
+        return await client.withdraw([await path_of(client, name) for name in objects])
+
+    print(f"{ask(withdrawn)} withdrawn")
 
 
 @root.command()

@@ -12,7 +12,7 @@ import click
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen, name_of, path_of
 from opdbus.cli.root import as_json, root
-from opdbus.errors import LimitsExceeded, UnknownObject
+from opdbus.errors import LimitsExceeded
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -138,10 +138,13 @@ def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa
 def similar(object: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401, A002
     """Find the objects most like OBJECT.
 
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique.
     """
-    path = path_of(object)
-    _print_hits(ask(lambda client: client.similar(path, limit, chosen(**options))), json_=json_)
+
+    async def found(client: Client) -> list[list[Any]]:
+        return await client.similar(await path_of(client, object), limit, chosen(**options))
+
+    _print_hits(ask(found), json_=json_)
 
 
 def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
@@ -208,13 +211,15 @@ async def _pages(
 def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     """Show everything about OBJECT.
 
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, or a D-Bus path.
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique: `sshd`
+    for systemd/unit/sshd.service.
     """
-    path = path_of(object)
-    try:
-        values = ask(lambda client: client.show(path))
-    except UnknownObject:
-        raise UnknownObject(f"there is no object {object}; `op-dbus list` shows all") from None
+
+    async def found(client: Client) -> tuple[str, dict[str, Any]]:
+        path = await path_of(client, object)
+        return path, await client.show(path)
+
+    path, values = ask(found)
     for side in ("Declared", "Observed"):
         values[side] = json.loads(values[side]) if values[side] else None
     if json_:

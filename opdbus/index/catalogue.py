@@ -163,6 +163,10 @@ class Catalogue:
         """Return whether a thing is known."""
         return thing in self._by_thing
 
+    def known(self) -> list[Thing]:
+        """Return a copy of all things, in no order, which other threads may read."""
+        return list(self._by_thing)
+
     def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source."""
         return [e for e in self._by_identity.values() if e.identity.source == source]

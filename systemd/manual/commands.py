@@ -14,7 +14,8 @@ _DESCRIPTION = """\
 its state file, or that programs publish, into a vector, and answers questions about them over
 D-Bus. The other commands ask the daemon, or show the models and the hardware that it can use.
 
-Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, or by their D-Bus path.
+Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, by their D-Bus path, or by a part
+of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`.
 """
 # The order of reading: being a daemon, asking one, and what it runs with.
 _ORDER = [

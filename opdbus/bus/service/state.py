@@ -14,6 +14,7 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.index import short_names
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import publish
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     # A hit, a vector and a published object, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
     WireVector: TypeAlias = tuple[int, str, bytes]
+    # (path, plugin, kind, name) each
+    WireRows: TypeAlias = list[tuple[str, str, str, str]]
     WireObject: TypeAlias = tuple[str, str, str, Given]
 
 
@@ -88,13 +91,26 @@ class StateInterface:
 
     async def list_(
         self, _caller: Caller, wanted: Given, offset: int, limit: int
-    ) -> tuple[int, list[tuple[str, str, str, str]]]:
+    ) -> tuple[int, WireRows]:
         """Give a page of all objects."""
         checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
         things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
-        return len(things), [(paths.of(*t), *t) for t in things[offset : offset + limit]]
+        return len(things), [_row(thing) for thing in things[offset : offset + limit]]
+
+    async def resolve(
+        self, _caller: Caller, name: str, options: Given
+    ) -> tuple[WireRows, WireRows]:
+        """Find the objects that a short name means, or those with close names."""
+        Options(options, {})
+        catalogue = self._memory.catalogue
+        whole = Thing(*parts) if len(parts := name.split("/", 2)) == 3 else None
+        if whole and catalogue.has(whole):
+            return [_row(whole)], []
+        # on a thread: of 100,000 objects it takes 0.1 s
+        found, close = await asyncio.to_thread(short_names.find, catalogue.known(), name)
+        return [_row(thing) for thing in found], [_row(thing) for thing in close]
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
@@ -194,6 +210,10 @@ class ObjectInterface:
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
         return await describe(self._vectors, self._thing)
+
+
+def _row(thing: Thing) -> tuple[str, str, str, str]:
+    return (paths.of(*thing), *thing)
 
 
 def thing_at(path: str) -> Thing:
