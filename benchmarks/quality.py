@@ -26,8 +26,10 @@ from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
+from opdbus.serving.serving import Serving
 from opdbus.state.drift import leaves
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE
@@ -44,15 +46,12 @@ async def measure(state_file: Path, questions: list[dict[str, Any]]) -> dict[str
     """Give the mean reciprocal ranks over one state file and its questions."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = config.load({**os.environ, "OP_DBUS_STATE_DIR": scratch})
-        model = folder.load(LEVELS["medium"], settings)
-        async with (
-            open_embedder(model, settings) as embedder,
-            Memory(Path(scratch) / "db") as memory,
-        ):
-            await memory.attach(embedder)
+        async with Memory(Path(scratch) / "db") as memory, Serving(settings) as serving:
+            vectors = ObjectVectors(memory, serving)
+            await serving.embedder()
             await memory.replace(FILE, *StateFile(state_file).read())
-            await _vectorize(memory)
-            return await _figures(Finder(memory), questions)
+            await _vectorize(vectors)
+            return await _figures(Finder(vectors), questions)
 
 
 async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> dict[str, float]:
@@ -86,10 +85,10 @@ TEXTS: dict[str, Callable[[StateObject], str]] = {
 }
 
 
-async def _vectorize(memory: Memory) -> None:
+async def _vectorize(vectors: ObjectVectors) -> None:
     done = asyncio.Event()
-    memory.notify = lambda event: done.set() if isinstance(event, Vectorized) else None
-    working = asyncio.create_task(Indexer(memory, 2.0).run())
+    vectors.memory.notify = lambda event: done.set() if isinstance(event, Vectorized) else None
+    working = asyncio.create_task(Indexer(vectors, 2.0).run())
     await done.wait()
     working.cancel()
 
