@@ -162,6 +162,11 @@ class Client:
         found, close = await self._ask(paths.STATE, f"{STATE}.Resolve", "sa{sv}", name, {})
         return found, close
 
+    async def fields(self, wanted: Mapping[str, str]) -> list[tuple[str, int]]:
+        """Return (dotted path, number of entries) of the fields that objects have."""
+        rows = await self._one(paths.STATE, STATE, "Fields", "a{sv}", dict(wanted))
+        return [(path, count) for path, count in rows]
+
     async def show(self, path: str) -> dict[str, Json]:
         """Return an object's properties; of one of which much is known, what State1.Get gives."""
         try:

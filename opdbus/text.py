@@ -9,6 +9,7 @@ from typing import Final
 
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
+from opdbus.state.fields import split
 from opdbus.state.object import SETTINGS, Json, StateObject, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
@@ -54,8 +55,6 @@ UNIT_NOUNS: Final = {
     "scope": "scope",
 }
 
-_WORD = re.compile(r"[^\W_]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
@@ -79,11 +78,6 @@ def render(item: StateObject) -> Rendering:
     if telling:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
     return Rendering(_clean(line)[:MAX_LINE], _words(item, pairs))
-
-
-def split(name: str) -> list[str]:
-    """Split an identifier into words: rx_bytes, rxBytes and rx-bytes are all `rx bytes`."""
-    return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name))]
 
 
 def _head(item: StateObject) -> str:

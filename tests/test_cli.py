@@ -185,6 +185,47 @@ def test_search(served: Running) -> None:
     assert rest == as_json(served, "search", "who am i", "-n", "4")[2:]
 
 
+def test_conditions(served: Running) -> None:
+    """Take conditions as options, several of them, and inside of a question."""
+    failed = as_json(served, "list", "--where", "active_state=failed")
+    assert [o["name"] for o in failed["objects"]] == ["clamav-daemon.service"]
+    both = ("--where", "kind=account", "--where", "groups=wheel and groups=adm")
+    assert as_json(served, "list", *both)["total"] < as_json(served, "list", *both[:2])["total"]
+    hits = as_json(served, "search", "scanner", "--where", "state=failed", "-n", "100")
+    assert [hit["name"] for hit in hits] == ["clamav-daemon.service"]
+    assert [hit["name"] for hit in as_json(served, "search", "state:failed")] == [
+        "clamav-daemon.service"
+    ]
+    accounts = as_json(served, "search", "kind:account", "-n", "100")
+    names = [hit["name"] for hit in accounts]
+    assert names == sorted(names)
+    assert len(names) > 3
+    assert as_json(served, "search", "kind:account", "-n", "2", "--offset", "1") == accounts[1:3]
+    like = as_json(served, "similar", SSHD, "--where", "kind=account", "-n", "100")
+    assert {hit["name"] for hit in like} == set(names)
+
+
+def test_conditions_that_nothing_meets(served: Running) -> None:
+    """Find nothing, and say which field was meant if there is none of that name."""
+    assert ok(served, "list", "--where", "active_state=unheard-of").splitlines() == [
+        "plugin  kind  name"
+    ]
+    done = served.cli("search", "anything", "--where", "activ_state=failed")
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["score  object  text"])
+    assert done.stderr == "no object has a field activ_state; did you mean active_state?\n"
+    assert "'failed' is no condition" in fails(served, 2, "list", "--where", "failed")
+    assert "'x' is none" in fails(served, 2, "search", "q", "--where", "used_percent>x")
+
+
+def test_fields(served: Running) -> None:
+    """List the fields that conditions may name, the most frequent first."""
+    found = as_json(served, "fields", "--plugin", "systemd")
+    assert found["active_state"] > 10
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert "uid" not in found
+    assert "uid" in ok(served, "fields", "--kind", "account")
+
+
 def test_similar_and_show(served: Running) -> None:
     """Name an object as PLUGIN/KIND/NAME or by its path, and print all about it."""
     shown = as_json(served, "show", SSHD)

@@ -38,6 +38,7 @@ MAY_IMPORT = {
         "opdbus.models.folder",
         "opdbus.models.record",
         "opdbus.bus.paths",
+        "opdbus.state.conditions",
         "opdbus.state.object",
     },
 }

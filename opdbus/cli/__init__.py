@@ -19,6 +19,7 @@ def main() -> None:
         changing,
         checking,
         engine,
+        finding,
         local,
         models,
         reading,

@@ -11,33 +11,16 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen, name_of, path_of
-from opdbus.cli.root import as_json, root
-from opdbus.errors import LimitsExceeded
+from opdbus.cli.root import as_json, kind, plugin, root
 
 if TYPE_CHECKING:
     from opdbus.client import Client
-
-
-def number(text: str | int) -> int:
-    """Read a number that D-Bus carries as `u`; raises BadParameter with what is accepted."""
-    digits = str(text)
-    if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS and int(digits) < 1 << 32:
-        return int(digits)
-    raise click.BadParameter(f"{digits!r} is not a number from 0 to {(1 << 32) - 1}")
-
 
 # what is read first in the status, before the rest
 _FIRST = (
     "State LastError Level Provider Precision Device Proof Fallbacks"
     " Count Vectorized Pending StateFile"
 ).split()
-# more than any such number has
-_DIGITS = 20
-limit = click.option(
-    "-n", "--limit", type=number, metavar="N", default=10, help="How many at most. [10]"
-)
-plugin = click.option("--plugin", metavar="NAME", help="Only objects of this plugin.")
-kind = click.option("--kind", metavar="NAME", help="Only objects of this kind.")
 # what the accuracy gate measured of each precision
 _GRADES = (
     "level",
@@ -105,104 +88,6 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
     output.table(headings, [row[:-1] for row in rows])
     keys = 3 if detail else 1
     output.section(columns[-1], {" ".join(map(str, row[:keys])): row[-1] for row in rows})
-
-
-@root.command()
-@click.argument("query")
-@limit
-@plugin
-@kind
-@click.option(
-    "--mode",
-    type=click.Choice(["hybrid", "vector", "lexical"]),
-    default="hybrid",
-    help="By words and meaning, or by one of them. [hybrid]",
-)
-@click.option("--offset", type=number, metavar="N", default=0, help="Skip so many of the best. [0]")
-@click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
-@as_json
-def search(query: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401
-    """Find the objects that answer QUERY.
-
-    QUERY is a question in plain words, or words of the objects.
-    """
-    _print_hits(ask(lambda client: client.search(query, limit, chosen(**options))), json_=json_)
-
-
-@root.command()
-@click.argument("object")
-@limit
-@plugin
-@kind
-@as_json
-def similar(object: str, limit: int, json_: bool, **options: Any) -> None:  # noqa: FBT001, ANN401, A002
-    """Find the objects most like OBJECT.
-
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique.
-    """
-
-    async def found(client: Client) -> list[list[Any]]:
-        return await client.similar(await path_of(client, object), limit, chosen(**options))
-
-    _print_hits(ask(found), json_=json_)
-
-
-def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
-    if json_:
-        output.as_json([{"path": path, "score": score, **more} for path, score, more in hits])
-        return
-    rows = [
-        (f"{score:.3f}", f"{more['plugin']}/{more['kind']}/{more['name']}", more["snippet"])
-        for _, score, more in hits
-    ]
-    output.table(("score", "object", "text"), rows)
-
-
-@root.command(name="list")
-@plugin
-@kind
-@click.option(
-    "--source", metavar="NAME", help="Only objects of this source, such as file or publish:NAME."
-)
-@click.option("--name", metavar="NAME", help="Only objects of this name.")
-@click.option(
-    "-n", "--limit", type=number, metavar="N", help="How many at most; all, if not given."
-)
-@click.option(
-    "--offset", type=number, metavar="N", default=0, help="Skip so many of the first. [0]"
-)
-@as_json
-def list_(limit: int | None, offset: int, json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
-    """List the state objects."""
-    total, rows = ask(lambda client: _pages(client, chosen(**wanted), offset, limit))
-    if json_:
-        keys = ("path", "plugin", "kind", "name")
-        objects = [dict(zip(keys, row, strict=True)) for row in rows]
-        output.as_json({"total": total, "objects": objects})
-        return
-    output.table(("plugin", "kind", "name"), [row[1:] for row in rows])
-    if len(rows) < total - offset:
-        click.echo(f"{len(rows)} of {total} objects", err=True)
-
-
-async def _pages(
-    client: Client, wanted: dict[str, Any], offset: int, limit: int | None
-) -> tuple[int, list[list[str]]]:
-    """Read page by page, since replies are limited."""
-    page_size = 1000
-    rows: list[list[str]] = []
-    while True:
-        ask = page_size if limit is None else min(page_size, limit - len(rows))
-        try:
-            total, page = await client.page(wanted, offset + len(rows), ask)
-        except LimitsExceeded:  # names can be very long
-            if page_size == 1:
-                raise
-            page_size = max(1, page_size // 10)
-            continue
-        rows += page
-        if not page or len(rows) in {limit, total - offset}:
-            return total, rows
 
 
 @root.command()

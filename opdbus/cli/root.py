@@ -9,6 +9,10 @@ from opdbus import __version__, config
 from opdbus.errors import InvalidArgs
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+plugin = click.option("--plugin", metavar="NAME", help="Only objects of this plugin.")
+kind = click.option("--kind", metavar="NAME", help="Only objects of this kind.")
+# more than any number that D-Bus carries has
+_DIGITS = 20
 
 
 class Root(click.Group):
@@ -56,3 +60,11 @@ def root(context: click.Context, bus: str | None) -> None:
 def settings(flags: dict[str, str]) -> config.Config:
     """Read the settings that a command is given."""
     return config.load(os.environ, flags)
+
+
+def number(text: str | int) -> int:
+    """Read a number that D-Bus carries as `u`; raises BadParameter with what is accepted."""
+    digits = str(text)
+    if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS and int(digits) < 1 << 32:
+        return int(digits)
+    raise click.BadParameter(f"{digits!r} is not a number from 0 to {(1 << 32) - 1}")

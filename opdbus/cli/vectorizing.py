@@ -11,8 +11,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen
-from opdbus.cli.reading import number
-from opdbus.cli.root import as_json, root
+from opdbus.cli.root import as_json, number, root
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:

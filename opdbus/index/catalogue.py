@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from opdbus.errors import UnknownObject
 from opdbus.index import search
 from opdbus.index.quota import Usage
@@ -49,6 +52,12 @@ class View:
                 self._starters[place] = thing
         self.entries[place] = entry
         self.version += 1
+
+    def entry(self, number: int) -> Entry | None:
+        """Return the entry with an id; may be called on another thread."""
+        place = self.places.get(number)
+        entry = None if place is None else self.entries[place]
+        return entry if entry and entry.id == number else None
 
     def remove(self, entry: Entry) -> None:
         """Free the place of an entry."""
@@ -166,6 +175,11 @@ class Catalogue:
     def known(self) -> list[Thing]:
         """Return a copy of all things, in no order, which other threads may read."""
         return list(self._by_thing)
+
+    def places(self, things: Iterable[Thing]) -> NDArray[np.intp]:
+        """Return the places of all entries about things, without those that are gone."""
+        about, place = self._by_thing.get, self.view.places
+        return np.array([place[e.id] for thing in things for e in about(thing, ())], np.intp)
 
     def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source."""

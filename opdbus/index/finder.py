@@ -2,23 +2,28 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.index import lexical
+from opdbus.index import lexical, questions
 from opdbus.index.catalogue import matches, thing_of
+from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, ceiling, rank, relevant
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
+from opdbus.state.conditions import Condition
 from opdbus.state.object import Thing
 
 _LEXICAL_CANDIDATES = 1000
+# What is left of a question of which all words were conditions.
+_NO_WORDS = " \t\n?!.,;"
+_UNRANKED = Score(0.0, 0.0, 0.0)
 # An identifier that more entries than this have, such as a common port, names none of them.
 _FEW = 5
 # Words are looked for in this much of a question: the rest of a longer one would stop the loop.
@@ -42,6 +47,7 @@ class Page:
     limit: int
     offset: int = 0
     wanted: Mapping[str, str] | None = None
+    where: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,8 @@ class _Query:
     matches: Mapping[int, float] = field(default_factory=dict)
     vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
     without: Thing | None = None
+    # what meets the conditions; None where there are none
+    within: frozenset[Thing] | None = None
 
 
 class Finder:
@@ -75,18 +83,38 @@ class Finder:
 
         `mode` is one of search.MODES; hybrid and vector wait for the model. Where there is none, or
         none that works, a hybrid search is a lexical one. With a `level`, the best ones are put in
-        order by that level's model. Raises NoModel, ModelError, ProviderError.
+        order by that level's model. Conditions in the question join those of the page; where there
+        is nothing else, what meets them is listed. Raises NoModel, ModelError, ProviderError.
         """
+        asked = await questions.read(self._memory, question[:_QUESTION_CHARACTERS])
+        page = replace(page, where=page.where + asked.conditions)
+        if not asked.conditions:
+            asked = questions.Question(question)
+        within = await self._within(page)
+        if within is not None and not asked.words.strip(_NO_WORDS):
+            return await self._list(page, within)
+        query = await self._query(asked.words, mode, priority)
+        return await self._hits(page, replace(query, within=within), level, priority)
+
+    async def _query(self, words: str, mode: str, priority: Rank) -> _Query:
         if mode == "lexical":
-            return await self._hits(page, _Query(question, await self._matches(question)))
+            return _Query(words, await self._matches(words))
         if mode == "vector":
-            asked = await self._vectors.ask(question, priority)
-            return await self._hits(page, _Query(question, vector=asked), level, priority)
+            return _Query(words, vector=await self._vectors.ask(words, priority))
         # the model runs while the database reads, on threads of their own
-        vector, matches = await asyncio.gather(
-            self._asked(question, priority), self._matches(question)
-        )
-        return await self._hits(page, _Query(question, matches, vector), level, priority)
+        vector, matches = await asyncio.gather(self._asked(words, priority), self._matches(words))
+        return _Query(words, matches, vector)
+
+    async def _within(self, page: Page) -> frozenset[Thing] | None:
+        """Return what meets the page's conditions, None if it has none."""
+        return await things(self._memory, page.where) if page.where else None
+
+    async def _list(self, page: Page, within: frozenset[Thing]) -> list[Hit]:
+        """Return a page of things in listing order."""
+        catalogue = self._memory.catalogue
+        found = [thing for thing in catalogue.things(page.wanted or {}) if thing in within]
+        part = found[page.offset : page.offset + page.limit]
+        return await self._read([(catalogue.about(thing)[0], _UNRANKED) for thing in part])
 
     async def _asked(
         self, question: str, priority: Rank
@@ -105,7 +133,8 @@ class Finder:
         Raises UnknownObject, NoVector, NoModel.
         """
         vector = await self._vectors.vector(thing)
-        return await self._hits(page, _Query(vector=vector, without=thing))
+        within = await self._within(page)
+        return await self._hits(page, _Query(vector=vector, without=thing, within=within))
 
     async def _matches(self, question: str) -> dict[int, float]:
         """Give the share of the highest possible BM25 score that each match has, by id."""
@@ -136,8 +165,9 @@ class Finder:
             if number in view.places:
                 shares[view.places[number]] = share
         pairs = relevant(query.question, view.pairs()) if query.question else []
+        within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for index, score in rank(cosines, shares, pairs):
+        for index, score in rank(cosines, shares, pairs, within):
             entry = view.entries[index]
             if entry is None:
                 continue

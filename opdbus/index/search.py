@@ -55,19 +55,22 @@ def rank(
     cosines: NDArray[np.float32] | None,
     shares: NDArray[np.float32],
     pairs: Sequence[tuple[int, int]] = (),
+    within: NDArray[np.intp] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
     without a vector, and None in lexical mode, which yields matches only; `pairs` are (index of a
-    starter, index of its service). Equal scores keep the order of the entries.
+    starter, index of its service); only indexes `within` these are yielded. Equal scores keep the
+    order of the entries.
     """
     vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
     total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
     for starter, service in pairs:
         total[service] = max(total[service], total[starter])
         total[starter] = np.nextafter(total[service], np.float32(-1))
-    for index in np.argsort(-total, kind="stable").tolist():
+    places = np.arange(len(total)) if within is None else np.sort(within)
+    for index in places[np.argsort(-total[places], kind="stable")].tolist():
         if cosines is None and total[index] <= 0:
             return
         yield index, Score(float(total[index]), float(vector[index]), float(shares[index]))

@@ -179,6 +179,20 @@ class Store:
             )
         }
 
+    def sift(
+        self, after: int, clause: str, values: Sequence[str], limit: int
+    ) -> list[tuple[int, str]]:
+        """Return (id, properties) of the next objects of which an SQL clause is true."""
+        # as one row: see `match`. JSON has no line ends
+        ids, contents = self._database.execute(
+            "SELECT group_concat(id), group_concat(properties, char(10)) FROM"  # noqa: S608 -- the clause is our own
+            f" (SELECT * FROM objects WHERE id > ? AND ({clause}) ORDER BY id LIMIT ?)",
+            (after, *values, limit),
+        ).fetchone()
+        if ids is None:
+            return []
+        return list(zip(map(int, ids.split(",")), contents.split("\n"), strict=True))
+
     # vectors
 
     def put_vectors(

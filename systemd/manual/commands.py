@@ -6,7 +6,17 @@ from collections.abc import Iterator
 import click
 import roff
 
-from opdbus.cli import bench, changing, checking, engine, local, models, reading, vectorizing
+from opdbus.cli import (
+    bench,
+    changing,
+    checking,
+    engine,
+    finding,
+    local,
+    models,
+    reading,
+    vectorizing,
+)
 from opdbus.cli.root import root
 
 _DESCRIPTION = """\
@@ -20,7 +30,7 @@ of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.s
 # The order of reading: being a daemon, asking one, and what it runs with.
 _ORDER = [
     module.__name__
-    for module in (local, checking, reading, changing, vectorizing, models, engine, bench)
+    for module in (local, checking, reading, finding, changing, vectorizing, models, engine, bench)
 ]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (

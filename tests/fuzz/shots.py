@@ -244,6 +244,8 @@ def _typed(kind: str, strategy: SearchStrategy[Any]) -> SearchStrategy[Variant]:
 _NAMES = ["systemd", "unit", "net", "interface", "a", "b", "", "publish:a", "file"]
 _FILTER = {key: _typed("s", st.sampled_from(_NAMES)) for key in ("plugin", "kind")}
 _FILTERS = {key: _typed("s", st.sampled_from(_NAMES)) for key in ("source", "name")}
+_CONDITIONS = ["state=failed", "port>1", "a=b, kind=unit", 'x~"', "a==b", "", "size>x"]
+_WHERE = {"where": _typed("s", st.one_of(st.sampled_from(_CONDITIONS), values.value("s")))}
 _LEVEL = {"level": _typed("s", st.sampled_from(LEVELS))}
 _DIMENSIONS = {"dimensions": _typed("u", st.one_of(st.integers(0, 40), values.value("u")))}
 _DTYPE = {"dtype": _typed("s", st.sampled_from(DTYPES))}
@@ -258,9 +260,11 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "CountTokens": _LEVEL,
     "Search": _FILTER
     | _OFFSET
+    | _WHERE
     | {"mode": _typed("s", st.sampled_from(MODES)), "rerank": _typed("s", st.sampled_from(LEVELS))},
-    "Similar": _FILTER | _OFFSET,
-    "List": _FILTER | _FILTERS,
+    "Similar": _FILTER | _OFFSET | _WHERE,
+    "List": _FILTER | _FILTERS | _WHERE,
+    "Fields": _FILTER,
     "Vector": _DTYPE | _DIMENSIONS,
     "GetVector": _DTYPE | _DIMENSIONS,
     "Publish": {"lifetime": _typed("s", st.sampled_from(["kept", "connection", "", "forever"]))},

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias, TypeVar
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
 from opdbus.index.finder import Page
+from opdbus.state import conditions
 
 T = TypeVar("T")
 # The a{sv} of a call.
@@ -46,4 +47,5 @@ def page(limit: int, options: Options) -> Page:
     offset = options.get("offset", 0)
     if not 1 <= limit <= MAX_LIMIT or not 0 <= offset <= MAX_LIMIT:
         raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}, and offset at most {MAX_LIMIT}")
-    return Page(limit, offset, options.wanted("plugin", "kind"))
+    where = conditions.parse(options.get("where", ""))
+    return Page(limit, offset, options.wanted("plugin", "kind"), where)

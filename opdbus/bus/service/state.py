@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
@@ -14,10 +14,10 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
-from opdbus.index import short_names
+from opdbus.index import matching, short_names
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
-from opdbus.state import publish
+from opdbus.state import conditions, publish
 from opdbus.state.object import FILE, StateObject, Thing, canonical
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     # (path, plugin, kind, name) each
     WireRows: TypeAlias = list[tuple[str, str, str, str]]
     WireObject: TypeAlias = tuple[str, str, str, Given]
+
+
+_MAX_FIELDS: Final = 1000
+# The options of every method that finds objects.
+_FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
 
 
 class Observed(Protocol):
@@ -69,7 +74,7 @@ class StateInterface:
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
-        kinds = {"plugin": str, "kind": str, "mode": str, "offset": int, "rerank": str}
+        kinds = {**_FILTERS, "mode": str, "rerank": str}
         checked = Options(options, kinds)
         require_text([query])
         mode = checked.get("mode", "hybrid")
@@ -93,10 +98,14 @@ class StateInterface:
         self, _caller: Caller, wanted: Given, offset: int, limit: int
     ) -> tuple[int, WireRows]:
         """Give a page of all objects."""
-        checked = Options(wanted, dict.fromkeys(FILTER_KEYS, str))
+        checked = Options(wanted, {**dict.fromkeys(FILTER_KEYS, str), "where": str})
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
+        where = conditions.parse(checked.get("where", ""))
+        within = await matching.things(self._memory, where) if where else None
         things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
+        if within is not None:
+            things = [thing for thing in things if thing in within]
         return len(things), [_row(thing) for thing in things[offset : offset + limit]]
 
     async def resolve(
@@ -111,6 +120,12 @@ class StateInterface:
         # on a thread: of 100,000 objects it takes 0.1 s
         found, close = await asyncio.to_thread(short_names.find, catalogue.known(), name)
         return [_row(thing) for thing in found], [_row(thing) for thing in close]
+
+    async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
+        """Give the fields that objects have."""
+        checked = Options(wanted, {"plugin": str, "kind": str})
+        found = await matching.field_names(self._memory, checked.wanted("plugin", "kind"))
+        return found.most_common(_MAX_FIELDS)
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
@@ -223,7 +238,7 @@ def thing_at(path: str) -> Thing:
 
 async def similar(finder: Finder, thing: Thing, limit: int, options: Given) -> list[WireHit]:
     """Find the objects most like a thing."""
-    checked = Options(options, {"plugin": str, "kind": str, "offset": int})
+    checked = Options(options, _FILTERS)
     return [_hit(hit) for hit in await finder.similar(thing, page(limit, checked))]
 
 

@@ -1,0 +1,120 @@
+"""Which objects meet conditions, and which fields they have: exact, over all objects.
+
+The database is read in parts, so that others read meanwhile.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+from opdbus.index.memory import Memory
+from opdbus.index.store import Store
+from opdbus.state import fields
+from opdbus.state.conditions import Condition, hold
+from opdbus.state.object import Identity, Json, Thing
+
+T = TypeVar("T")
+# Values that are kept in memory only, by entry.
+Volatile: TypeAlias = Mapping[Identity, Mapping[str, Json]]
+# An SQL clause, and the values of its parameters.
+Clause: TypeAlias = tuple[str, list[str]]
+
+# Objects read at a time: some milliseconds' work.
+_AT_A_TIME: Final = 256
+
+
+async def things(
+    memory: Memory, conditions: Sequence[Condition], *, only_first: bool = False
+) -> frozenset[Thing]:
+    """Return the things of which the declared or an observed entry meets all conditions."""
+    # a copy, for other threads
+    volatile = dict(memory.volatile)
+    clause = await asyncio.to_thread(_clause, conditions, volatile, memory)
+
+    def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
+        return [Thing(*identity[1:])] if hold(conditions, identity, properties) else []
+
+    found: set[Thing] = set()
+    async for part in _parts(memory, clause, volatile, matching):
+        found.update(part)
+        if found and only_first:
+            break
+    return frozenset(found)
+
+
+async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]:
+    """Count the entries of a plugin or kind that have each field, by its dotted path."""
+    clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
+
+    def paths(_identity: Identity, properties: Mapping[str, Json]) -> set[str]:
+        return fields.paths(properties)
+
+    found: Counter[str] = Counter()
+    async for part in _parts(memory, clause, dict(memory.volatile), paths):
+        found.update(part)
+    return found
+
+
+async def _parts(
+    memory: Memory,
+    clause: Clause,
+    volatile: Volatile,
+    work: Callable[[Identity, Mapping[str, Json]], Sequence[T] | set[T]],
+) -> AsyncIterator[list[T]]:
+    """Yield what work gives for objects of which a clause is true, part by part."""
+
+    def read(store: Store, after: int) -> tuple[int, list[T]]:
+        rows = store.sift(after, *clause, _AT_A_TIME)
+        found: list[T] = []
+        for number, content in rows:
+            # without those that are being removed
+            if entry := memory.catalogue.view.entry(number):
+                properties = json.loads(content)
+                if volatile:
+                    properties |= volatile.get(entry.identity, {})
+                found += work(entry.identity, properties)
+        return (rows[-1][0] if len(rows) == _AT_A_TIME else 0), found
+
+    last = 0
+    while True:
+        last, found = await memory.archive.read(partial(read, after=last))
+        yield found
+        if not last:
+            return
+
+
+def _clause(conditions: Sequence[Condition], volatile: Volatile, memory: Memory) -> Clause:
+    """Return SQL that is true of all that may meet conditions, so that little else is read."""
+    clauses, values = [], []
+    for condition in conditions:
+        more, their = _clause_of(condition)
+        clauses += more
+        values += their
+    # what is volatile is not in the database
+    moving = [
+        entry.id
+        for identity, moved in volatile.items()
+        if any(condition.name.is_in(fields.paths(moved)) for condition in conditions)
+        and (entry := memory.catalogue.get(identity))
+    ]
+    every = " AND ".join(["TRUE", *clauses])
+    return f"{every} OR id IN (SELECT value FROM json_each(?))", [*values, json.dumps(moving)]  # noqa: S608 -- our own constants
+
+
+def _clause_of(condition: Condition) -> tuple[list[str], list[str]]:
+    part = _pattern(condition.part)
+    if (column := condition.field.lower()) in fields.IDENTITY:
+        return [f"({column} LIKE ? ESCAPE '\\' OR properties LIKE ?)"], [part, f"%{column}%"]
+    # SQLite ignores the case of ASCII only
+    words = [word for word in fields.split(condition.field) if word.isascii()]
+    patterns = [*map(_pattern, words), part]
+    return ["properties LIKE ? ESCAPE '\\'"] * len(patterns), patterns
+
+
+def _pattern(text: str) -> str:
+    """Return the pattern of LIKE for whatever contains a text."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

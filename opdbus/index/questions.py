@@ -1,0 +1,78 @@
+"""Conditions in questions, such as `state:failed`, told apart from addresses and the like."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from opdbus.index.matching import things
+from opdbus.index.memory import Memory
+from opdbus.state import fields
+from opdbus.state.conditions import IS, Condition, condition
+from opdbus.state.secret_names import is_secret_name
+
+# A question of more conditions is a document, in which a colon means something else.
+_MAX_CONDITIONS: Final = 8
+# Fields whose values are taken for conditions only if an object has them: `user:hunter2` is no
+# condition, but somebody's credentials.
+_NAMING: Final = frozenset("user username login account".split())
+
+_CANDIDATE = re.compile(
+    r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
+)
+_AT_THE_END: Final = "?!.,;)"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question: its words, and the conditions that were in it."""
+
+    words: str
+    conditions: tuple[Condition, ...] = ()
+
+
+async def read(memory: Memory, question: str) -> Question:
+    """Take the conditions out of a question: FIELD:VALUE of a field that some object has."""
+    candidates = list(_CANDIDATE.finditer(question))
+    taken: list[tuple[re.Match[str], Condition]] = []
+    for match in candidates if len(candidates) <= _MAX_CONDITIONS else []:
+        found = _condition(match[1], match[2])
+        if found and await _is_known(memory, found):
+            taken.append((match, found))
+    words = question
+    for match, _ in reversed(taken):
+        words = words[: match.start()] + words[match.end() :]
+    return Question(words, tuple(found for _, found in taken))
+
+
+def _condition(field: str, given: str) -> Condition | None:
+    value = given.rstrip(_AT_THE_END) if given[0] not in "\"'" else given
+    if not value or _is_something_else(field, value):
+        return None
+    # a name is rarely written out with all its suffixes
+    return condition(field, "~" if field.lower() == "name" else IS, value)
+
+
+def _is_something_else(field: str, value: str) -> bool:
+    """Return whether FIELD:VALUE is a URL, a time, an address, credentials or the like."""
+    if value.startswith(("//", ":", "\\")):
+        return True
+    if field.lower() not in fields.IDENTITY and ("@" in value or is_secret_name(value)):
+        return True
+    return ":" in value and value[0] not in "\"'" and not _is_address(value)
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_interface(value)
+    except ValueError:
+        return False
+    return True
+
+
+async def _is_known(memory: Memory, asked: Condition) -> bool:
+    if asked.field.lower() in fields.IDENTITY:
+        return True
+    if asked.field.lower() not in _NAMING:
+        asked = Condition(asked.field, "~", "")
+    return bool(await things(memory, [asked], only_first=True))

@@ -1,0 +1,156 @@
+"""Conditions on fields, such as `active_state=failed`: their grammar, and what meets them. Pure."""
+
+import dataclasses
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from opdbus.errors import InvalidArgs
+from opdbus.state import fields
+from opdbus.state.object import Identity, Json
+
+Number: TypeAlias = int | float
+
+# What a field is compared with: text ignores case, and a list counts by any of its members.
+OPERATORS: Final = ("=", "!=", ">", ">=", "<", "<=", "~")
+# Of questions, such as `state:failed`: equal, or one of the words of a text.
+IS: Final = ":"
+MAX_CONDITIONS: Final = 16
+MAX_CHARACTERS: Final = 1000
+ACCEPTED: Final = (
+    "a condition is FIELD=VALUE, or has one of != > >= < <= ~ (contains) in place of =; several are"
+    ' joined with commas, and a value with commas stands in quotes, such as options~"rw,noatime"'
+)
+
+_ORDERS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_FIELD: Final = r"[^\s,=!<>~\"']+"
+_CONDITION = re.compile(
+    rf"\s*({_FIELD})\s*([=!<>~]+)\s*(\"[^\"]*\"|'[^']*'|[^,]*?)\s*"
+    rf"(?:,|$|\sand\s(?=\s*{_FIELD}\s*[=!<>~]))",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NUMBER = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*(?:%|([kmgtp]?)(?:i?b)?)", re.IGNORECASE)
+_UNITS: Final = ("", "k", "m", "g", "t", "p")
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition; `value` is in lower case."""
+
+    field: str
+    operator: str
+    value: str
+    name: fields.Name = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Read the field's name once, for all objects."""
+        object.__setattr__(self, "name", fields.Name(self.field))
+
+    def holds(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
+        """Return whether an object has the field, with such a value."""
+        found = self.name.values(identity, properties)
+        if self.operator == "!=":
+            return bool(found) and not any(map(self._equals, found))
+        return bool(found) and any(map(self._test(), found))
+
+    @property
+    def part(self) -> str:
+        """What the JSON of every such object has in some case, "" if nothing is known of it."""
+        is_text = number(self.value) is None and self.value not in _BOOLEANS
+        is_plain = self.value.isascii() and self.value.isprintable()
+        if is_text and is_plain and self.operator in {"=", "~", IS}:
+            return max(re.split(r'["\\]', self.value), key=len)
+        return ""
+
+    def _test(self) -> Callable[[Json], bool]:
+        tests = {"=": self._equals, "~": self._is_part, IS: self._is}
+        return tests.get(self.operator, self._compares)
+
+    def _equals(self, value: Json) -> bool:
+        if isinstance(value, bool):
+            return _BOOLEANS.get(self.value) is value
+        if isinstance(value, int | float):
+            return number(self.value) == value
+        text = _lower(value)
+        return text == self.value or (
+            text in _BOOLEANS and _BOOLEANS[text] is _BOOLEANS.get(self.value)
+        )
+
+    def _is_part(self, value: Json) -> bool:
+        return self.value in _lower(value)
+
+    def _is(self, value: Json) -> bool:
+        return self._equals(value) or (" " in _lower(value) and self._is_part(value))
+
+    def _compares(self, value: Json) -> bool:
+        if isinstance(value, bool):
+            return False
+        found = value if isinstance(value, int | float) else number(_lower(value))
+        limit = number(self.value)
+        if found is None or limit is None:
+            return False
+        return _ORDERS[self.operator](found, limit)
+
+
+def parse(text: str) -> tuple[Condition, ...]:
+    """Read conditions, joined with commas or `and`; raises InvalidArgs."""
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidArgs(f"conditions may have at most {MAX_CHARACTERS} characters in all")
+    found = []
+    at = 0
+    while text[at:].strip():
+        match = _CONDITION.match(text, at)
+        if not match:
+            raise InvalidArgs(f"{text[at:].strip()!r} is no condition: {ACCEPTED}")
+        found.append(condition(*match.groups()))
+        at = match.end()
+    if len(found) > MAX_CONDITIONS:
+        raise InvalidArgs(f"there are {len(found)} conditions, at most {MAX_CONDITIONS} are taken")
+    return tuple(found)
+
+
+def condition(name: str, compared: str, given: str) -> Condition:
+    """Make a condition of its three parts, the value perhaps in quotes; raises InvalidArgs."""
+    written = f"{name}{compared}{given}"
+    if not fields.split(name):
+        raise InvalidArgs(f"{written!r} names no field: {ACCEPTED}")
+    if compared not in (*OPERATORS, IS):
+        raise InvalidArgs(f"there is no operator {compared!r}: {ACCEPTED}")
+    if not given or (given[0] in "\"'" and not _QUOTED.fullmatch(given)):
+        raise InvalidArgs(f'{written!r} lacks a value, "" if the empty one is meant: {ACCEPTED}')
+    value = given[1:-1] if _QUOTED.fullmatch(given) else given
+    if compared in _ORDERS and number(value) is None:
+        raise InvalidArgs(f"{written!r} compares with no number: {value!r} is none, 90 or 4G is")
+    return Condition(name, compared, value.lower())
+
+
+def hold(
+    conditions: Iterable[Condition], identity: Identity, properties: Mapping[str, Json]
+) -> bool:
+    """Return whether an object meets all conditions."""
+    return all(condition.holds(identity, properties) for condition in conditions)
+
+
+def number(text: str) -> Number | None:
+    """Read a number, a percentage or a size with a binary unit, such as 0.5, 95% and 4G."""
+    match = _NUMBER.fullmatch(text.strip())
+    if not match:
+        return None
+    unit = 1 << 10 * _UNITS.index((match[2] or "").lower())
+    return (float(match[1]) if "." in match[1] else int(match[1])) * unit
+
+
+def _lower(value: Json) -> str:
+    return "" if value is None else str(value).lower()

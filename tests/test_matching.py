@@ -1,0 +1,245 @@
+"""Conditions asked of a memory: exact, also in questions, and read in parts."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.index import matching, questions
+from opdbus.index.memory import Memory
+from opdbus.state.conditions import OPERATORS, Condition, hold, parse
+from opdbus.state.object import FILE, Identity, StateObject, Thing
+
+LIVE = "live:systemd"
+VALUES = (
+    "failed",
+    "FAILED",
+    95,
+    95.5,
+    True,
+    False,
+    None,
+    "no",
+    "4G",
+    ["a_b", 22],
+    [],
+    "50%",
+    'q"x\\y',
+)
+ASKED = (
+    "failed",
+    "95",
+    "no",
+    "true",
+    "4g",
+    "a_b",
+    "a%b",
+    "",
+    "22",
+    "50%",
+    'q"x',
+    "il",
+    "ü",
+    "x\\y",
+)
+
+
+def unit(name: str, source: str = LIVE, **properties: Any) -> StateObject:
+    """Make a unit with some properties."""
+    return StateObject(Identity(source, "systemd", "unit", name), properties)
+
+
+def run(
+    folder: Path, objects: Sequence[StateObject], work: Callable[[Memory], Awaitable[Any]]
+) -> Any:
+    """Run work with a memory that holds some objects."""
+
+    async def running() -> Any:
+        async with Memory(folder / "memory.db") as memory:
+            for source in {item.identity.source for item in objects}:
+                mine = [item for item in objects if item.identity.source == source]
+                await memory.replace(source, {item.identity for item in mine}, mine)
+            return await work(memory)
+
+    return asyncio.run(running())
+
+
+def names(found: frozenset[Thing]) -> list[str]:
+    """Give the names of things in order."""
+    return sorted(thing.name for thing in found)
+
+
+def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
+    """Find exactly what meets a condition, whatever the database leaves out beforehand."""
+    keys = ("active_state", "ActiveState", "Ünit", "load_state")
+    objects = [
+        unit(f"u{n}", **{key: value, "x": n})
+        for n, (key, value) in enumerate(itertools.product(keys, VALUES))
+    ]
+    asked = [
+        Condition(field, operator, value)
+        for field in ("active_state", "state", "ünit", "name", "kind", "missing")
+        for operator in (*OPERATORS, ":")
+        for value in ASKED
+        if operator[0] not in "<>" or value in {"95", "4g"}
+    ]
+
+    async def compare(memory: Memory) -> None:
+        for condition in asked:
+            found = await matching.things(memory, [condition])
+            met = {
+                item.identity.name
+                for item in objects
+                if hold([condition], item.identity, item.properties)
+            }
+            assert {thing.name for thing in found} == met, condition
+
+    run(tmp_path, objects, compare)
+
+
+def test_either_entry_may_meet_them(tmp_path: Path) -> None:
+    """Find a thing whose declared or observed entry meets all conditions, not both together."""
+    objects = [
+        unit("a", FILE, enabled=True),
+        unit("a", active_state="failed"),
+        unit("b", enabled=True),
+    ]
+
+    async def look(memory: Memory) -> list[list[str]]:
+        asked = ("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed")
+        return [names(await matching.things(memory, parse(text))) for text in asked]
+
+    assert run(tmp_path, objects, look) == [["a", "b"], ["a"], []]
+
+
+def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
+    """Ask volatile values too, in place of those that are stored."""
+    objects = [unit("a", restarts=1), unit("b")]
+
+    async def look(memory: Memory) -> list[list[str]]:
+        memory.volatile = {
+            objects[0].identity: {"restarts": 7},
+            objects[1].identity: {"idle": True},
+        }
+        asked = ("restarts>5", "restarts=1", "idle=yes", "name=b, idle=yes")
+        return [names(await matching.things(memory, parse(text))) for text in asked]
+
+    assert run(tmp_path, objects, look) == [["a"], [], ["b"], ["b"]]
+
+
+def test_fields_are_counted(tmp_path: Path) -> None:
+    """Name the fields that objects have, those of lists without positions, by plugin and kind."""
+    objects = [unit("a", state="x", at=[{"ip": "::1"}, {"ip": "::2"}]), unit("b", state="y")]
+    counted = run(tmp_path, objects, lambda memory: matching.field_names(memory, {"kind": "unit"}))
+    assert counted == {"state": 2, "at": 1, "at.ip": 1}
+    assert not run(tmp_path, objects, lambda memory: matching.field_names(memory, {"kind": "x"}))
+
+
+def test_many_objects_leave_the_loop_free(tmp_path: Path) -> None:
+    """Look at 20,000 objects in parts, while the event loop goes on."""
+    objects = [unit(f"u{n}", active_state="active", used_percent=n % 100) for n in range(20_000)]
+
+    async def look(memory: Memory) -> tuple[int, float]:
+        turns = 0
+
+        async def tick() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        began = time.process_time()
+        found = await matching.things(memory, parse("used_percent>98"))
+        spent = time.process_time() - began
+        ticking.cancel()
+        assert turns > 20
+        return len(found), spent
+
+    found, spent = run(tmp_path, objects, look)
+    assert found == 200
+    assert spent < 20
+
+
+QUESTION = [
+    unit("sshd.service", active_state="failed", user="root", port=22, address=["fe80::1"]),
+    unit("cups.service", active_state="active", description="Name resolution of printers"),
+]
+
+
+def read(folder: Path, text: str) -> questions.Question:
+    """Read a question to the two units of this file."""
+    found: questions.Question = run(folder, QUESTION, lambda memory: questions.read(memory, text))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "condition"),
+    [
+        ("state:failed", "", ("state", ":", "failed")),
+        ("what is state:failed?", "what is ", ("state", ":", "failed")),
+        ("Kind:unit dns", " dns", ("Kind", ":", "unit")),
+        ('description:"name resolution" now', " now", ("description", ":", "name resolution")),
+        ("active-state:dead here", " here", ("active-state", ":", "dead")),
+        ("name:sshd", "", ("name", "~", "sshd")),
+        ("user:root", "", ("user", ":", "root")),
+        ("port:22", "", ("port", ":", "22")),
+        ("address:fe80::1", "", ("address", ":", "fe80::1")),
+        ("plugin:nothing", "", ("plugin", ":", "nothing")),
+    ],
+)
+def test_conditions_are_taken_out_of_questions(
+    tmp_path: Path, text: str, words: str, condition: tuple[str, str, str]
+) -> None:
+    """Take FIELD:VALUE of a known field for a condition, with quotes around many words."""
+    (found,) = read(tmp_path, text).conditions
+    assert (found.field, found.operator, found.value) == condition
+    assert read(tmp_path, text).words.split() == words.rstrip("?").split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "who serves https://state:80/failed",
+        "state://failed",
+        "what runs at 12:30 or state:12:30",
+        "2001:db8::1 and ::1 and fe80::1%eth0",
+        "02:1b:21:7a:00:01",
+        "admin:hunter2",
+        "user:hunter2",
+        "user:password",
+        "user:root@example.net",
+        "/srv/state:failed",
+        "nas:/export/media",
+        "localhost:8080",
+        "colour:red",
+        "state: failed",
+        'state:"',
+        "state:?",
+        "(state:failed)",
+    ],
+)
+def test_what_only_looks_like_a_condition_stays(tmp_path: Path, text: str) -> None:
+    """Leave URLs, times, addresses, paths, credentials and unknown fields in the question."""
+    assert read(tmp_path, text) == questions.Question(text)
+
+
+def test_a_document_is_no_list_of_conditions(tmp_path: Path) -> None:
+    """Take nothing out of a text that is full of colons."""
+    text = "state:failed " * 9
+    assert read(tmp_path, text) == questions.Question(text)
+
+
+def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
+    """Let FIELD:VALUE mean a part of a text, but the whole of a single word."""
+
+    async def look(memory: Memory) -> list[list[str]]:
+        asked = ("description:resolution", "state:active", "state:act")
+        taken = [(await questions.read(memory, text)).conditions for text in asked]
+        return [names(await matching.things(memory, conditions)) for conditions in taken]
+
+    assert run(tmp_path, QUESTION, look) == [["cups.service"], ["cups.service"], []]
