@@ -1,0 +1,284 @@
+"""The observer of packages: dpkg's own files, and a fake rpm."""
+
+import sys
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from debian import Root, build, needs_dpkg
+from observing import Host, in_loop, observed
+
+from opdbus.observe import rpm
+from opdbus.observe.documents import Places
+from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
+from opdbus.observe.packages import Packages
+from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer
+
+PARAGRAPH = """\
+Package: {name}
+Status: {status}
+Priority: important
+Section: admin
+Installed-Size: 3000
+Architecture: {architecture}
+Source: thing (1.0)
+Version: 1.2-3
+Description: {description}
+ more about it
+Homepage: https://example.org/
+
+"""
+SECRET = "hunter2correct"
+
+
+def paragraph(
+    name: str,
+    status: str = "install ok installed",
+    architecture: str = "amd64",
+    description: str = "does things",
+) -> str:
+    """Return what dpkg writes about a package."""
+    return PARAGRAPH.format(
+        name=name, status=status, architecture=architecture, description=description
+    )
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Have a host with neither dpkg nor rpm."""
+    return Places(tmp_path, tmp_path / "dpkg", tmp_path, str(tmp_path / "rpm"), (tmp_path / "db",))
+
+
+def write(places: Places, *paragraphs: str | bytes) -> None:
+    """Write dpkg's status as dpkg does."""
+    places.dpkg.mkdir(exist_ok=True)
+    raw = [part.encode() if isinstance(part, str) else part for part in paragraphs]
+    (places.dpkg / "status-new").write_bytes(b"".join(raw))
+    (places.dpkg / "status-new").rename(places.dpkg / "status")
+
+
+@asynccontextmanager
+async def watched(places: Places) -> AsyncIterator[Host]:
+    """Observe the packages of a host."""
+    packages = Packages(places, places.root / "states")
+    observer = Observer("packages", "packages", packages.observe)
+    async with observed(places.root, observer) as host:
+        yield host
+
+
+@in_loop
+async def test_what_is_known_of_a_package(places: Places) -> None:
+    """A package has its version, size, section, source and summary, and how it came."""
+    write(places, paragraph("tool"), paragraph("lib"))
+    states = "Package: lib\nArchitecture: amd64\nAuto-Installed: 1\n\n"
+    (places.root / "states").write_text(states)
+    async with watched(places) as host:
+        shown = await host.until_shown("packages/package/tool", automatic=False)
+        assert shown == {
+            "version": "1.2-3",
+            "architecture": "amd64",
+            "status": "installed",
+            "description": "does things",
+            "source": "thing",
+            "section": "admin",
+            "priority": "important",
+            "homepage": "https://example.org/",
+            "installed_size_mb": 2.9,
+            "automatic": False,
+        }
+        await host.until_shown("packages/package/lib", automatic=True)
+
+
+@in_loop
+async def test_states_of_packages(places: Places) -> None:
+    """A held, a half-installed and a removed package are told apart; a purged one is none."""
+    write(
+        places,
+        paragraph("held", "hold ok installed"),
+        paragraph("broken", "install reinstreq half-installed"),
+        paragraph("removed", "deinstall ok config-files"),
+        paragraph("purged", "purge ok not-installed"),
+    )
+    async with watched(places) as host:
+        await host.until_shown("packages/package/held", on_hold=True, status="installed")
+        await host.until_shown("packages/package/broken", status="half-installed")
+        await host.until_shown("packages/package/removed", status="config-files", removed=True)
+        assert "packages/package/purged" not in host.names
+
+
+@in_loop
+async def test_architectures_are_named_where_there_are_several(places: Places) -> None:
+    """Only a package that is there for two architectures has them in its name."""
+    write(places, paragraph("libc6"), paragraph("libc6", architecture="i386"), paragraph("one"))
+    async with watched(places) as host:
+        await host.until_shown("packages/package/one")
+        names = {name.rpartition("/")[2] for name in host.names}
+        assert names == {"libc6:amd64", "libc6:i386", "one"}
+
+
+@needs_dpkg
+@in_loop
+async def test_what_dpkg_does(tmp_path: Path) -> None:
+    """An install, an upgrade, a removal and a purge by the real dpkg reach the objects."""
+    root = Root(tmp_path / "root")
+    root.prepare()
+    files = {"/etc/demo.conf": "a=1\n", "/usr/share/demo": "demo"}
+    name = "packages/package/demo"
+    async with watched(root.places) as host:
+        await host.until_shown("packages/package/first")
+        root.dpkg("--install", str(build(tmp_path, "demo", files=files)))
+        await host.until_shown(
+            name, version="1.0", status="installed", description="demo of a test"
+        )
+        root.dpkg("--install", str(build(tmp_path, "demo", version="2.0", files=files)))
+        await host.until_shown(name, version="2.0", installed_size_mb=2.0)
+        root.dpkg("--remove", "demo")
+        await host.until_shown(name, status="config-files", removed=True)
+        root.dpkg("--purge", "demo")
+        await host.until(lambda: name not in host.names)
+
+
+def test_only_what_changed_is_parsed_again(places: Places) -> None:
+    """A second reading returns the same values for packages that did not change."""
+    write(places, paragraph("one"), paragraph("two"))
+    status = StatusFile(places.dpkg / "status")
+    before = status.read()
+    write(places, paragraph("one"), paragraph("two", "deinstall ok config-files"))
+    after = status.read()
+    assert [new is old for new, old in zip(after, before, strict=True)] == [True, False]
+
+
+def test_no_more_packages_than_an_observer_may_have(places: Places) -> None:
+    """Of more packages than there are on a sane host, the first are listed, and it is said."""
+    write(places, *(paragraph(f"p{number}") for number in range(MAX_OBJECTS + 1)))
+    status = StatusFile(places.dpkg / "status")
+    assert len(status.read()) == MAX_OBJECTS
+    assert "more than 20,000 packages" in status.limited
+
+
+def test_a_status_of_100_mb_is_read_to_a_limit(places: Places) -> None:
+    """Of too large a file so much is read that memory stays small, and it is said."""
+    places.dpkg.mkdir()
+    status = StatusFile(places.dpkg / "status")
+    some = "".join(paragraph(f"p{number}") for number in range(3000)).encode()
+    contents = (some * (100_000_000 // len(some)), b"\n" * 100_000_000, b"x" * 100_000_000)
+    for content, packages in zip(contents, (3000, 0, 0), strict=True):
+        status.path.write_bytes(content)
+        tracemalloc.start()
+        assert len(status.read()) == packages
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 2 * MAX_STATUS_BYTES
+        assert "the rest is left out" in status.limited
+
+
+@in_loop
+async def test_too_large_a_status_is_said(places: Places) -> None:
+    """What was left out stands in the observer's status, and goes when the file is sane again."""
+    write(places, paragraph("one"), paragraph("two", description="x" * 300_000))
+    async with watched(places) as host:
+        await host.until_shown("packages/package/one")
+        await host.until(lambda: "a package with more than 256 KiB" in host.status.detail)
+        assert host.names == {"packages/package/one"}
+        write(places, paragraph("one"))
+        await host.until(lambda: not host.status.detail)
+
+
+@in_loop
+async def test_insane_names_and_values(places: Places) -> None:
+    """Control characters, bytes that are no UTF-8, huge lines and secrets do no harm."""
+    write(
+        places,
+        b"Package: \xff\x00\x1b[2J\nStatus: install ok installed\nVersion: \xfe\n\n",
+        b"Package: " + b"n" * 100_000 + b"\nStatus: install ok installed\n\n",
+        b"Package: no-status\n\n",
+        b"\x00" * 1000 + b"\n\n",
+        "Package: leaky\nStatus: install ok installed\n"
+        f"Version: password={SECRET}\nArchitecture: token={SECRET}\nSection: password={SECRET}\n"
+        f"Priority: --password={SECRET}\nSource: api_key={SECRET}\n"
+        f"Homepage: https://user:{SECRET}@example.org/\nDescription: password={SECRET}\n\n",
+        f"Package: password={SECRET}\nStatus: install ok installed\n\n",
+        paragraph("sane"),
+    )
+    async with watched(places) as host:
+        await host.until_shown("packages/package/sane", version="1.2-3")
+        assert len(host.names) == 5
+        for name in host.names:
+            assert "\x00" not in name
+            assert SECRET not in name
+            assert SECRET not in str(await host.properties(name))
+
+
+@in_loop
+async def test_a_host_without_packages(places: Places) -> None:
+    """Without dpkg and rpm the observer is absent; its objects go with dpkg's status."""
+    write(places, paragraph("one"))
+    async with watched(places) as host:
+        await host.until_shown("packages/package/one")
+        (places.dpkg / "status").unlink()
+        await host.until(lambda: host.status.state == "absent")
+        assert host.names == set()
+        assert "neither" in host.status.detail
+        write(places, paragraph("two"))
+        await host.until_shown("packages/package/two")
+
+
+def fake_rpm(places: Places, code: str) -> None:
+    """Install a program that is called rpm."""
+    places.rpm_databases[0].mkdir(exist_ok=True)
+    program = Path(places.rpm)
+    program.write_text(f"#!{sys.executable}\nimport sys\n{code}\n")
+    program.chmod(0o755)
+
+
+@in_loop
+async def test_packages_of_rpm(places: Places) -> None:
+    """The program rpm is asked at first, and again when its database changes."""
+    answer = places.root / "answer"
+    rows = [
+        ["bash", "0", "5.2", "1.fc40", "x86_64", "8000000", "bash-5.2.src.rpm", "Unspecified"],
+        ["kernel", "1", "6.1", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
+        ["kernel", "1", "6.2", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
+    ]
+    lines = ["\t".join([*row, "https://example.org", f"the {row[0]}"]) for row in rows]
+    answer.write_text("\n".join([*lines, "of a summary's second line"]) + "\n")
+    fake_rpm(places, f"sys.stdout.write(open({str(answer)!r}).read())")
+    async with watched(places) as host:
+        shown = await host.until_shown("packages/package/bash", version="5.2-1.fc40")
+        assert shown["installed_size_mb"] == 7.6
+        assert shown["source"] == "bash-5.2.src"
+        assert "packages/package/kernel-1:6.2-1:x86_64" in host.names
+        answer.write_text(lines[1] + "\n")
+        (places.rpm_databases[0] / "rpmdb.sqlite").write_text("changed")
+        await host.until(lambda: host.names == {"packages/package/kernel"})
+
+
+@in_loop
+async def test_an_rpm_that_hangs(places: Places) -> None:
+    """An rpm that does not end is ended, and that is the reason."""
+    fake_rpm(places, "import time; time.sleep(1000)")
+    with pytest.raises(LostSource, match=r"took more than 0\.2 s"):
+        await rpm.listed(places.rpm, seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("sys.exit(3)", "ended with code 3"),
+        ("while True: print('x' * 100000)", "said more than 32 MiB"),
+    ],
+)
+def test_an_rpm_that_fails(places: Places, code: str, said: str) -> None:
+    """An rpm that ends with an error or says too much is reported, and listed nothing."""
+    fake_rpm(places, code)
+
+    @in_loop
+    async def check() -> None:
+        async with watched(places) as host:
+            await host.until(lambda: said in host.status.detail)
+            assert host.status.state == "failed"
+            assert host.names == set()
+
+    check()
