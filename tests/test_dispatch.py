@@ -37,7 +37,12 @@ class BusInterface:
     async def properties(self) -> Mapping[str, Any]:
         """Give values of the right types."""
         values: dict[str, Any] = dict.fromkeys(self.info.properties, 1)
-        return values | {"StateFile": "/state.json", "LastError": ""}
+        return values | {
+            "StateFile": "/state.json",
+            "LastError": "",
+            "Observers": [],
+            "Sources": [],
+        }
 
 
 class Service:

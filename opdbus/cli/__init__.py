@@ -23,6 +23,7 @@ def main() -> None:
         local,
         models,
         reading,
+        status,
         vectorizing,
     )
     from opdbus.cli.root import Unread, root

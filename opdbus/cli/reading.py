@@ -16,11 +16,6 @@ from opdbus.cli.root import as_json, kind, plugin, root
 if TYPE_CHECKING:
     from opdbus.client import Client
 
-# what is read first in the status, before the rest
-_FIRST = (
-    "State LastError Level Provider Precision Device Proof Fallbacks"
-    " Count Vectorized Pending StateFile"
-).split()
 # what the accuracy gate measured of each precision
 _GRADES = (
     "level",
@@ -33,39 +28,6 @@ _GRADES = (
     "texts_per_second",
     "refused",
 )
-
-
-@root.command()
-@as_json
-def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
-    """Show what the daemon does, and where it was proven to run."""
-    values = ask(lambda client: client.status())
-    if json_:
-        output.as_json(values)
-        return
-    proof = values.pop("Proof")
-    values.pop("Accuracy")
-    if proof:
-        values["Proof"] = _proven(proof)
-    fallbacks = [f"{provider}: {reason}" for provider, reason in values.pop("Fallbacks")]
-    values |= {"Fallbacks": "\n".join(fallbacks), "Jobs": "\n".join(values["Jobs"])}
-    # what there is not, such as a model that is still loading, is left out
-    shown = {name: values[name] for name in (*_FIRST, *values) if values.get(name, "") != ""}
-    output.pairs(shown)
-
-
-def _proven(proof: dict[str, Any]) -> str:
-    """Say what was measured when the model was proven."""
-    nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
-    if proof["precision"] == "fp32":
-        return (
-            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
-            f" (limit {proof['tolerance']:.0e})"
-        )
-    return (
-        f"{nodes} in {proof['precision']}; cosine to the reference at least"
-        f" {proof['min_cosine']:.4f} (limit {1 - proof['tolerance']:.3f})"
-    )
 
 
 @root.command()

@@ -16,6 +16,8 @@ from opdbus.state.object import FILE, Identity, Thing
 # The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"
 Change: TypeAlias = Literal["added", "changed", "removed"]
+# Publishers name as many sources as they like.
+MAX_SOURCES: Final = 100
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
@@ -171,6 +173,10 @@ class Catalogue:
     def has(self, thing: Thing) -> bool:
         """Return whether a thing is known."""
         return thing in self._by_thing
+
+    def largest_sources(self) -> list[tuple[str, int]]:
+        """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
+        return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
 
     def known(self) -> list[Thing]:
         """Return a copy of all things, in no order, which other threads may read."""

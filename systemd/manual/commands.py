@@ -15,6 +15,7 @@ from opdbus.cli import (
     local,
     models,
     reading,
+    status,
     vectorizing,
 )
 from opdbus.cli.root import root
@@ -28,10 +29,8 @@ Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, by their D-Bus path
 of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`.
 """
 # The order of reading: being a daemon, asking one, and what it runs with.
-_ORDER = [
-    module.__name__
-    for module in (local, checking, reading, finding, changing, vectorizing, models, engine, bench)
-]
+_MODULES = local, checking, status, reading, finding, changing, vectorizing, models, engine, bench
+_ORDER = [module.__name__ for module in _MODULES]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),

@@ -201,6 +201,7 @@ class StateInterface:
             "StateFile": str(self._declared.path),
             "LastError": self._health.last_error or self._memory.archive.notice,
             "Observers": list(self._observers.statuses),
+            "Sources": self._memory.catalogue.largest_sources(),
         }
 
 

@@ -1,0 +1,101 @@
+"""The command that shows what is known of the host, what is not, and what serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from opdbus.cli import output
+from opdbus.cli.asking import ask
+from opdbus.cli.root import as_json, root
+
+# what serves, the most important first, before the rest
+_FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
+# said in the lines about the host
+_OF_HOST = {"Count", "Vectorized", "Pending", "StateFile", "Observers", "Sources"}
+_WELL = {"up", "starting"}
+_NONE = "nothing: OP_DBUS_OBSERVE is none"
+# of observers and publishers that are named
+_MOST = 20
+
+
+@root.command()
+@as_json
+def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
+    """Show what is known of the host, what is not and why, and where the model runs."""
+    values = ask(lambda client: client.status())
+    if json_:
+        output.as_json(values)
+        return
+    output.pairs(host(values))
+    print()
+    output.pairs(serving(values))
+
+
+def host(values: Mapping[str, Any]) -> dict[str, str]:
+    """Say how many objects there are and where they are from, and what could not be observed."""
+    observers = values["Observers"]
+    lines = {
+        "Objects": f"{values['Count']:,}{_waiting(values)}",
+        "Observed": _counted(_of("live:", values)) or ("nothing yet" if observers else _NONE),
+        "Not observed": "\n".join(_missing(observers)),
+        "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
+        "Declared": f"{dict(values['Sources']).get('file', 0):,} in {values['StateFile']}",
+        "Published": _counted(_of("publish:", values)),
+    }
+    return {name: line for name, line in lines.items() if line}
+
+
+def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Give the sources of a kind, each with its objects."""
+    found = (row for row in values["Sources"] if row[0].startswith(kind))
+    return [(name.removeprefix(kind), count) for name, count in found]
+
+
+def _waiting(values: Mapping[str, Any]) -> str:
+    if values["Pending"]:
+        return f", {values['Pending']:,} of which wait for their vectors"
+    return ", all with vectors" if values["Vectorized"] else ""
+
+
+def _counted(rows: Sequence[tuple[str, int]]) -> str:
+    shown = [f"{name} {count:,}" for name, count in rows[:_MOST]]
+    more = [f"{len(rows) - _MOST} more"] if len(rows) > _MOST else []
+    total = sum(count for _, count in rows)
+    return f"{total:,}: {', '.join([*shown, *more])}" if rows else ""
+
+
+def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Say of each observer that sees nothing, or nothing new, how it is and why."""
+    for name, state, _, detail in observers:
+        if state not in _WELL:
+            yield f"{name} ({state}): {detail}"
+
+
+def serving(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the rest by name; what there is not, such as a model that still loads, is left out."""
+    shown = {name: value for name, value in values.items() if name not in {*_OF_HOST, "Accuracy"}}
+    shown["Proof"] = _proven(values["Proof"]) if values["Proof"] else ""
+    shown["Fallbacks"] = "\n".join(_fallback(*row) for row in values["Fallbacks"])
+    shown["Jobs"] = "\n".join(values["Jobs"])
+    ordered = {name: shown.get(name, "") for name in (*_FIRST, *shown)}
+    return {name: value for name, value in ordered.items() if value != ""}
+
+
+def _fallback(provider: str, reason: str) -> str:
+    """Name the provider once: most reasons begin with it."""
+    return reason if reason.startswith(f"{provider} ") else f"{provider}: {reason}"
+
+
+def _proven(proof: dict[str, Any]) -> str:
+    """Say what was measured when the model was proven."""
+    nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
+    if proof["precision"] == "fp32":
+        return (
+            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
+            f" (limit {proof['tolerance']:.0e})"
+        )
+    return (
+        f"{nodes} in {proof['precision']}; cosine to the reference at least"
+        f" {proof['min_cosine']:.4f} (limit {1 - proof['tolerance']:.3f})"
+    )

@@ -1,0 +1,80 @@
+"""`op-dbus status`: the host first, then what serves, in plain words."""
+
+from typing import Any
+
+from opdbus.cli.status import host, serving
+
+VALUES: dict[str, Any] = {
+    "Count": 1322,
+    "Vectorized": 1322,
+    "Pending": 0,
+    "StateFile": "/etc/op-dbus/state.json",
+    "Sources": [["live:systemd", 642], ["live:packages", 577], ["file", 100], ["publish:p", 3]],
+    "Observers": [
+        ["systemd", "up", 642, ""],
+        ["packages", "up", 577, "there are more than 20,000 objects: the rest is left out"],
+        ["login1", "absent", 0, "org.freedesktop.login1 is not on the system bus"],
+        ["users", "failed", 0, "reading took more than 10 s"],
+        ["network", "starting", 0, ""],
+    ],
+    "Accuracy": [],
+    "State": "degraded",
+    "LastError": "",
+    "Proof": {},
+    "Fallbacks": [["cuda", "cuda cannot run here: no driver"], ["openvino", "it crashed"]],
+    "Jobs": [],
+    "Version": "0.1.0",
+}
+
+
+def test_objects_are_counted_by_where_they_are_from() -> None:
+    """The host's lines count all objects, and those of each observer, file and publisher."""
+    lines = host(VALUES)
+    assert list(lines)[:3] == ["Objects", "Observed", "Not observed"]
+    assert lines["Objects"] == "1,322, all with vectors"
+    assert lines["Observed"] == "1,219: systemd 642, packages 577"
+    assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
+    assert lines["Published"] == "3: p 3"
+
+
+def test_what_is_not_observed_is_said_with_the_reason() -> None:
+    """Each observer that is absent or failed is named with its reason, and no other."""
+    assert host(VALUES)["Not observed"].splitlines() == [
+        "login1 (absent): org.freedesktop.login1 is not on the system bus",
+        "users (failed): reading took more than 10 s",
+    ]
+    assert host(VALUES)["Note"].startswith("packages: there are more than")
+    assert "Not observed" not in host(VALUES | {"Observers": VALUES["Observers"][:1]})
+
+
+def test_no_observer_is_no_fault() -> None:
+    """Where nothing is to be observed, or nothing was yet, that is said."""
+    without: dict[str, Any] = {"Sources": [["file", 100]], "Observers": []}
+    assert host(VALUES | without)["Observed"] == "nothing: OP_DBUS_OBSERVE is none"
+    starting = without | {"Observers": [["network", "starting", 0, ""]]}
+    assert host(VALUES | starting)["Observed"] == "nothing yet"
+
+
+def test_objects_that_wait_are_counted() -> None:
+    """Objects without vectors are counted, and at level none nothing is said of vectors."""
+    waiting = VALUES | {"Pending": 40, "Vectorized": 1282}
+    assert host(waiting)["Objects"] == "1,322, 40 of which wait for their vectors"
+    assert host(VALUES | {"Vectorized": 0})["Objects"] == "1,322"
+
+
+def test_many_publishers_are_cut() -> None:
+    """Of many sources the largest are named, and all are counted."""
+    many = [[f"publish:p{number}", 1] for number in range(50)]
+    line = host(VALUES | {"Sources": many})["Published"]
+    assert line.startswith("50: p0 1, ")
+    assert line.endswith(", 30 more")
+
+
+def test_a_fallback_names_its_provider_once() -> None:
+    """A reason that begins with the provider is not preceded by it."""
+    assert serving(VALUES)["Fallbacks"] == "cuda cannot run here: no driver\nopenvino: it crashed"
+
+
+def test_what_there_is_not_is_left_out() -> None:
+    """Empty values, and those of the host's lines, are not shown below."""
+    assert list(serving(VALUES)) == ["State", "Fallbacks", "Version"]
