@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from opdbus.observe.report import LostSource
 
 T = TypeVar("T")
+# Of a file of settings: far more than any has.
+_MAX_BYTES: Final = 16 << 20
 
 
 async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
@@ -39,6 +41,14 @@ async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
             return (await done)()
     except TimeoutError:
         raise LostSource(f"reading took more than {seconds:.0f} s") from None
+
+
+def text_of(path: Path, most: int = _MAX_BYTES) -> str:
+    """Return the beginning of a file as text; empty if there is none that may be read."""
+    try:
+        return read_at_most(path, most)[0].decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _outcome(read: Callable[[], T]) -> Callable[[], T]:

@@ -1,0 +1,159 @@
+"""The observer of accounts and groups, on files of its own."""
+
+from pathlib import Path
+
+import pytest
+from observing import in_loop, observed
+
+from opdbus.observe.report import Observer
+from opdbus.observe.users import Users
+
+PASSWD = """\
+root:x:0:0:root:/root:/bin/bash
+games:x:5:60:games:/usr/games:/usr/sbin/nologin
+sync:x:4:65534:sync:/bin:/bin/sync
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+mira:x:1001:1001:Mira Novak,Room 4,555:/home/mira:/bin/zsh
+theo:x:1002:1002:,,,:/home/theo:
+"""
+GROUP = """\
+root:x:0:
+games:x:60:
+nogroup:x:65534:
+sudo:x:27:mira
+video:x:44:mira,theo
+mira:x:1001:
+theo:x:1002:
+"""
+
+
+class Files:
+    """The two files, which are replaced as programs do."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.users = Users(*(folder / name for name in ("passwd", "group", "nsswitch.conf")))
+        self.write(self.users.passwd, PASSWD)
+        self.write(self.users.group, GROUP)
+
+    @property
+    def observer(self) -> Observer:
+        """The observer of them."""
+        return Observer("users", "users", self.users.observe)
+
+    def write(self, path: Path, text: str) -> None:
+        """Replace a file."""
+        part = path.with_name(path.name + "+")
+        part.write_bytes(text.encode(errors="surrogateescape"))
+        part.rename(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Give the files of a small host."""
+    return Files(tmp_path / "etc")
+
+
+@in_loop
+async def test_what_an_account_is_and_may(tmp_path: Path, files: Files) -> None:
+    """An account is described by its own text, its groups and its shell."""
+    async with observed(tmp_path, files.observer) as host:
+        mira = await host.until_shown("users/account/mira", uid=1001, group="mira", system=False)
+        assert mira["groups"] == ["sudo", "video"]
+        assert mira["full_name"] == "Mira Novak"
+        assert mira["description"] == "Mira Novak, user account, administrator, can log in"
+        assert "555" not in str(mira)
+        await host.until_shown("users/account/root", administrator=True, can_log_in=True)
+        await host.until_shown("users/account/theo", administrator=False, can_log_in=True)
+        for name in ("games", "sync", "nobody"):
+            await host.until_shown(f"users/account/{name}", system=True, can_log_in=False)
+        assert "full_name" not in await host.properties("users/account/theo")
+
+
+@in_loop
+async def test_a_group_has_those_whose_own_it_is(tmp_path: Path, files: Files) -> None:
+    """Members are those that the group names, and those whose first group it is."""
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/group/video", gid=44, members=["mira", "theo"], system=True)
+        await host.until_shown("users/group/mira", members=["mira"], member_count=1, system=False)
+
+
+@in_loop
+async def test_a_user_who_is_added_and_removed(tmp_path: Path, files: Files) -> None:
+    """A new line is a new account, and changes no other; a line that is gone takes it away."""
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/account/mira")
+        generation = host.memory.generation
+        files.write(files.users.passwd, f"{PASSWD}ines:x:1003:27::/home/ines:/bin/bash\n")
+        await host.until_shown("users/account/ines", group="sudo", administrator=True)
+        await host.until_shown("users/group/sudo", members=["ines", "mira"])
+        assert host.memory.generation == generation + 1
+        files.write(files.users.passwd, PASSWD)
+        await host.until(lambda: "users/account/ines" not in host.names)
+
+
+@in_loop
+async def test_who_joins_a_group_is_an_administrator(tmp_path: Path, files: Files) -> None:
+    """A change of a group reaches its members."""
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/account/theo", administrator=False)
+        files.write(files.users.group, GROUP.replace("sudo:x:27:mira", "sudo:x:27:mira,theo"))
+        await host.until_shown("users/account/theo", administrator=True, groups=["sudo", "video"])
+
+
+@in_loop
+async def test_lines_that_are_not_understood_are_left_out(tmp_path: Path, files: Files) -> None:
+    """Garbage costs its own line, and is counted."""
+    garbage = (
+        "no colons\na:b\nx:x:-1:0::/:/bin/sh\ny:x:1e3:0::/:/bin/sh\n+::::::\n\n# note\n\x00\xff\n"
+    )
+    huge = f"z:x:{'9' * 5000}:0::/:/bin/sh\nlong:x:1:1::/:/bin/sh:more\n"
+    bytes_ = b"b\xffd:x:70:70:caf\xe9:/:/bin/sh\n".decode(errors="surrogateescape")
+    files.write(files.users.passwd, garbage + huge + bytes_ + PASSWD + "mira:x:0:0:::\n")
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/account/mira", uid=1001)
+        assert f"7 lines of {files.users.passwd} are not understood" in host.status.detail
+        accounts = {name for name in host.names if name.startswith("users/account/")}
+        assert len(accounts) == 1 + PASSWD.count("\n")
+
+
+@in_loop
+async def test_more_accounts_than_are_listed(tmp_path: Path, files: Files) -> None:
+    """Of 100,000 accounts the first are listed; groups and the rest of the host are served."""
+    lines = [f"u{n}:x:{n + 2000}:1001::/home/u{n}:/bin/sh\n" for n in range(100_000)]
+    files.write(files.users.passwd, PASSWD + "".join(lines))
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/group/video", members=["mira", "theo"])
+        group = await host.until_shown("users/group/mira")
+        assert len(group["members"]) < group["member_count"]
+        assert "100,006 entries: 10,000 are listed" in host.status.detail
+
+
+@in_loop
+async def test_secrets_in_what_people_wrote_are_hidden(tmp_path: Path, files: Files) -> None:
+    """A password in a full name is shown to nobody, nor is what stands in its own field."""
+    line = "ann:$6$HASHPLANTED:1004:1001:password=hunter2-PLANTED:/home/ann:/bin/sh\n"
+    files.write(files.users.passwd, PASSWD + line)
+    async with observed(tmp_path, files.observer) as host:
+        ann = await host.until_shown("users/account/ann", uid=1004)
+        assert "PLANTED" not in str(ann)
+
+
+@in_loop
+async def test_a_directory_server_is_not_asked(tmp_path: Path, files: Files) -> None:
+    """The status says whose accounts are not listed."""
+    files.write(files.users.switch, "group: files\npasswd:  files sss [NOTFOUND=x] systemd # y\n")
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/account/mira")
+        assert host.status.detail.startswith("accounts of sss are not listed")
+
+
+@in_loop
+async def test_without_accounts_there_is_nothing_to_observe(tmp_path: Path, files: Files) -> None:
+    """A host without the file has no accounts, and the status says which file it is."""
+    files.users.passwd.unlink()
+    async with observed(tmp_path, files.observer) as host:
+        await host.until(lambda: host.status.state == "absent")
+        assert str(files.users.passwd) in host.status.detail
+        files.write(files.users.passwd, PASSWD)
+        await host.until_shown("users/account/mira")
