@@ -18,7 +18,7 @@ from opdbus.bus.service import contract
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
-MOST_EXPOSED = 1.2
+MOST_EXPOSED = 0.3
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from opdbus.errors import ConfigError
-from opdbus.observe import host, login1, packages, users
+from opdbus.observe import filesystems, host, login1, packages, users
 from opdbus.observe.report import Observer
 from opdbus.parsing import AUTO
 
@@ -16,7 +16,13 @@ log = structlog.get_logger()
 
 # Where other packages name their observers.
 GROUP: Final = "opdbus.observers"
-OURS: Final = (login1.OBSERVER, packages.OBSERVER, users.OBSERVER, host.OBSERVER)
+OURS: Final = (
+    login1.OBSERVER,
+    packages.OBSERVER,
+    users.OBSERVER,
+    host.OBSERVER,
+    filesystems.OBSERVER,
+)
 
 
 def chosen(names: Sequence[str]) -> list[Observer]:

@@ -1,0 +1,146 @@
+"""Which file systems are mounted: what systemd knows, or what this process sees."""
+
+import asyncio
+import re
+import select
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.system_bus import Service, Signal
+
+_PATH: Final = "/org/freedesktop/systemd1"
+_MANAGER: Final = "org.freedesktop.systemd1.Manager"
+_MOUNT: Final = "org.freedesktop.systemd1.Mount"
+_SUFFIX: Final = ".mount"
+# What systemd mounts before anything else, and has no unit for.
+_EARLY: Final = ("/run", "/dev/shm")  # noqa: S108 -- observed, not written
+# Interfaces of the kernel, and of programs, that look like file systems and hold no files.
+_NO_FILES: Final = frozenset(
+    "autofs bdev binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl"
+    " fuse.gvfsd-fuse fuse.lxcfs fuse.portal fuse.snapfuse hugetlbfs mqueue nsfs proc pstore ramfs"
+    " rpc_pipefs securityfs selinuxfs smackfs sysfs tracefs".split()
+)
+# Kinds that containers and services mount for themselves in these folders.
+_OWN_KINDS: Final = frozenset({"overlay", "tmpfs"})
+_OWN_FOLDERS: Final = re.compile(r"/(run|dev|sys|proc|var/lib)/")
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+# Far more than people have; a host of containers may have thousands of bind mounts.
+MAX_MOUNTS: Final = 1000
+
+
+class Mount(NamedTuple):
+    """A mounted file system; its options are those of the host, not of our sandbox."""
+
+    path: str
+    source: str
+    fstype: str
+    options: str
+    description: str = ""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it holds files of the host, and is not a service's own."""
+        if self.fstype in _NO_FILES or not self.path.startswith("/"):
+            return False
+        is_own = self.fstype in _OWN_KINDS and _OWN_FOLDERS.match(self.path)
+        return self.path in _EARLY or not is_own
+
+
+def parsed(mountinfo: str, *, of_superblock: bool = False) -> dict[int, Mount]:
+    """Return the mounts of /proc/PID/mountinfo by their ids, in order.
+
+    `of_superblock` leaves out the options of the place: in a sandbox they are the sandbox's.
+    """
+    found = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        match before.split(" "), after.split(" "):
+            case [number, _, _, _, path, own, *_], [fstype, source, *rest] if number.isdecimal():
+                options = [] if of_superblock else own.split(",")
+                options += rest[0].split(",") if rest else []
+                text = ",".join(dict.fromkeys(options))
+                found[int(number)] = Mount(_plain(path), _plain(source), fstype, text)
+    return found
+
+
+async def seen_by_us(mountinfo: Path) -> AsyncGenerator[list[Mount]]:
+    """Yield what is mounted as this process sees it, at once and after each change."""
+    changed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    with mountinfo.open("rb") as file, select.epoll() as poll:
+        # the file always counts as readable: only what is exceptional says that it changed
+        with suppress(PermissionError):  # a plain file, in tests
+            poll.register(file, select.EPOLLPRI | select.EPOLLERR)
+        loop.add_reader(poll.fileno(), changed.set)
+        try:
+            while True:
+                changed.clear()
+                poll.poll(0)
+                found = parsed(await in_thread(lambda: text_of(mountinfo)))
+                # of two at one place the last one hides the other
+                yield list({mount.path: mount for mount in found.values()}.values())
+                await changed.wait()
+        finally:
+            loop.remove_reader(poll.fileno())
+
+
+class SystemdMounts:
+    """What is mounted as systemd knows it.
+
+    A service sees its own mounts, most of them read-only; systemd sees those of the host.
+    """
+
+    def __init__(self, systemd: Service, mountinfo: Path) -> None:
+        self._systemd = systemd
+        self._mountinfo = mountinfo
+        # by the path of the unit on the bus
+        self._known: dict[str, Mount] = {}
+
+    async def follow(self) -> AsyncGenerator[list[Mount]]:
+        """Yield what is mounted, at once and after each change."""
+        with suppress(RemoteError):  # it sends signals to us already
+            await self._systemd.call(_PATH, f"{_MANAGER}.Subscribe")
+        for member in ("UnitNew", "UnitRemoved"):
+            await self._systemd.follow(f"interface='{_MANAGER}',member='{member}'")
+        await self._systemd.follow(f"member='PropertiesChanged',arg0='{_MOUNT}'")
+        yield await self._list()
+        async for burst in self._systemd.bursts():
+            if any(map(_is_of_mount, burst)):
+                for signal in burst:
+                    self._known.pop(signal.path, None)
+                yield await self._list()
+
+    async def _list(self) -> list[Mount]:
+        """Ask for mounted units, and read those that are new: reading others would load them."""
+        (rows,) = await self._systemd.call(
+            _PATH, f"{_MANAGER}.ListUnitsByPatterns", "asas", ["active"], [f"*{_SUFFIX}"]
+        )
+        there_are = {str(row[6]): str(row[1]) for row in rows[:MAX_MOUNTS]}
+        self._known = {path: mount for path, mount in self._known.items() if path in there_are}
+        for path in there_are.keys() - self._known.keys():
+            with suppress(RemoteError):  # it was unmounted meanwhile
+                values = await self._systemd.properties(path, _MOUNT)
+                self._known[path] = _of_unit(values, there_are[path])
+        text = await in_thread(lambda: text_of(self._mountinfo))
+        early = (m for m in parsed(text, of_superblock=True).values() if m.path in _EARLY)
+        return [*self._known.values(), *early]
+
+
+def _is_of_mount(signal: Signal) -> bool:
+    return signal.member == "PropertiesChanged" or str(signal.body[0]).endswith(_SUFFIX)
+
+
+def _of_unit(values: Mapping[str, object], description: str) -> Mount:
+    path, source, fstype, options = (
+        str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
+    )
+    # systemd's own description of a mount is its place
+    return Mount(path, source, fstype, options, "" if description == path else description)
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

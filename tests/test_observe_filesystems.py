@@ -1,0 +1,313 @@
+"""The observer of file systems: a fake systemd, a fake kernel, and real mounts where root."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from observing import FakeService, Host, fake_service, in_loop, observed
+
+from opdbus.observe.filesystems import FileSystems
+from opdbus.observe.mounts import Mount, parsed
+from opdbus.observe.report import Observer
+from opdbus.observe.space import Gauge, Hidden, Space
+
+MANAGER = "org.freedesktop.systemd1.Manager"
+MOUNT = "org.freedesktop.systemd1.Mount"
+PATH = "/org/freedesktop/systemd1"
+GIB = 1 << 30
+INFO = """\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+30 27 0:27 / /run ro,nosuid - tmpfs tmpfs rw,size=10k
+31 27 0:28 / /run/user/1000 rw - tmpfs tmpfs rw
+32 27 0:29 / /mnt/a\\040b\\012c rw - nfs4 nas:/export rw,addr=10.0.0.9
+33 27 0:30 / /var/lib/docker/overlay2/x/merged rw - overlay overlay rw
+34 27 0:31 / /media/stick ro - vfat /dev/sdb1 rw,shortname=mixed
+garbage - - -
+35 x
+"""
+
+
+class Disk:
+    """What is measured: how full, or a fault."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, float] = {}
+        self.faults: dict[str, Exception] = {}
+        self.hangs: set[str] = set()
+        self.free = threading.Event()
+        self.asked: list[str] = []
+
+    def measure(self, mount: Mount, _seen: Mapping[int, Mount]) -> Space:
+        """Measure a mount."""
+        self.asked.append(mount.path)
+        if mount.path in self.hangs:
+            self.free.wait()
+        if mount.path in self.faults:
+            raise self.faults[mount.path]
+        used = self.used.get(mount.path, 50.0)
+        return Space(60 * GIB, used, used)
+
+
+@pytest.fixture
+def mountinfo(tmp_path: Path) -> Path:
+    """Give a file as the kernel has it."""
+    path = tmp_path / "mountinfo"
+    path.write_text(INFO)
+    return path
+
+
+@asynccontextmanager
+async def systemd(bus: str) -> AsyncIterator[FakeService]:
+    """Serve a manager that has mounted / and /home."""
+    async with fake_service(bus, "org.freedesktop.systemd1") as service:
+        service.properties = {
+            f"{PATH}/unit/_2d_2emount": unit("/", "/dev/vda", "ext4"),
+            f"{PATH}/unit/home_2emount": unit("/home", "nas:/home", "nfs4"),
+        }
+        service.answers = {
+            f"{MANAGER}.Subscribe": lambda _: ("", []),
+            f"{MANAGER}.ListUnitsByPatterns": lambda *_: (
+                "a(ssssssouso)",
+                [
+                    [
+                        ["x.mount", "Homes", "loaded", "active", "", "", path, 0, "", "/"]
+                        for path in service.properties
+                    ]
+                ],
+            ),
+        }
+        yield service
+
+
+def unit(path: str, source: str, fstype: str, options: str = "rw,relatime") -> dict[str, object]:
+    """Give the properties of a mount unit."""
+    return {"Where": path, "What": source, "Type": fstype, "Options": options}
+
+
+@asynccontextmanager
+async def watched(
+    monkeypatch: pytest.MonkeyPatch, bus: str, mountinfo: Path, disk: Disk
+) -> AsyncIterator[Host]:
+    """Observe mounts, with a minute of 20 ms."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
+    source = FileSystems(mountinfo, 0.02, 0.2, disk.measure)
+    observer = Observer("filesystems", "mounts", source.observe)
+    try:
+        async with observed(mountinfo.parent, observer) as host:
+            yield host
+    finally:
+        disk.free.set()
+
+
+@in_loop
+async def test_mounts_of_systemd(
+    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
+) -> None:
+    """What systemd has mounted is listed as the host sees it, not as our sandbox does."""
+    async with (
+        systemd(bus_address),
+        watched(monkeypatch, bus_address, mountinfo, Disk()) as host,
+    ):
+        root = await host.until_shown("mounts/mount//", source="/dev/vda", fstype="ext4")
+        assert (root["size_gb"], root["used_percent"], root["network"]) == (60, 50, False)
+        await host.until_shown("mounts/mount//home", network=True, description="Homes")
+        # the place is read-only for us, and the file system is not
+        run = await host.until_shown("mounts/mount//run", read_only=False)
+        assert run["options"] == "rw,size=10k"
+        assert len(host.names) == 3
+
+
+@in_loop
+async def test_a_mount_that_comes_changes_and_goes(
+    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
+) -> None:
+    """Signals of mount units are followed; those of others ask systemd nothing."""
+    async with (
+        systemd(bus_address) as service,
+        watched(monkeypatch, bus_address, mountinfo, Disk()) as host,
+    ):
+        await host.until_shown("mounts/mount//home", read_only=False)
+        home = f"{PATH}/unit/home_2emount"
+        service.changed(home, MOUNT, Options="ro,relatime")
+        await host.until_shown("mounts/mount//home", read_only=True)
+        asked = len(service.calls)
+        service.signal(PATH, f"{MANAGER}.UnitNew", "so", "ssh.service", f"{PATH}/unit/ssh")
+        added = f"{PATH}/unit/srv_2emount"
+        service.properties[added] = unit("/srv", "/dev/vdb", "xfs")
+        service.signal(PATH, f"{MANAGER}.UnitNew", "so", "srv.mount", added)
+        await host.until_shown("mounts/mount//srv", fstype="xfs")
+        read = [call[0] for call in service.calls[asked:] if call[1].endswith("GetAll")]
+        assert read == [added]
+        del service.properties[home]
+        service.signal(PATH, f"{MANAGER}.UnitRemoved", "so", "home.mount", home)
+        await host.until(lambda: "mounts/mount//home" not in host.names)
+
+
+@in_loop
+async def test_a_dead_server_costs_only_its_own_object(
+    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
+) -> None:
+    """A file system that hangs does not answer, is not asked a second time, and may come back."""
+    disk = Disk()
+    disk.hangs.add("/home")
+    async with (
+        systemd(bus_address),
+        watched(monkeypatch, bus_address, mountinfo, disk) as host,
+    ):
+        await host.until_shown("mounts/mount//home", answers=False, source="nas:/home")
+        await host.until_shown("mounts/mount//", used_percent=50)
+        rounds = disk.asked.count("/")
+        await host.until(lambda: disk.asked.count("/") > rounds + 3)
+        assert disk.asked.count("/home") == 1
+        assert host.status.detail == "how full is not known of /home: it does not answer"
+        disk.free.set()
+        home = await host.until_shown("mounts/mount//home", used_percent=50)
+        assert "answers" not in home
+        await host.until(lambda: host.status.detail == "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"),
+    [
+        (Hidden(), {"not_measured": "the sandbox of op-dbus hides it"}),
+        (
+            PermissionError(errno.EACCES, "Permission denied"),
+            {"not_measured": "op-dbus may not look: Permission denied"},
+        ),
+        (OSError(errno.ENOTCONN, "x"), {"answers": False}),
+    ],
+)
+@in_loop
+async def test_what_is_not_measured_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+    bus_address: str,
+    mountinfo: Path,
+    fault: Exception,
+    shown: dict[str, object],
+) -> None:
+    """Nothing is told of a file system that is not seen, in place of what lies there instead."""
+    disk = Disk()
+    disk.faults["/home"] = fault
+    async with (
+        systemd(bus_address),
+        watched(monkeypatch, bus_address, mountinfo, disk) as host,
+    ):
+        home = await host.until_shown("mounts/mount//home", **shown)
+        assert "used_percent" not in home
+        await host.until(lambda: "not known of /home" in host.status.detail)
+
+
+@in_loop
+async def test_without_systemd_the_kernel_is_read(
+    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
+) -> None:
+    """Only what holds files of the host is listed, by the names that the kernel escapes."""
+    async with watched(monkeypatch, bus_address, mountinfo, Disk()) as host:
+        places = {"/", "/run", "/mnt/a b\nc", "/media/stick"}
+        await host.until(lambda: host.names == {f"mounts/mount/{place}" for place in places})
+        await host.until_shown("mounts/mount//media/stick", read_only=True, network=False)
+        await host.until_shown("mounts/mount//mnt/a b\nc", network=True)
+
+
+@in_loop
+async def test_secrets_in_options_are_hidden(
+    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
+) -> None:
+    """A password that was given to `mount` is not shown."""
+    line = "40 27 0:9 / /mnt/share rw - cifs //nas/share rw,username=x,password=hunter2-PLANTED\n"
+    mountinfo.write_text(INFO + line)  # noqa: ASYNC240 -- nothing else runs
+    async with watched(monkeypatch, bus_address, mountinfo, Disk()) as host:
+        share = await host.until_shown("mounts/mount//mnt/share", fstype="cifs")
+        assert "PLANTED" not in str(share)
+
+
+@in_loop
+async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
+    """A step lasts until the middle to the next is passed clearly, and only what is full is 100."""
+    disk = Disk()
+    gauge = Gauge(mountinfo, 5.0, disk.measure)
+    mount = Mount("/", "/dev/vda", "ext4", "rw")
+    told = []
+    for used in (71.0, 73.3, 73.6, 71.6, 71.4, 98.0, 99.4, 99.6, 98.6, 98.4, 0.0):
+        disk.used["/"] = used
+        told.append((await gauge.read([mount]))["/"]["used_percent"])
+    assert told == [70, 70, 75, 75, 70, 95, 95, 100, 100, 95, 0]
+
+
+@in_loop
+async def test_inodes_are_told_where_they_run_out(mountinfo: Path) -> None:
+    """The share of inodes is told from 80% on, and how full an image is, is not."""
+    disk = Disk()
+    gauge = Gauge(mountinfo, 5.0, disk.measure)
+    mounts = [
+        Mount("/", "/dev/vda", "ext4", "rw"),
+        Mount("/snap/x", "/dev/loop0", "squashfs", "ro"),
+    ]
+    assert "inodes_used_percent" not in (await gauge.read(mounts))["/"]
+    disk.used = {"/": 91.0, "/snap/x": 100.0}
+    found = await gauge.read(mounts)
+    assert found["/"]["inodes_used_percent"] == 90
+    assert "used_percent" not in found["/snap/x"]
+
+
+def test_lines_that_are_not_sane_are_left_out() -> None:
+    """Whatever is in the kernel's list, what can be read of it is."""
+    assert [mount.path for mount in parsed(INFO).values()][-1] == "/media/stick"
+    assert parsed("- \n\0\n1 - a\n99 1 0:1 / / rw\n") == {}
+
+
+REAL = """
+import asyncio, json, subprocess, sys, tempfile
+sys.path.insert(0, "tests")
+from pathlib import Path
+from observing import observed
+from opdbus.observe.filesystems import FileSystems
+from opdbus.observe.report import Observer
+
+async def main():
+    folder = Path(sys.argv[1])
+    place, name = folder / "cache", f"mounts/mount/{folder}/cache"
+    place.mkdir()
+    async with observed(folder, Observer("f", "mounts", FileSystems(interval=0.1).observe)) as host:
+        await host.until(lambda: host.status.state == "up")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20M", "cache", place], check=True)
+        shown = [await host.until_shown(name, used_percent=0, source="cache")]
+        (place / "data").write_bytes(bytes(19 << 20))
+        shown.append(await host.until_shown(name, used_percent=95))
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+        shown.append(await host.until_shown(name, read_only=True))
+        subprocess.run(["mount", "-t", "tmpfs", "other", place], check=True)
+        shown.append(await host.until_shown(name, source="other"))
+        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", place], check=True)
+        await host.until(lambda: name not in host.names)
+    print(json.dumps(shown))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_real_mounts(tmp_path: Path) -> None:
+    """A tmpfs that is mounted, filled, made read-only, covered and unmounted is shown so."""
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", REAL, str(tmp_path)],
+        env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={tmp_path}/none"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if "unshare" in done.stderr.partition("\n")[0]:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    mounted, filled, *_ = json.loads(done.stdout.splitlines()[-1])
+    assert (mounted["size_gb"], mounted["read_only"], filled["used_percent"]) == (0.02, False, 95)
