@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from opdbus.errors import ConfigError
-from opdbus.observe import filesystems, host, login1, packages, users
+from opdbus.observe import files, filesystems, host, login1, packages, users
 from opdbus.observe.report import Observer
 from opdbus.parsing import AUTO
 
@@ -19,6 +19,7 @@ GROUP: Final = "opdbus.observers"
 OURS: Final = (
     login1.OBSERVER,
     packages.OBSERVER,
+    files.OBSERVER,
     users.OBSERVER,
     host.OBSERVER,
     filesystems.OBSERVER,

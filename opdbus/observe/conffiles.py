@@ -1,0 +1,199 @@
+"""Which configuration files there are: those of packages, and units that are this host's own."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe.documents import Documents, Places
+from opdbus.observe.dpkg import Package, StatusFile
+from opdbus.observe.reading import read_at_most
+
+# Far more than there are on a sane host: 200 to 1,000.
+MAX_FILES: Final = 10_000
+_MAX_REGISTRY_BYTES: Final = 4 << 20
+_MAX_MANUALS: Final = 20_000
+_UNIT = re.compile(r".+\.(?:service|socket|timer|mount|automount|swap|path|slice|target)")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+# What files in a folder are for, where no page of the manual says it.
+_NOUNS: Final = {
+    "/etc/apparmor.d": "AppArmor profile",
+    "/etc/bash_completion.d": "shell completion",
+    "/etc/cron.d": "scheduled jobs (cron)",
+    "/etc/cron.daily": "daily job (cron)",
+    "/etc/cron.hourly": "hourly job (cron)",
+    "/etc/cron.monthly": "monthly job (cron)",
+    "/etc/cron.weekly": "weekly job (cron)",
+    "/etc/dbus-1/system.d": "message bus policy",
+    "/etc/default": "default settings",
+    "/etc/init.d": "start script",
+    "/etc/logrotate.d": "log rotation",
+    "/etc/modprobe.d": "kernel module settings",
+    "/etc/pam.d": "login and authentication rules (PAM)",
+    "/etc/profile.d": "login shell settings",
+    "/etc/sudoers.d": "sudo rules",
+    "/etc/sysctl.d": "kernel settings (sysctl)",
+    "/etc/udev/rules.d": "device rules (udev)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a configuration file comes from, and what it is.
+
+    `md5` is of the file as its package has it; empty where there is none, or while the package is
+    being installed.
+    """
+
+    description: str
+    package: str = ""
+    unit: str = ""
+    md5: str = ""
+    is_obsolete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where configuration files are named."""
+
+    places: Places = field(default_factory=Places)
+    ucf: Path = Path("/var/lib/ucf")
+    # not those of packages, which change only with them, nor what programs make below /run
+    units: tuple[Path, ...] = (
+        Path("/etc/systemd/system"),
+        Path("/run/systemd/system"),
+        Path("/usr/local/lib/systemd/system"),
+    )
+
+    @property
+    def files(self) -> set[str]:
+        """The files that name others."""
+        ucf = {str(self.ucf / "registry"), str(self.ucf / "hashfile")}
+        return {str(self.places.dpkg / "status"), *ucf}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Configuration files by path, the folders of units, and what was left out."""
+
+    origins: dict[str, Origin]
+    folders: frozenset[str]
+    limited: str = ""
+
+
+class Conffiles:
+    """Lists configuration files; to be asked in a thread, and in one at a time."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._documents = Documents(sources.places)
+        self._status = StatusFile(sources.places.dpkg / "status")
+        self._manuals: dict[str, str] = {}
+
+    def list(self) -> Listing:
+        """Return all that are named, whether or not they are there."""
+        packages = self._packages()
+        folders = {str(folder) for folder in self._sources.units}
+        found = dict(self._of_units(folders))
+        found |= self._of_ucf(packages)
+        for package in packages.values():
+            for path, note in package.conffiles.items():
+                if "remove-on-upgrade" not in note and self._is_better(package, note, found, path):
+                    found[path] = self._origin(path, package, note)
+        limited = self._status.limited
+        if len(found) > MAX_FILES:
+            limited = f"there are more than {MAX_FILES:,} files: the rest is left out"
+            found = dict(list(found.items())[:MAX_FILES])
+        return Listing(found, frozenset(folders), limited)
+
+    def _packages(self) -> dict[str, Package]:
+        try:
+            return {package.name: package for package in self._status.read()}
+        except OSError:
+            return {}  # a host without dpkg
+
+    @staticmethod
+    def _is_better(package: Package, note: str, found: dict[str, Origin], path: str) -> bool:
+        """Return whether a package has more to say about a file than another that names it."""
+        return path not in found or ("obsolete" not in note and package.status == "installed")
+
+    def _origin(self, path: str, package: Package, note: str) -> Origin:
+        md5, _, flags = note.partition(" ")
+        is_known = package.status == "installed" and _MD5.fullmatch(md5)
+        return Origin(
+            self._described(path, package),
+            package.name,
+            md5=md5 if is_known else "",
+            is_obsolete="obsolete" in flags,
+        )
+
+    def _described(self, path: str, package: Package) -> str:
+        summary = f": {package.summary}" if package.summary else ""
+        gone = ", which was removed" if package.status == "config-files" else ""
+        what = self._manual(path) or "configuration"
+        return f"{what} of {package.name}{summary}{gone}"
+
+    def _manual(self, path: str) -> str:
+        """Return what a file is for, by its folder or by a page of section 5 of its name."""
+        folder, _, name = path.rpartition("/")
+        if folder in _NOUNS:
+            return _NOUNS[folder]
+        if folder != "/etc" and not {".", "_"}.intersection(name):
+            return ""  # a page called `login` or `common` means another file
+        if name not in self._manuals:
+            if len(self._manuals) >= _MAX_MANUALS:
+                self._manuals.clear()
+            self._manuals[name] = self._documents.manual(f"{name}(5)")
+        return self._manuals[name]
+
+    def _of_ucf(self, packages: dict[str, Package]) -> Iterator[tuple[str, Origin]]:
+        """List what packages install with ucf, which dpkg does not know of."""
+        sums = {path: md5 for md5, path in self._registry("hashfile")}
+        for name, path in self._registry("registry"):
+            package = packages.get(name)
+            if package and path.startswith("/"):
+                yield path, self._origin(path, package, sums.get(path, ""))
+
+    def _registry(self, name: str) -> Iterator[tuple[str, str]]:
+        try:
+            content, _ = read_at_most(self._sources.ucf / name, _MAX_REGISTRY_BYTES)
+        except OSError:
+            return
+        for line in os.fsdecode(content).split("\n"):
+            first, _, path = line.partition(" ")
+            if path:
+                yield first, path.strip()
+
+    def _of_units(self, folders: set[str]) -> Iterator[tuple[str, Origin]]:
+        """List unit files and drop-ins, and add the folders of drop-ins."""
+        found: dict[str, tuple[str, str]] = {}
+        for top in self._sources.units:
+            for entry in _entries(top):
+                if entry.name.endswith(".d") and entry.is_dir():
+                    folders.add(entry.path)
+                    for inner in _entries(Path(entry.path)):
+                        if inner.name.endswith(".conf"):
+                            found[inner.path] = (entry.name.removesuffix(".d"), "drop-in")
+                elif _UNIT.fullmatch(entry.name) and _is_own(entry):
+                    found[entry.path] = (entry.name, "unit file")
+        packaged = {unit: f"/usr/lib/systemd/system/{unit}" for unit, _ in found.values()}
+        owners = self._documents.owners(packaged.values())
+        for path, (unit, what) in found.items():
+            owner = owners.get(packaged[unit])
+            of = f", of {owner.package}: {owner.summary}" if owner else ", of this host's own"
+            yield path, Origin(f"{what} of {unit}{of}", unit=unit)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    """Return whether a unit file is written here; links are other names, masks or enablement."""
+    return entry.is_file(follow_symlinks=False)
