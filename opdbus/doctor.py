@@ -17,6 +17,7 @@ from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.names import BUS_NAME, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.values import Plain
 from opdbus.config import Config
 from opdbus.engine.host import HERE
 from opdbus.engine.providers import candidates
@@ -246,6 +247,7 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
         return _membership() if service else [await _ownership(connection)]
     try:
         state = await _property(connection, paths.ROOT, VECTORIZER, "State")
+        observers = await _property(connection, paths.STATE, STATE, "Observers")
     except TimeoutError:
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
@@ -254,7 +256,17 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
         return [Verdict("daemon", "wrong", finding, _cure() or advice or _RESTART)]
     status: Status = "ok" if state in {"ready", "loading"} else "warning"
     advice = "" if status == "ok" else "`op-dbus status` says why"
-    return [Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)]
+    served = Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)
+    return [served, *(_observer(*row) for row in observers)]
+
+
+def _observer(name: str, state: str, count: int, detail: str) -> Verdict:
+    """Say how an observer is; that a host has not got what it observes is no fault."""
+    found = f"{count:,} objects" if state == "up" else state
+    finding = f"{found}: {detail}" if detail else found
+    if state != "failed":
+        return Verdict(f"observer {name}", "ok", finding)
+    return Verdict(f"observer {name}", "warning", finding, "it is tried again; the log says more")
 
 
 async def _with_its_state_file(config: Config) -> Config:
@@ -263,15 +275,15 @@ async def _with_its_state_file(config: Config) -> Config:
         async with Connection(config.bus) as connection:
             if (await connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0]:
                 path = await _property(connection, paths.STATE, STATE, "StateFile")
-                return replace(config, state_file=Path(path))
+                return replace(config, state_file=Path(str(path)))
     return config
 
 
-async def _property(connection: Connection, path: str, interface: str, name: str) -> str:
+async def _property(connection: Connection, path: str, interface: str, name: str) -> Plain:
     member = "org.freedesktop.DBus.Properties.Get"
     async with asyncio.timeout(_PATIENCE_SECONDS):
         (value,) = await connection.call(BUS_NAME, path, member, "ss", interface, name)
-    return str(value)
+    return value
 
 
 async def _ownership(connection: Connection) -> Verdict:

@@ -16,7 +16,7 @@ from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config, ProviderRequest
-from opdbus.doctor import Verdict, examine
+from opdbus.doctor import Verdict, _observer, examine
 from opdbus.engine.providers import cpu_engines
 
 
@@ -205,6 +205,28 @@ def test_a_name_that_may_not_be_owned(healthy: Config) -> None:
         strict.kill()
     assert verdict.status == "wrong"
     assert "does not let this user own org.opdbus" in verdict.finding
+
+
+def test_each_observer_is_told_of(daemons: Callable[..., Running], healthy: Config) -> None:
+    """Say how each observer of the daemon is; that a host lacks its source is no fault."""
+
+    async def ready() -> None:
+        async with calling(daemon.bus) as caller:
+            await Caller.ready(caller)
+
+    with daemons(OBSERVE="login1") as daemon:
+        asyncio.run(ready())
+        assert look(replace(healthy, bus=daemon.bus), "observer login1").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"), [("up", "ok"), ("starting", "ok"), ("absent", "ok"), ("failed", "warning")]
+)
+def test_only_a_failed_observer_is_a_warning(state: str, status: str) -> None:
+    """Warn of an observer that failed, with its reason."""
+    verdict = _observer("users", state, 3, "it took too long")
+    assert (verdict.status, "it took too long" in verdict.finding) == (status, True)
+    assert bool(verdict.advice) == (status == "warning")
 
 
 def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) -> None:
