@@ -1,6 +1,8 @@
 """`make run`, as a newcomer has it: what it prints can be pasted, and what it writes stays here."""
 
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -42,7 +44,10 @@ def environ(checkout: Path, tiny_model: Path) -> dict[str, str]:
 
 
 def test_once_ends_in_order(checkout: Path, environ: dict[str, str]) -> None:
-    """End after the searches without a fault, with no command for a bus that is gone."""
+    """End after the searches without a fault, with no command for a bus that is gone.
+
+    One of them is about this machine, and is answered with it.
+    """
     before = set(Path("/var/lib/op-dbus").glob("*"))
     # as a shell has it in which an earlier run's line was pasted
     environ["OP_DBUS_BUS"] = f"unix:path={quote(str(checkout))}/.run/bus.sock"
@@ -56,7 +61,11 @@ def test_once_ends_in_order(checkout: Path, environ: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("score  object") == 3
+    assert done.stdout.count("score  object") == 4
+    assert re.search(r"^Observed +[1-9].* host [1-9]", done.stdout, re.MULTILINE), done.stdout
+    about = done.stdout.partition("which operating system is this?")[2].partition("which disk")[0]
+    assert "system/fact/os " in about
+    assert platform.freedesktop_os_release()["NAME"] in about
     assert "stopped" in done.stdout
     assert not any(word in done.stdout for word in ("bus lost", "busctl", "export", "Traceback"))
     assert list((checkout / "home").iterdir()) == []
@@ -88,7 +97,7 @@ def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_pat
     (line,) = [line for line in text.splitlines() if line.startswith("export ")]
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["sh", "-c", f"{line}\n'{demo.args[0]}'; op-dbus search -n 1 --mode lexical sshd"],
+        ["sh", "-c", f"{line}\n'{demo.args[0]}'; op-dbus show systemd/unit/sshd.service"],
         env=bare,
         cwd=tmp_path,
         capture_output=True,
@@ -96,7 +105,7 @@ def test_another_shell_asks_the_same_daemon(demo: subprocess.Popen[str], tmp_pat
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-    assert "systemd/unit/sshd.service" in done.stdout, done.stderr
+    assert "org/opdbus/state/systemd/unit/sshd_2eservice" in done.stdout, done.stderr
     assert "op-dbus already serves here: stop it with Ctrl-C first" in done.stderr
     os.killpg(demo.pid, signal.SIGINT)
     rest = demo.communicate(timeout=PATIENCE_SECONDS)[0]
