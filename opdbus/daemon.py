@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -56,20 +56,24 @@ logger = structlog.get_logger()
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
 
-def main(environ: Mapping[str, str], flags: Mapping[str, str]) -> int:
+def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     """Run the daemon until it is told to stop, and give its exit code.
 
     Threads may still run then, which parse or compute for nobody: end the process at once.
     """
     load = partial(config.load, environ, flags)
     try:
+        passed = systemd.passed(environ, os.getpid())
         settings = load()
     except OpDbusError as error:
         return _failed(error, environ)
     gc_tuning.limit_fragmentation()
     with closing(log.configure(settings, environ)) as lines:
         try:
-            daemon = Daemon(settings, load, lines, systemd.connect(environ, os.getpid()))
+            # a service that cannot work is not to start: `systemctl start` fails, and says why
+            observers = table.chosen(settings.observe, passed)
+            service = systemd.connect(environ, os.getpid())
+            daemon = Daemon(settings, load, lines, service, observers)
             # never closed: that would wait for those threads
             asyncio.Runner().run(daemon.run())
         except OpDbusError as error:
@@ -90,12 +94,18 @@ class Daemon:
     """All parts of op-dbus, wired; `run` is its whole life."""
 
     def __init__(
-        self, settings: Config, load: Callable[[], Config], lines: Log, service: Systemd
+        self,
+        settings: Config,
+        load: Callable[[], Config],
+        lines: Log,
+        service: Systemd,
+        observers: Sequence[Observer],
     ) -> None:
         self._config = settings
         self._load = load
         self._log = lines
         self._systemd = service
+        self._observers = observers
         self._tasks: set[asyncio.Task[Any]] = set()
         self._frozen = gc_tuning.FrozenObjects()
 
@@ -111,8 +121,7 @@ class Daemon:
         logger.info("stopped")
 
     async def _live(self) -> None:
-        # a service that cannot work is not to start: `systemctl start` fails, and says why
-        observers = table.chosen(self._config.observe)
+        # a service that cannot work is not to start
         await asyncio.to_thread(embedder.require, self._config)
         path = self._config.state_dir / "memory.db"
         async with (
@@ -120,10 +129,10 @@ class Daemon:
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
-            self._compose(observers)
+            self._compose()
             await self._serve()
 
-    def _compose(self, observers: Sequence[Observer]) -> None:
+    def _compose(self) -> None:
         memory, connection, serving = self._memory, self._connection, self._serving
         # only now: what it refreshes is made here
         memory.archive.on_change = self._refresh_soon
@@ -138,7 +147,7 @@ class Daemon:
         )
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
-        self._supervisor = Supervisor(observers, memory)
+        self._supervisor = Supervisor(self._observers, memory)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(

@@ -1,8 +1,10 @@
 """Notifications to systemd: that the service is ready, its status, and the watchdog's pings."""
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -14,6 +16,7 @@ STATUS_SECONDS: Final = 0.5
 _MAX_STATUS: Final = 500
 # Three pings to a deadline: two may come late.
 _PINGS: Final = 3
+_FIRST_PASSED: Final = 3
 
 
 class Systemd:
@@ -114,10 +117,35 @@ def connect(environ: Mapping[str, str], pid: int) -> Systemd:
     return Systemd(notify, _watchdog_seconds(environ, pid))
 
 
+def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:
+    """Take the sockets that systemd opened for the process `pid`, by name; see sd_listen_fds(3).
+
+    What says so is removed from the environment, since it is not meant for children. Raises
+    ConfigError where a descriptor is no socket.
+    """
+    owner, count, names = (environ.pop(f"LISTEN_{key}", "") for key in ("PID", "FDS", "FDNAMES"))
+    if owner != str(pid):
+        return {}
+    try:
+        descriptors = range(_FIRST_PASSED, _FIRST_PASSED + int(count))
+        found = dict(zip(names.split(":"), map(_socket, descriptors), strict=True))
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"LISTEN_FDS={count!r} with LISTEN_FDNAMES={names!r} is not accepted: {error}; let"
+            " systemd pass sockets, or unset LISTEN_FDS"
+        ) from error
+    return found
+
+
 def leave(environ: Mapping[str, str], pid: int, error: OpDbusError) -> None:
     """Leave a fault as the status of the service, where it ends before it could be connected."""
     with suppress(ConfigError):
         connect(environ, pid).failed(error)
+
+
+def _socket(descriptor: int) -> socket.socket:
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 -- it takes no keywords
+    return socket.socket(fileno=descriptor)
 
 
 def _ended(fault: OpDbusError) -> str:

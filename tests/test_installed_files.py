@@ -15,6 +15,7 @@ from opdbus import config, errors, privacy, unit
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
+from opdbus.observe import netlink
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
@@ -22,6 +23,8 @@ MOST_EXPOSED = 0.3
 # Whatever PREFIX is, these are read here and, some of them, nowhere else.
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
+    "usr/lib/systemd/system/op-dbus-diag.socket",
+    "usr/lib/systemd/system/op-dbus-route.socket",
     "usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example",
     "usr/lib/systemd/catalog/op-dbus.catalog",
     "usr/lib/sysusers.d/op-dbus.conf",
@@ -96,6 +99,23 @@ def test_everyone_may_send_to_the_service() -> None:
     assert [(rule.tag, rule.attrib) for rule in sent] == [
         ("allow", {"send_destination": names.BUS_NAME})
     ]
+
+
+def test_sockets_of_the_kernel_come_and_go_with_the_service() -> None:
+    """Pass each socket by the name and with the groups that its observer expects.
+
+    A socket that outlived the service would start it again at the kernel's next message.
+    """
+    units = {}
+    for path in UNIT.parent.glob("*.socket"):
+        units[path.name] = ConfigParser()
+        units[path.name].read(path)
+    assert set(unit_keys()["Sockets"][0].split()) == units.keys()
+    passed = {}
+    for found in units.values():
+        assert found["Unit"]["BindsTo"] == found["Socket"]["Service"] == UNIT.name
+        passed[found["Socket"]["FileDescriptorName"]] = found["Socket"]["ListenNetlink"]
+    assert passed == {"route": f"route {netlink.ROUTE_GROUPS}", "diag": "inet-diag"}
 
 
 def test_one_group_reads_the_settings() -> None:

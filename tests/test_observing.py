@@ -219,11 +219,12 @@ def test_identities_have_the_observer_as_source() -> None:
 
 def test_auto_is_all_of_ours() -> None:
     """`auto` brings every observer that ships with op-dbus, and none of other packages."""
-    assert table.chosen(("auto",)) == list(table.OURS)
-    assert table.chosen(()) == []
+    names = [observer.name for observer in table.chosen(("auto",), {})]
+    assert names == [*(observer.name for observer in table.OURS), "network", "sockets"]
+    assert table.chosen((), {}) == []
 
 
 def test_an_unknown_observer_is_an_error_that_names_the_closest() -> None:
     """A misspelt name ends the start with a suggestion."""
     with pytest.raises(ConfigError, match="did you mean login1"):
-        table.chosen(("login",))
+        table.chosen(("login",), {})

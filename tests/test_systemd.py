@@ -300,6 +300,49 @@ def test_bad_watchdog_is_a_sentence(given: str) -> None:
         systemd._watchdog_seconds({"WATCHDOG_USEC": given}, 7)
 
 
+TAKE_PASSED = """
+import os, sys
+from opdbus import systemd
+os.environ["LISTEN_PID"] = os.environ["LISTEN_PID"] or str(os.getpid())
+for name, one in systemd.passed(os.environ, os.getpid()).items():
+    print(name, one.fileno(), one.get_inheritable())
+print(*(key for key in os.environ if key.startswith("LISTEN_")))
+"""
+
+
+def take_passed(owner: str, count: str, names: str) -> subprocess.CompletedProcess[str]:
+    """Take sockets in a process that has two of them as its descriptors 3 and 4."""
+    given = {"LISTEN_PID": owner, "LISTEN_FDS": count, "LISTEN_FDNAMES": names}
+    one, two = socket.socketpair()
+    with one, two:
+        files = f"3<&{one.fileno()} 4<&{two.fileno()}"
+        return subprocess.run(
+            ["/bin/bash", "-c", f'exec "$@" {files}', "bash", sys.executable, "-c", TAKE_PASSED],
+            env=os.environ | given,
+            pass_fds=[one.fileno(), two.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def test_passed_sockets_have_names() -> None:
+    """Take the sockets by the names of their units, for this process alone."""
+    assert take_passed("", "2", "diag:route").stdout == "diag 3 False\nroute 4 False\n\n"
+
+
+def test_sockets_of_another_process_are_left_alone() -> None:
+    """Take nothing that was passed to another process, which left its environment."""
+    assert take_passed("1", "2", "diag:route").stdout == "\n"
+
+
+@pytest.mark.parametrize(("count", "names"), [("x", "a"), ("2", "a"), ("", ""), ("3", "a:b:c")])
+def test_passed_sockets_that_are_none_are_a_sentence(count: str, names: str) -> None:
+    """Refuse what systemd would not pass, as a bad setting."""
+    assert "LISTEN_FDS" in take_passed("", count, names).stderr.splitlines()[-1]
+
+
 NO_PACKAGE = """
 import sys
 class Missing:

@@ -1,14 +1,15 @@
 """Which observers there are, and which of them a setting asks for."""
 
 import difflib
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import structlog
 
 from opdbus.errors import ConfigError
-from opdbus.observe import files, filesystems, host, login1, packages, users
+from opdbus.observe import files, filesystems, host, login1, network, packages, sockets, users
 from opdbus.observe.report import Observer
 from opdbus.parsing import AUTO
 
@@ -16,6 +17,7 @@ log = structlog.get_logger()
 
 # Where other packages name their observers.
 GROUP: Final = "opdbus.observers"
+# Those that need nothing of systemd.
 OURS: Final = (
     login1.OBSERVER,
     packages.OBSERVER,
@@ -26,14 +28,20 @@ OURS: Final = (
 )
 
 
-def chosen(names: Sequence[str]) -> list[Observer]:
+def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
     """Return the observers of OP_DBUS_OBSERVE; `auto` is all of ours, none of other packages.
 
+    `passed` has the sockets that systemd made, by the names that their units give them.
     Raises ConfigError for a name that there is not, and for one that cannot be loaded.
     """
+    all_ours = (
+        *OURS,
+        network.observer(passed.get("route")),
+        sockets.observer(passed.get("diag")),
+    )
     if tuple(names) == (AUTO,):
-        return list(OURS)
-    ours = {observer.name: observer for observer in OURS}
+        return list(all_ours)
+    ours = {observer.name: observer for observer in all_ours}
     others = {point.name: point for point in entry_points(group=GROUP)}
     return [ours.get(name) or _loaded(name, others, [*ours, *others]) for name in names]
 

@@ -1,0 +1,206 @@
+"""Lists that the kernel gives over a netlink socket, see netlink(7), and its hints of changes."""
+
+import asyncio
+import errno
+import os
+import secrets
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from opdbus.observe.report import Absent, LostSource
+
+ROUTE, DIAG = 0, 4
+# Interfaces, IPv4 and IPv6 addresses, IPv4 and IPv6 routes, as in op-dbus-route.socket.
+ROUTE_GROUPS: Final = 1361
+_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_REQUEST_DUMP: Final = 0x1 | 0x300
+# an error, and the end of a list
+_LAST: Final = (2, 3)
+# the list changed while it was made
+_INTERRUPTED: Final = 0x10
+# bits that say how an attribute is coded, not which one it is
+_ATTRIBUTE_TYPE: Final = 0x3FFF
+# A dump comes in pieces of at most 32 KiB.
+_MAX_BYTES: Final = 64 << 10
+_ANSWER_SECONDS: Final = 10.0
+# Datagrams that are read before others have their turn, and how often: more than a buffer holds.
+_AT_ONCE: Final = 64
+_TURNS: Final = 256
+
+
+class Message(NamedTuple):
+    """A message of the kernel: its type, flags and number, and what follows its header."""
+
+    type: int
+    flags: int
+    number: int
+    body: bytes
+
+
+def messages(data: bytes) -> Iterator[Message]:
+    """Yield the messages of a datagram, up to the first that is cut off."""
+    start = 0
+    while start + _HEADER.size <= len(data):
+        length, kind, flags, number, _ = _HEADER.unpack_from(data, start)
+        if length < _HEADER.size or start + length > len(data):
+            return
+        yield Message(kind, flags, number, data[start + _HEADER.size : start + length])
+        start += _aligned(length)
+
+
+def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
+    """Return the attributes from some byte on, by type, up to the first that is cut off."""
+    found = {}
+    while start + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, start)
+        if length < _ATTRIBUTE.size or start + length > len(data):
+            break
+        found[kind & _ATTRIBUTE_TYPE] = data[start + _ATTRIBUTE.size : start + length]
+        start += _aligned(length)
+    return found
+
+
+def number(value: bytes | None) -> int:
+    """Return a number in the host's order of bytes; 0 where there is none."""
+    return int.from_bytes(value[:8], sys.byteorder) if value else 0
+
+
+def text(value: bytes | None) -> str:
+    """Return a text that ends at its first zero byte; empty where there is none."""
+    return (value or b"").partition(b"\0")[0].decode(errors="replace")
+
+
+class Refused(LostSource):
+    """The kernel cannot give this list."""
+
+
+class Channel:
+    """A netlink socket: one that systemd passed, which stays open, or one of our own.
+
+    Only what the kernel itself sent is read. Raises Absent where there is no such socket.
+    """
+
+    def __init__(self, passed: socket.socket | None, protocol: int, groups: int, unit: str) -> None:
+        self._socket = passed or _opened(protocol, groups, unit)
+        self._is_ours = passed is None
+        self._socket.settimeout(0.0)
+        self._number = secrets.randbits(31)
+        # whether something may have changed since a dump began
+        self.is_stale = False
+
+    def __enter__(self) -> Self:
+        """Use it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it, unless it was passed."""
+        if self._is_ours:
+            self._socket.close()
+
+    async def dump(self, kind: int, body: bytes) -> list[Message]:
+        """Return all that the kernel lists for a request; raises LostSource."""
+        self._number = (self._number + 1) & 0xFFFFFFFF
+        header = (_HEADER.size + len(body), kind, _REQUEST_DUMP, self._number, 0)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                # the rest of a dump that was asked for by another process, or given up
+                await self._drain()
+                self._socket.send(_HEADER.pack(*header) + body)
+                return await self._answers(self._number)
+        except TimeoutError:
+            raise LostSource(f"the kernel gave no list within {_ANSWER_SECONDS:.0f} s") from None
+
+    async def changed(self) -> None:
+        """Wait until the kernel says that something has changed, or may have."""
+        while not self.is_stale:
+            await self._until_readable()
+            await self._drain()
+        self.is_stale = False
+
+    async def _answers(self, wanted: int) -> list[Message]:
+        found: list[Message] = []
+        while True:
+            await self._until_readable()
+            for message in self._read():
+                self.is_stale |= message.number != wanted or message.flags & _INTERRUPTED != 0
+                if message.number != wanted:
+                    continue
+                if message.type in _LAST:
+                    _require_success(message.body)
+                    return found
+                found.append(message)
+            # a long list must keep nobody waiting
+            await asyncio.sleep(0)
+
+    async def _drain(self) -> None:
+        """Read all that waits: it says that something has changed, and not what is there now."""
+        with suppress(BlockingIOError):
+            for _ in range(_TURNS):
+                for _ in range(_AT_ONCE):
+                    self.is_stale |= bool(self._receive())
+                await asyncio.sleep(0)
+
+    async def _until_readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._socket, _settle, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._socket)
+
+    def _read(self) -> list[Message]:
+        with suppress(BlockingIOError):
+            return list(messages(self._receive()))
+        return []
+
+    def _receive(self) -> bytes:
+        """Return a datagram of the kernel, nothing for another's; raises BlockingIOError."""
+        try:
+            data, (sender, _) = self._socket.recvfrom(_MAX_BYTES)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            # messages were lost
+            self.is_stale = True
+            return b""
+        return data if sender == 0 else b""
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _opened(protocol: int, groups: int, unit: str) -> socket.socket:
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    except OSError as error:
+        raise Absent(
+            f"systemd passed no socket, and none can be opened ({error.strerror}):"
+            f" `systemctl restart {unit}`"
+        ) from None
+    opened.bind((0, groups))
+    return opened
+
+
+def _require_success(body: bytes) -> None:
+    """Raise Refused where the number that ends an answer is that of an error."""
+    code = int.from_bytes(body[:4], sys.byteorder, signed=True)
+    if code < 0:
+        raise Refused(f"the kernel refuses a list: {os.strerror(-code)}")
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

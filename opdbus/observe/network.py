@@ -1,0 +1,87 @@
+"""Interfaces, addresses and routes, from the kernel."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe import rtnetlink
+from opdbus.observe.netlink import ROUTE, ROUTE_GROUPS, Channel
+from opdbus.observe.reading import in_thread
+from opdbus.observe.report import Observer, Report
+
+_UNIT: Final = "op-dbus-route.socket"
+# Between two listings, and how many times as long as a listing took: at most 5% of a core.
+_REST_SECONDS: Final = 0.05
+_REST: Final = 19
+# The whole table of a router is nothing that people ask for.
+_MAX_ROUTES: Final = 2_000
+_LONG_REST_SECONDS: Final = 60.0
+_LEFT_OUT: Final = f"there are more than {_MAX_ROUTES:,} routes: the rest is left out"
+_DATABASE: Final = ("E:ID_VENDOR_FROM_DATABASE", "E:ID_MODEL_FROM_DATABASE")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Lists everything at first, and again when the kernel says that something has changed.
+
+    What it says is not applied: it does not tell all, such as IPv4 routes that go with their
+    interface. `udev` is the folder in which udev leaves what it knows of devices.
+    """
+
+    passed: socket.socket | None = None
+    udev: Path = Path("/run/udev/data")
+
+    async def observe(self, report: Report) -> None:
+        """Follow the host's network."""
+        with Channel(self.passed, ROUTE, ROUTE_GROUPS, _UNIT) as channel:
+            while True:
+                started = time.monotonic()
+                channel.is_stale = False
+                await self._list(channel, report)
+                rest = max(_REST_SECONDS, _REST * (time.monotonic() - started))
+                await asyncio.sleep(_LONG_REST_SECONDS if report.said else rest)
+                await channel.changed()
+
+    async def _list(self, channel: Channel, report: Report) -> None:
+        links = rtnetlink.Links.read(await channel.dump(*rtnetlink.GET_LINKS))
+        found = await channel.dump(*rtnetlink.GET_ADDRESSES)
+        addresses = list(rtnetlink.addresses(found, links))
+        routes = rtnetlink.routes(
+            await channel.dump(*rtnetlink.GET_ROUTES), links, most=_MAX_ROUTES + 1
+        )
+        described = await in_thread(partial(hardware, self.udev, links.hardware))
+        interfaces = links.properties(addresses)
+        for index, name in described.items():
+            interfaces[index].setdefault("description", name)
+        report.busy(_LEFT_OUT if len(routes) > _MAX_ROUTES else "")
+        report.replace("interface", {links.name(i): values for i, values in interfaces.items()})
+        report.replace(
+            "address",
+            {f"{a.prefix} on {a.properties['interface']}": a.properties for a in addresses},
+        )
+        report.replace("route", dict(list(routes.items())[:_MAX_ROUTES]))
+
+
+def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
+    """Return the vendors and models that the hardware database names."""
+    found = {}
+    for index in indexes:
+        try:
+            lines = (folder / f"n{index}").read_text(errors="replace").splitlines()
+        except OSError:
+            continue  # no udev, or nothing that it knows
+        known = dict(line.partition("=")[::2] for line in lines)
+        named = [known[key] for key in _DATABASE if key in known]
+        if named:
+            found[index] = " ".join(named)
+    return found
+
+
+def observer(passed: socket.socket | None) -> Observer:
+    """Make the observer, with the socket that systemd passed."""
+    return Observer("network", "net", Network(passed).observe)

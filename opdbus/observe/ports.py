@@ -1,0 +1,44 @@
+"""The names of services and users that belong to open ports."""
+
+import pwd
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe.documents import Port, ports
+from opdbus.observe.reading import read_at_most
+
+_MAX_BYTES: Final = 4 << 20
+_UNKNOWN: Final = Port("", "")
+# The number of a port and its protocol, `tcp` or `udp`.
+Key = tuple[int, str]
+
+
+class ServiceNames:
+    """What /etc/services says of ports; it is read only for one that was not asked for before."""
+
+    def __init__(self, file: Path = Path("/etc/services")) -> None:
+        self._file = file
+        self._names: dict[Key, Port] = {}
+
+    def find(self, wanted: Collection[Key]) -> Mapping[Key, Port]:
+        """Return the service of each port, nameless where it has none."""
+        if not self._names.keys() >= set(wanted):
+            found = self._read()
+            self._names = {key: found.get(key, _UNKNOWN) for key in wanted}
+        return self._names
+
+    def _read(self) -> dict[Key, Port]:
+        try:
+            content, _ = read_at_most(self._file, _MAX_BYTES)
+        except OSError:
+            return {}  # few systems have no such file
+        return ports(content.decode(errors="replace"))
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name; the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)

@@ -1,0 +1,172 @@
+"""Open ports and whose they are, from the kernel."""
+
+import asyncio
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.observe.control_groups import ControlGroups
+from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, number
+from opdbus.observe.ports import ServiceNames, user_name
+from opdbus.observe.reading import in_thread
+from opdbus.observe.report import Absent, LostSource, Observer, Report
+from opdbus.observe.system_bus import Service
+from opdbus.state.object import Json
+from opdbus.tasks import pauses, until_first_ends
+
+_UNIT: Final = "op-dbus-diag.socket"
+_SOCK_DIAG_BY_FAMILY: Final = 20
+# See inet_diag_req_v2 and inet_diag_msg in linux/inet_diag.h: family, protocol, states; family,
+# state, port, address, user.
+_REQUEST: Final = struct.Struct("=BBxxI48x")
+_ANSWER: Final = struct.Struct("=BxxxHxx16s16x4x8x12xI4x")
+_CONTROL_GROUP: Final = 21
+_LISTENING, _UNCONNECTED = 10, 7
+_STATES: Final = {
+    "tcp": (socket.IPPROTO_TCP, _LISTENING),
+    "udp": (socket.IPPROTO_UDP, _UNCONNECTED),
+}
+_ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
+# No event tells of a port. Programs open theirs soon after their unit has changed.
+_SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+_RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
+_PID1: Final = "org.freedesktop.systemd1"
+_PATH: Final = "/org/freedesktop/systemd1"
+_CHANGES: Final = f"path_namespace='{_PATH}/unit',member='PropertiesChanged',arg0='{_PID1}.Unit'"
+
+
+class _Listener(NamedTuple):
+    """A socket that waits for connections or datagrams."""
+
+    protocol: str
+    address: str
+    port: int
+    uid: int
+    group: int
+
+    @property
+    def name(self) -> str:
+        """What those that share a port have in common."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.protocol} {address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Lists the ports every minute, and soon after a unit has changed."""
+
+    passed: socket.socket | None = None
+    groups: ControlGroups = field(default_factory=ControlGroups)
+    services: ServiceNames = field(default_factory=ServiceNames)
+    seconds: Sequence[float] = _SECONDS
+
+    async def observe(self, report: Report) -> None:
+        """Follow the host's ports."""
+        changed = asyncio.Event()
+        await until_first_ends(self._list_often(report, changed), _follow_units(changed))
+
+    async def _list_often(self, report: Report, changed: asyncio.Event) -> None:
+        with Channel(self.passed, DIAG, 0, _UNIT) as channel:
+            delays = pauses(self.seconds)
+            while True:
+                await self._list(channel, report)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(next(delays)):
+                        await changed.wait()
+                    changed.clear()
+                    delays = pauses(self.seconds)
+                    # at most twice a second, however fast units change
+                    await asyncio.sleep(next(delays))
+
+    async def _list(self, channel: Channel, report: Report) -> None:
+        found: list[_Listener] = []
+        refused = set()
+        for protocol, (protocol_number, state) in _STATES.items():
+            for family in _ADDRESS_BYTES:
+                request = _REQUEST.pack(family, protocol_number, 1 << state)
+                try:
+                    answers = await channel.dump(_SOCK_DIAG_BY_FAMILY, request)
+                except Refused as error:
+                    refused.add(f"{protocol} ports are not listed: {error}")
+                else:
+                    found += listeners(protocol, answers)
+        report.busy("; ".join(sorted(refused)))
+        report.replace("listener", await in_thread(lambda: self._named(found)))
+
+    def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
+        """Return the properties of listeners by their names; several may share one."""
+        units = self.groups.units({one.group for one in found})
+        services = self.services.find({(one.port, one.protocol) for one in found})
+        users = {one.uid: user_name(one.uid) for one in found}
+        by_name: dict[str, list[_Listener]] = {}
+        for one in found:
+            by_name.setdefault(one.name, []).append(one)
+        named: dict[str, dict[str, Json]] = {}
+        for name, sharing in by_name.items():
+            first = sharing[0]
+            service, comment = services[first.port, first.protocol]
+            values: dict[str, Json] = {
+                "protocol": first.protocol,
+                "address": first.address,
+                "port": first.port,
+                "state": "listening",
+                "exposed": _exposed(first.address),
+                "user": _joined(users[one.uid] for one in sharing),
+                "unit": _joined(units[one.group] for one in sharing),
+                "service": service,
+                "description": f"{service}: {comment}" if comment else "",
+            }
+            named[name] = {key: value for key, value in values.items() if value != ""}
+        return named
+
+
+def observer(passed: socket.socket | None) -> Observer:
+    """Make the observer, with the socket that systemd passed."""
+    return Observer("sockets", "net", Sockets(passed).observe)
+
+
+async def _follow_units(changed: asyncio.Event) -> None:
+    """Say when a unit has changed; where systemd cannot be asked, ports are read less often."""
+    delays = pauses(_RETRY_SECONDS)
+    while True:
+        with suppress(Absent, LostSource, RemoteError):
+            async with Service(_PID1) as pid1:
+                await pid1.follow(_CHANGES)
+                await pid1.call(_PATH, f"{_PID1}.Manager.Subscribe")
+                delays = pauses(_RETRY_SECONDS)
+                async for _ in pid1.bursts():
+                    changed.set()
+        changed.set()
+        await asyncio.sleep(next(delays))
+
+
+def listeners(protocol: str, answers: Iterable[Message]) -> Iterator[_Listener]:
+    """Yield the sockets of a list that have a port."""
+    for message in answers:
+        if message.type != _SOCK_DIAG_BY_FAMILY or len(message.body) < _ANSWER.size:
+            continue
+        family, port, address, uid = _ANSWER.unpack_from(message.body)
+        length = _ADDRESS_BYTES.get(family)
+        if length and port:
+            group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
+            where = str(ipaddress.ip_address(address[:length]))
+            yield _Listener(protocol, where, socket.ntohs(port), uid, group)
+
+
+def _exposed(address: str) -> str:
+    """Say who can reach what listens there, as far as its address tells."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    if ip.is_unspecified:
+        return "all addresses"
+    return "local only" if ip.is_loopback else "one address"
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, set(words))))

@@ -1,0 +1,168 @@
+"""The observer of open ports, in a network namespace of its own."""
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observing import FakeService, Host, fake_service, in_loop, observed
+from own_network import Network, own_network
+
+from opdbus.observe import sockets
+from opdbus.observe.control_groups import ControlGroups
+from opdbus.observe.netlink import DIAG
+from opdbus.observe.ports import ServiceNames, user_name
+from opdbus.observe.report import Observer
+
+PATH = "/org/freedesktop/systemd1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 -- in a network without neighbours
+SERVICES = "ssh\t22/tcp\t\t# Secure Shell\nbare 23/tcp\ntftp 69/udp # Trivial transfer\n"
+
+
+@pytest.fixture(autouse=True)
+def no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no system bus, unless a test brings one."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
+
+
+@asynccontextmanager
+async def watched(
+    tmp_path: Path, seconds: Sequence[float] = (0.05,)
+) -> AsyncIterator[tuple[Network, Host]]:
+    """Observe the ports of an empty network, through a socket as systemd passes it.
+
+    Without a unit's change ports are listed at `seconds` after each other.
+    """
+    (tmp_path / "services").write_text(SERVICES)
+    names = ServiceNames(tmp_path / "services")
+    with own_network() as net, net.netlink(DIAG) as passed:
+        observer = sockets.Sockets(passed, ControlGroups(), names, seconds)
+        async with observed(tmp_path, Observer("sockets", "net", observer.observe)) as host:
+            yield net, host
+
+
+def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
+    """Wait for connections or datagrams in a network."""
+
+    def make() -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        one = socket.socket(family, kind)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind((address, port))
+        if kind == socket.SOCK_STREAM:
+            one.listen()
+        return one
+
+    made: Any = net.inside(make)
+    return made
+
+
+@in_loop
+async def test_ports_that_are_open(tmp_path: Path) -> None:
+    """A port is an object with its address, who can reach it, its user and its service."""
+    async with watched(tmp_path) as (net, host):
+        with (
+            opened(net, socket.SOCK_STREAM, EVERYWHERE, 22),
+            opened(net, socket.SOCK_STREAM, "::", 22),
+            opened(net, socket.SOCK_STREAM, "127.0.0.1", 23),
+            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 69),
+            opened(net, socket.SOCK_DGRAM, "::1", 9999),
+        ):
+            about = {"protocol": "tcp", "port": 22, "state": "listening", "user": "root"}
+            more = {"service": "ssh", "description": "ssh: Secure Shell"}
+            await host.until_shown(
+                "net/listener/tcp 0.0.0.0:22", exposed="all addresses", **about, **more
+            )
+            await host.until_shown("net/listener/tcp [::]:22", exposed="all addresses", **about)
+            bare = await host.until_shown("net/listener/tcp 127.0.0.1:23", exposed="local only")
+            assert (bare["service"], "description" in bare) == ("bare", False)
+            await host.until_shown("net/listener/udp 127.0.0.1:69", service="tftp")
+            nameless = await host.until_shown("net/listener/udp [::1]:9999")
+            assert "service" not in nameless
+        await host.until(lambda: host.names == set())
+
+
+@in_loop
+async def test_a_connected_socket_is_no_listener(tmp_path: Path) -> None:
+    """Sockets that have a partner, or no port, wait for nobody."""
+    async with watched(tmp_path) as (net, host):
+        with (
+            opened(net, socket.SOCK_STREAM, "127.0.0.1", 80) as server,
+            opened(net, socket.SOCK_DGRAM, "127.0.0.1", 81) as client,
+            opened(net, socket.SOCK_STREAM, "127.0.0.1", 0) as other,
+        ):
+            client.connect(("127.0.0.1", 80))
+            other.close()
+            await host.until_shown("net/listener/tcp 127.0.0.1:80")
+            assert server.fileno() >= 0
+            assert host.names == {"net/listener/tcp 127.0.0.1:80"}
+
+
+@in_loop
+async def test_a_units_change_is_followed_by_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """After a unit has changed, ports are listed at once and not only after a minute."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
+        pid1.answers["org.freedesktop.systemd1.Manager.Subscribe"] = lambda _: ("", [])
+        async with watched(tmp_path, (0.01, 600.0)) as (net, host):
+            await host.until(lambda: bool(pid1.calls))
+            with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
+                tell(pid1)
+                await host.until_shown("net/listener/tcp 127.0.0.1:22")
+            tell(pid1)
+            await host.until(lambda: host.names == set())
+
+
+def tell(pid1: FakeService) -> None:
+    """Say that a unit has changed."""
+    path = f"{PATH}/unit/a_2eservice"
+    pid1.properties[path] = {}
+    pid1.changed(path, "org.freedesktop.systemd1.Unit", ActiveState="active")
+
+
+@pytest.mark.parametrize("place", [".", "unified"])
+def test_the_unit_of_a_control_group(tmp_path: Path, place: str) -> None:
+    """A group's id is its folder's number; it belongs to the unit that it is, or is part of."""
+    top = tmp_path / place
+    slice_ = top / "system.slice" / "system-getty.slice"
+    service = slice_ / "getty@tty1.service"
+    inner = service / "inner.scope"
+    kernel = top / "system.slice" / "_cgroup.service"
+    for folder in (inner, kernel):
+        folder.mkdir(parents=True)
+    (top / "cgroup.controllers").touch()
+    groups = ControlGroups([tmp_path, tmp_path / "unified"])
+    ids = {path: path.stat().st_ino for path in (slice_, service, inner, kernel)}
+    found = groups.units([*ids.values(), 1])
+    assert [found[ids[path]] for path in (slice_, service, inner, kernel)] == [
+        *("", "getty@tty1.service", "getty@tty1.service", "cgroup.service")
+    ]
+    assert found[1] == ""
+
+
+def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
+    """Groups that were asked for before are remembered, also those that are in no unit."""
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "a.service").mkdir()
+    number = (tmp_path / "a.service").stat().st_ino
+    groups = ControlGroups([tmp_path])
+    assert groups.units([number, 1])[number] == "a.service"
+    (tmp_path / "a.service").rename(tmp_path / "b.service")
+    assert groups.units([1])[1] == ""
+    assert groups.units([number])[number] == "a.service"
+
+
+def test_without_control_groups_there_are_no_units(tmp_path: Path) -> None:
+    """A host without the hierarchy that has ids tells no units."""
+    assert ControlGroups([tmp_path]).units([7]) == {7: ""}
+
+
+def test_a_user_without_a_name() -> None:
+    """A number that no user has stays a number."""
+    assert user_name(0) == "root"
+    assert user_name(4_000_000_000) == "4000000000"
