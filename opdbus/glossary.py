@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 _UNIT = re.compile(
     r"\.(?:service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$"
 )
-_SEPARATOR = re.compile(r"[-_.:@ ]+")
-_DIGITS = re.compile(r"\d.*$")
-# Shorter parts are more often abbreviations of something else.
-_SHORTEST_PART = 3
-_WHOLE_ONLY = "(whole names only)"
+# wg0, and linux-image-6.1.0-35-amd64
+_NUMBER = re.compile(r"(?:-\d[\w.+~-]*|\d+)$")
 
 
 @cache
@@ -33,35 +30,27 @@ def _file() -> Traversable:
 
 
 @cache
-def entries() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Read the glossary: all names with their glosses, and those that may be parts of names.
-
-    Words such as `rotate` have the meaning of the glossary only as whole names.
-    """
+def entries() -> Mapping[str, str]:
+    """Read the glossary: the meaning of each name."""
     names: dict[str, str] = {}
-    parts: dict[str, str] = {}
-    whole_only = False
     for line in _file().read_text("utf-8").splitlines():
-        if line.startswith("#"):
-            whole_only = line.endswith(_WHOLE_ONLY)
-        elif line:
+        if line and not line.startswith("#"):
             listed, meaning = line.split("\t")
-            row = dict.fromkeys(listed.split(), meaning)
-            names |= row
-            parts |= {} if whole_only else row
-    return names, parts
+            names |= dict.fromkeys(listed.split(), meaning)
+    return names
 
 
 def gloss(name: str) -> str:
-    """Return the gloss of a name or of its longest known part, else an empty string."""
-    names, parts = entries()
-    whole = (names[form] for form in _wholes(name.lower()) if form in names)
-    partial = (parts[form] for form in _parts(name.lower()) if form in parts)
-    return next(whole, "") or next(partial, "")
+    """Return what a whole name means, else an empty string: parts of names mislead.
+
+    `python3-openssl` is no programming language, and the account `systemd-timesync` no manager.
+    """
+    names = entries()
+    return next((names[form] for form in _forms(name.lower()) if form in names), "")
 
 
-def _wholes(name: str) -> Iterator[str]:
-    """Yield a name as it is, and without the suffix and instance of a unit."""
+def _forms(name: str) -> Iterator[str]:
+    """Yield a name as it is, and without the suffix, the instance or the number of a unit."""
     yield name
     bare = _UNIT.sub("", name)
     yield bare
@@ -69,16 +58,4 @@ def _wholes(name: str) -> Iterator[str]:
     if at:
         yield template + "@"
         yield template
-
-
-def _parts(name: str) -> Iterator[str]:
-    """Yield a name's beginnings, longest first, then its parts, with and without numbers."""
-    if "/" in name:
-        return  # of a mount point only the whole is a name
-    parts = _SEPARATOR.split(_UNIT.sub("", name).partition("@")[0])
-    for end in range(len(parts) - 1, 1, -1):
-        yield "-".join(parts[:end])
-    for part in parts:
-        if len(part) >= _SHORTEST_PART or len(parts) == 1:
-            yield part
-            yield _DIGITS.sub("", part)
+    yield _NUMBER.sub("", template)

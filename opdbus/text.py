@@ -14,7 +14,7 @@ from opdbus.state.object import SETTINGS, Json, StateObject, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
-VERSION: Final = 1
+VERSION: Final = 2
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -31,10 +31,14 @@ TELLING: Final = {
     key: rank
     for rank, key in enumerate(
         "type app class role image driver fstype mode action command exec execstart schedule"
-        " oncalendar status source target mountpoint where what url host user groups remote"
-        " listenstream port ports dport model vendor provider".split()
+        " oncalendar calendar on source target mountpoint where what url host service unit user"
+        " groups members remote remotehost listenstream listens watches protocol address port"
+        " ports dport interface gateway destination path home model vendor product provider".split()
     )
 }
+# Those of them that say which sort of thing it is: the glossary may explain these.
+SORTS: Final = frozenset("type app class role image driver fstype mode action service".split())
+PORTS: Final = frozenset({"port", "ports", "dport"})
 # Words in keys of values that change by themselves: they do not tell what an object is.
 VOLATILE: Final = frozenset(
     "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
@@ -55,6 +59,24 @@ UNIT_NOUNS: Final = {
     "scope": "scope",
 }
 
+# What the kinds of observed things are called in plain words; also declared ones are called so.
+NOUNS: Final = {
+    ("net", "interface"): "network interface",
+    ("net", "address"): "network address",
+    ("net", "route"): "network route",
+    ("net", "listener"): "listening port",
+    ("login1", "session"): "login session",
+    ("login1", "user"): "logged in user",
+    ("login1", "seat"): "seat, screen and keyboard",
+    ("login1", "inhibitor"): "inhibitor, delays shutdown or sleep",
+    ("packages", "package"): "software package",
+    ("users", "account"): "user account",
+    ("users", "group"): "user group",
+    ("mounts", "mount"): "mounted file system",
+    ("files", "file"): "configuration file",
+    ("system", "fact"): "system",
+}
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
@@ -68,16 +90,26 @@ class Rendering:
 
 
 def render(item: StateObject) -> Rendering:
-    """Render an object; equal objects have equal texts."""
+    """Render an object; equal objects have equal texts.
+
+    The glossary fills gaps only: what has a description is not described by it.
+    """
     pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
     described = _description(pairs)
-    telling = [] if described else _telling(item, pairs)
-    meaning = gloss(item.name) or next(filter(None, (gloss(value) for _, value in telling)), "")
-    what = ", ".join(part for part in (meaning, described) if part)
+    telling = _telling(item, pairs)
+    meanings = [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
+    what = described or next(filter(None, meanings), "")
     line = f"{_head(item)}: {what}" if what else _head(item)
-    if telling:
+    if telling and not described:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
-    return Rendering(_clean(line)[:MAX_LINE], _words(item, pairs))
+    return Rendering(_clean(line)[:MAX_LINE], _words(item, pairs, meanings))
+
+
+def _meaning(key: str, value: str) -> str:
+    """Say what a telling value means, if it says which sort of thing the object is."""
+    if key in PORTS:
+        return gloss(f"port:{value}")
+    return gloss(value) if key in SORTS else ""
 
 
 def _head(item: StateObject) -> str:
@@ -86,7 +118,9 @@ def _head(item: StateObject) -> str:
     if unit:
         return f"{item.plugin} {UNIT_NOUNS[unit[2]]} {unit[1]}"
     name = [] if is_hash_name(item.name) else [item.name]
-    return " ".join([*dict.fromkeys([*split(item.plugin), *split(item.kind)]), *name])
+    noun = NOUNS.get((item.plugin, item.kind))
+    words = [noun] if noun else dict.fromkeys([*split(item.plugin), *split(item.kind)])
+    return " ".join([*words, *name])
 
 
 def _short(value: Json) -> str:
@@ -100,8 +134,13 @@ def _short(value: Json) -> str:
 
 
 def _description(pairs: list[tuple[str, str]]) -> str:
-    found = {key.rpartition(".")[2].lower(): value for key, value in reversed(pairs)}
+    found = {_joined(key.rpartition(".")[2]): value for key, value in reversed(pairs)}
     return next((found[key] for key in DESCRIBING if found.get(key)), "")
+
+
+def _joined(key: str) -> str:
+    """Spell `full_name`, `fullName` and `fullname` alike."""
+    return "".join(split(key))
 
 
 def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -113,7 +152,7 @@ def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str,
     ranked = []
     for name, value in pairs:
         key = name.rpartition(".")[2]
-        rank = TELLING.get(key.lower(), len(TELLING) if settings else None)
+        rank = TELLING.get(_joined(key), len(TELLING) if settings else None)
         words = split(name if settings else key)
         if value and rank is not None and REDACTED not in value and VOLATILE.isdisjoint(words):
             ranked.append((rank, " ".join(words), value[:MAX_VALUE]))
@@ -121,11 +160,14 @@ def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str,
     return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
 
-def _words(item: StateObject, pairs: list[tuple[str, str]]) -> str:
-    """Return the whole object for lexical search, identifiers also split into words."""
+def _words(item: StateObject, pairs: list[tuple[str, str]], meanings: list[str]) -> str:
+    """Return the whole object for lexical search, identifiers also split into words.
+
+    What its name means is there twice, to count as much as words of the text.
+    """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += [f"{' '.join(split(name))} {value}" for name, value in pairs if value != REDACTED]
-    return _clean(" ".join(parts))
+    return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 
 
 def _clean(text: str) -> str:

@@ -1,10 +1,18 @@
 """A text says what an object is, in words, and nothing that means nothing."""
 
+from typing import Any
+
 import pytest
 
+from opdbus.glossary import gloss
 from opdbus.state.flatten import Reader
 from opdbus.state.object import FILE, Identity, StateObject
 from opdbus.text import render
+
+
+def item(plugin: str, kind: str, name: str, **properties: Any) -> StateObject:
+    """Make an object as an observer reports it."""
+    return StateObject(Identity(f"live:{plugin}", plugin, kind, name), properties)
 
 
 def test_a_hash_is_no_part_of_a_text() -> None:
@@ -20,3 +28,71 @@ def test_a_name_that_looks_like_a_hash_stays(name: str) -> None:
     """Keep every name that is not exactly of the form of a hash."""
     item = StateObject(Identity(FILE, "p", "k", name), {})
     assert render(item).text == f"p k {name}"
+
+
+@pytest.mark.parametrize(
+    "name", ["python3-openssl", "systemd-timesync", "op-dbus.service", "ssh-from-branch", "22", ""]
+)
+def test_the_glossary_knows_whole_names_only(name: str) -> None:
+    """Say nothing of a name because a part of it is known."""
+    assert gloss(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("sshd.service", "sshd"),
+        ("SSHD", "sshd"),
+        ("postgresql@15-main.service", "postgresql"),
+        ("wg0", "wg"),
+        ("linux-image-6.1.0-35-amd64", "linux-image"),
+    ],
+)
+def test_suffix_instance_and_number_are_no_part_of_a_name(name: str, known: str) -> None:
+    """Find a name without the suffix or instance of a unit, a number, or a version."""
+    assert gloss(name) == gloss(known) != ""
+
+
+def test_the_glossary_fills_gaps_only() -> None:
+    """Describe with the glossary what has no description, and search for its words in any case."""
+    described = render(item("systemd", "unit", "sshd.service", description="Our front door"))
+    assert described.text == "systemd service sshd: Our front door"
+    assert gloss("sshd") in described.words
+    bare = render(item("systemd", "unit", "sshd.service"))
+    assert bare.text == f"systemd service sshd: {gloss('sshd')}"
+    account = item("users", "account", "systemd-timesync", description="system account")
+    assert render(account).text == "user account systemd-timesync: system account"
+
+
+def test_who_something_belongs_to_does_not_say_what_it_is() -> None:
+    """Explain the port of a listener, but not the user whom it runs as."""
+    listener = item("net", "listener", "tcp 0.0.0.0:11211", port=11211, user="root", unit="x")
+    assert render(listener).text == (
+        "listening port tcp 0.0.0.0:11211: memory cache for web applications (memcached);"
+        " unit x, user root, port 11211"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"active_state": "active", "sub_state": "running"}, {"active_state": "failed"}),
+        ({"used_percent": 40, "free_bytes": 9}, {"used_percent": 95, "free_bytes": 1}),
+        ({"state": "online", "idle": True}, {"state": "closing", "idle": False}),
+        ({"status": "installed", "n_restarts": 1}, {"status": "half-configured", "n_restarts": 2}),
+        ({"enabled": True, "result": "success"}, {"enabled": False, "result": "exit-code"}),
+    ],
+)
+def test_values_that_move_are_words_but_no_text(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Embed nothing anew when something starts, stops, fails or fills up."""
+    texts = [render(item("a", "b", "c", user="x", **values)) for values in (before, after)]
+    assert texts[0].text == texts[1].text
+    assert texts[0].words != texts[1].words
+
+
+@pytest.mark.parametrize("key", ["full_name", "fullName", "FullName", "fullname", "owner.FullName"])
+def test_keys_are_known_in_any_spelling(key: str) -> None:
+    """Find the description under its key, however that is spelt."""
+    assert render(item("a", "b", "c", **{key: "Ada"})).text == "a b c: Ada"

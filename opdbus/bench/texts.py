@@ -108,8 +108,8 @@ def estimate(text: str) -> float:
     marks = re.findall(r"[^\w\s]|_", text)
     long = sum(max(0, len(word) - _LONG_WORD) for word in letters)
     more_digits = sum(map(len, digits)) - len(digits)
-    tokens = 1.17 * len(letters) + 0.14 * long + 0.22 * len(digits) + 0.64 * more_digits
-    return 2 + tokens + 1.34 * len(marks)
+    tokens = 1.15 * len(letters) + 0.10 * long + 0.25 * len(digits) + 0.49 * more_digits
+    return 2 + tokens + 1.48 * len(marks)
 
 
 def _make(
@@ -161,7 +161,7 @@ def _short(random: Random, wanted: float) -> str:
 def _item(random: Random) -> StateObject:
     """Make an object that the glossary knows, so that its line says what it is for."""
     plugin, kind = random.choice(_KINDS)
-    name = f"{random.choice(list(entries()[0]))}-{random.choice(_SITES)}{random.randrange(1000)}"
+    name = f"{random.choice(list(entries()))}@{random.choice(_SITES)}{random.randrange(1000)}"
     comment = _words(random, name)
     return StateObject(
         Identity(FILE, plugin, kind, name), {"comment": comment} if _flag(random, name) else {}
