@@ -72,17 +72,22 @@ class Service:
         await self._connection.subscribe(f"type='signal',sender='{self.name}',{rule}")
 
     async def call(
-        self, path: str, member: str, signature: str = "", *arguments: Plain
+        self,
+        path: str,
+        member: str,
+        signature: str = "",
+        *arguments: Plain,
+        seconds: float = _ANSWER_SECONDS,
     ) -> list[Plain]:
         """Call `interface.method`; raises RemoteError with the service's error."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await self._connection.call(
                     self.name, path, member, signature, *arguments, may_start=False
                 )
         except TimeoutError:
-            seconds = f"{_ANSWER_SECONDS:.0f} s"
-            raise LostSource(f"{self.name} did not answer {member} within {seconds}") from None
+            why = f"did not answer {member} within {seconds:.0f} s"
+            raise LostSource(f"{self.name} {why}") from None
         except BusError as error:
             raise LostSource(str(error)) from None
 

@@ -1,0 +1,43 @@
+"""When to look at what has changed: at once, and seldom at what keeps changing."""
+
+from collections.abc import Callable
+from typing import Final
+
+# After a look, the next one at the same thing waits so long: twice as long each time while it keeps
+# changing, up to the most.
+_FIRST_SECONDS: Final = 0.1
+_MOST_SECONDS: Final = 1.0
+
+
+class Pace:
+    """Names that are to be looked at, each at its time; many changes until then are one."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        # until when each rests, and for how long that is
+        self._rests: dict[str, tuple[float, float]] = {}
+
+    def changed(self, name: str) -> None:
+        """Have a name looked at, when it has rested from the last look."""
+        until, _ = self._rests.get(name, (0.0, 0.0))
+        self._due.setdefault(name, max(until, self._clock()))
+
+    @property
+    def next_at(self) -> float:
+        """When the first name is due, by the clock; infinite if none is."""
+        return min(self._due.values(), default=float("inf"))
+
+    def take(self) -> set[str]:
+        """Return the names that are due now: they rest from now on."""
+        now = self._clock()
+        names = {name for name, at in self._due.items() if at <= now}
+        self._rests = {
+            name: rest for name, rest in self._rests.items() if rest[0] > now - _MOST_SECONDS
+        }
+        for name in names:
+            del self._due[name]
+            _, last = self._rests.get(name, (0.0, 0.0))
+            rest = min(2 * last, _MOST_SECONDS) or _FIRST_SECONDS
+            self._rests[name] = now + rest, rest
+        return names

@@ -1,0 +1,213 @@
+"""All units: those that PID 1 has loaded, and the unit files that it has not."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe import pid1, unit_files, unit_properties
+from opdbus.observe.pace import Pace
+from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
+from opdbus.observe.reading import in_thread
+from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
+from opdbus.observe.system_bus import Service, Signal
+from opdbus.state.object import Json
+from opdbus.tasks import until_first_ends
+
+_KIND: Final = "unit"
+_NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """How many seconds pass before a listing that keeps PID 1 busy."""
+
+    # all unit files: after the start or a change, and since the last time
+    files_after: float = 10.0
+    files_every: float = 600.0
+    # all units: since the last time, when one reload follows another
+    units_every: float = 1.0
+
+
+async def observe(report: Report, rests: Rests = Rests()) -> None:
+    """List all units, and follow them."""
+    async with Service(pid1.NAME) as service:
+        units = _Units(service, report, rests)
+        await units.begin()
+        await until_first_ends(units.follow(), units.keep_up())
+
+
+class _Units:
+    """The units of a host, told to a report.
+
+    Reading a unit loads it, and loading is told as a change: two who answer each change by reading
+    would never end. So every change, also that a unit is new or gone, leads to the question which
+    of some names are loaded, and only those are read.
+    """
+
+    def __init__(self, service: Service, report: Report, rests: Rests) -> None:
+        self._service = service
+        self._pid1 = Pid1(service)
+        self._report = report
+        self._rests = rests
+        self._clock = asyncio.get_running_loop().time
+        self._news = asyncio.Event()
+        self._pace = Pace(self._clock)
+        self._is_reloading = False
+        self._have_files_changed = False
+        # when to list all units, and all unit files; and when that was done
+        self._list_at = self._files_at = _NEVER
+        self._listed_at = self._files_listed_at = 0.0
+        self._folders: list[str] = []
+        self._stamps: Mapping[Path, unit_files.Stamp] = {}
+        self._told: dict[str, dict[str, Json]] = {}
+        self._loaded: set[str] = set()
+        # of unit files that have changed since PID 1 read them
+        self._states: dict[str, str] = {}
+
+    async def begin(self) -> None:
+        """Subscribe, and then list: nothing that happens in between is lost."""
+        await self._pid1.subscribe()
+        self._folders = await self._pid1.folders()
+        self._stamps = await self._scan()
+        await self._list()
+        self._files_at = self._clock() + self._rests.files_after
+
+    async def follow(self) -> None:
+        """Note what is to be looked at."""
+        async for burst in self._service.bursts():
+            for signal in burst:
+                self._hear(signal)
+            self._news.set()
+
+    async def keep_up(self) -> None:
+        """Look at what has changed, when it is time for it."""
+        while True:
+            at = min(self._list_at, self._files_at, self._pace.next_at)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if at == _NEVER else at):
+                    await self._news.wait()
+            self._news.clear()
+            if self._have_files_changed:
+                await self._look_at_files()
+            await self._look(self._pace.take())
+            if self._list_at <= self._clock():
+                await self._list()
+            if self._files_at <= self._clock():
+                await self._list_files()
+
+    def _hear(self, signal: Signal) -> None:
+        now, first = self._clock(), signal.body[0] if signal.body else None
+        match signal.member:
+            case "PropertiesChanged":
+                self._changed(pid1.unit_at(signal.path))
+            case "UnitNew" | "UnitRemoved" if not self._is_reloading:
+                self._changed(first)
+            case "Reloading":
+                self._is_reloading = first is True
+                if not self._is_reloading:
+                    self._have_files_changed = True
+                    self._list_at = max(now, self._listed_at + self._rests.units_every)
+            case "UnitFilesChanged":
+                self._have_files_changed = True
+                rests = self._rests
+                due = max(now + rests.files_after, self._files_listed_at + rests.files_every)
+                self._files_at = min(self._files_at, due)
+
+    def _changed(self, name: object) -> None:
+        if isinstance(name, str) and unit_files.is_unit(name):
+            self._pace.changed(name)
+
+    async def _list(self) -> None:
+        """Read all units that are loaded, new ones first; those that are not any more are gone."""
+        self._list_at = _NEVER
+        units = (await self._pid1.units())[:MAX_OBJECTS]
+        # what PID 1 has read again is as new as can be
+        self._states.clear()
+        await self._look_at_unloaded(self._loaded - {unit.name for unit in units})
+        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
+        for unit in sorted(units, key=lambda unit: unit.name in self._loaded):
+            await self._read(unit, texts)
+            # others must not wait until all are read
+            await self._look(self._pace.take())
+        self._listed_at = self._clock()
+
+    async def _look(self, names: Collection[str]) -> None:
+        """Read those of some units that are loaded."""
+        if not names:
+            return
+        units = await self._pid1.units_of(names)
+        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
+        for unit in units:
+            await self._read(unit, texts)
+        await self._look_at_unloaded(set(names) - {unit.name for unit in units})
+
+    async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]]) -> None:
+        values = await self._pid1.properties(unit)
+        if not values or values.get("LoadState") == "not-found":
+            return  # it was unloaded meanwhile, which is told next
+        told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
+        self._loaded.add(unit.name)
+        self._tell(unit.name, texts.get(unit.name, {}) | told)
+
+    async def _look_at_unloaded(self, names: Collection[str]) -> None:
+        """Tell of units that are not loaded what their files say; without a file they are gone."""
+        self._loaded -= set(names)
+        await self._tell_files(names, await self._pid1.files_of(names))
+
+    async def _tell_files(self, names: Iterable[str], files: Mapping[str, UnitFile]) -> None:
+        there = [name for name in names if name in files and not self._is_alias(files[name])]
+        texts = await self._texts(there)
+        for name in there:
+            before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
+            self._tell(name, before | unit_properties.of_file(*files[name]))
+        for name in set(names) - set(there):
+            if self._told.pop(name, None) is not None:
+                self._report.gone(_KIND, name)
+
+    async def _list_files(self) -> None:
+        """Tell of all unit files that are not loaded; what else is not loaded is gone."""
+        self._files_at = _NEVER
+        files = await self._pid1.files()
+        self._files_listed_at = self._clock()
+        await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files)
+        # also what the memory has from earlier
+        self._report.replace(_KIND, self._told)
+
+    async def _look_at_files(self) -> None:
+        """Look at the units whose files have changed, and whether they are enabled now."""
+        self._have_files_changed = False
+        before, self._stamps = self._stamps, await self._scan()
+        names = unit_files.changed(before, self._stamps)
+        self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
+        await self._look(names)
+
+    async def _scan(self) -> Mapping[Path, unit_files.Stamp]:
+        with suppress(LostSource):
+            return await in_thread(lambda: unit_files.scan(self._folders))
+        # a folder that hangs: all that is not loaded is listed from time to time
+        return self._stamps
+
+    async def _texts(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:
+        """Return what unit files say that PID 1 has not read."""
+        if wanted := list(names):
+            with suppress(LostSource):
+                return await in_thread(lambda: unit_files.described(wanted, self._folders))
+        return {}
+
+    def _is_alias(self, file: UnitFile) -> bool:
+        """Return whether a unit file is a link to another unit: then it is no unit of its own."""
+        stamp = self._stamps.get(Path(file.path))
+        target = Path(stamp.target).name if stamp else ""
+        return unit_files.is_unit(target) and target != Path(file.path).name
+
+    def _tell(self, name: str, properties: dict[str, Json]) -> None:
+        self._told[name] = properties
+        self._report.put(_KIND, name, properties)
+
+
+OBSERVER: Final = Observer(
+    "systemd", "systemd", observe, volatile={_KIND: unit_properties.VOLATILE}
+)

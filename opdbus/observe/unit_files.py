@@ -1,0 +1,118 @@
+"""The files of units: which of them have changed, and what they say without loading a unit."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from stat import S_ISLNK
+from typing import Final, NamedTuple
+
+from opdbus.state.object import Json
+
+TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
+_NAME: Final = re.compile(rf"[A-Za-z0-9:_.\\@-]{{1,247}}\.({'|'.join(TYPES)})")
+# Folders of links and of drop-in files, named after a unit.
+_FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
+# Far more than any host has; and of one file, its first part tells what it is.
+_MAX_FILES: Final = 20_000
+_MAX_BYTES: Final = 1 << 16
+_SECTION: Final = "[Unit]"
+
+
+class Stamp(NamedTuple):
+    """What tells that a file, or where a link leads, has changed."""
+
+    modified: int
+    size: int
+    target: str
+
+
+def is_unit(name: object) -> bool:
+    """Return whether this is the name of a unit."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def scan(folders: Iterable[str]) -> dict[Path, Stamp]:
+    """Return the stamps of all files of units, of the links to them, and of drop-ins."""
+    return dict(islice(_stamps(folders), _MAX_FILES))
+
+
+def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> set[str]:
+    """Return the names of the units that files which differ concern."""
+    names = set()
+    for path in before.keys() | after.keys():
+        stamps = [before.get(path), after.get(path)]
+        if stamps[0] != stamps[1]:
+            names |= {_unit_of(path), *(Path(stamp.target).name for stamp in stamps if stamp)}
+    return set(filter(is_unit, names))
+
+
+def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
+    """Return description and documentation of units as their files say, those of masked ones too.
+
+    An instance is described by its template.
+    """
+    return {name: _described(name, folders) for name in names}
+
+
+def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, Stamp]]:
+    for folder in dict.fromkeys(map(Path, folders)):
+        for path in _entries(folder):
+            if path.name.endswith(_FOLDERS):
+                for inner in _entries(path):
+                    yield from _stamp(inner)
+            else:
+                yield from _stamp(path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _stamp(path: Path) -> Iterator[tuple[Path, Stamp]]:
+    with suppress(OSError):
+        found = path.lstat()
+        target = str(path.readlink()) if S_ISLNK(found.st_mode) else ""
+        yield path, Stamp(found.st_mtime_ns, found.st_size, target)
+
+
+def _unit_of(path: Path) -> str:
+    return path.parent.name.removesuffix(".d") if path.parent.name.endswith(".d") else path.name
+
+
+def _described(name: str, folders: Sequence[str]) -> dict[str, Json]:
+    template = re.sub(r"@.*\.", "@.", name)
+    for candidate in dict.fromkeys((name, template)):
+        for folder in folders:
+            if found := _read(Path(folder, candidate)):
+                return found
+    return {}
+
+
+def _read(path: Path) -> dict[str, Json]:
+    """Return what a unit's file says of it; a masked one is a link to /dev/null."""
+    with suppress(OSError):
+        if not path.is_file():
+            return {}
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _parsed(file.read(_MAX_BYTES))
+    return {}
+
+
+def _parsed(text: str) -> dict[str, Json]:
+    section, found = "", {}
+    for line in text.replace("\\\n", " ").splitlines():
+        key, separator, value = map(str.strip, line.partition("="))
+        if line.startswith("["):
+            section = line.strip()
+        elif section == _SECTION and separator and value:
+            found[key] = value
+    told: dict[str, Json] = {}
+    if "Description" in found:
+        told["description"] = found["Description"]
+    if "Documentation" in found:
+        told["documentation"] = sorted(found["Documentation"].split())
+    return told

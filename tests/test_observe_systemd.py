@@ -1,0 +1,266 @@
+"""The observer of PID 1, on a fake one: each rule of what may be asked, and when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from observing import Host, in_loop, observed
+from units import PATH, FakePid1, fake_pid1, path_of
+
+from opdbus.observe import systemd
+from opdbus.observe.systemd import Rests
+
+NEVER = 1e6
+
+
+@pytest.fixture
+def bus(bus_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give a private bus that is the system bus of the observer."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    return bus_address
+
+
+@asynccontextmanager
+async def pid1(bus: str, tmp_path: Path) -> AsyncIterator[FakePid1]:
+    """Have two units loaded."""
+    async with fake_pid1(bus, tmp_path) as pid1:
+        pid1.load("one.service", Type="simple", ExecMainPID=0, User="")
+        pid1.load("two.timer", Unit="one.service")
+        yield pid1
+
+
+@asynccontextmanager
+async def watched(tmp_path: Path, files_after: float = NEVER) -> AsyncIterator[Host]:
+    """Observe it; unit files are listed after some seconds, and once."""
+    rests = Rests(files_after, files_every=NEVER, units_every=0.0)
+    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, rests=rests))
+    async with observed(tmp_path, observer) as host:
+        await host.until(lambda: host.status.state == "up")
+        yield host
+
+
+@in_loop
+async def test_units_are_listed(tmp_path: Path, bus: str) -> None:
+    """Every unit that is loaded is an object; a service that names no user runs as root."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.load("gone.service", LoadState="not-found")
+        await host.until_shown("systemd/unit/one.service", user="root", type="simple")
+        await host.until_shown("systemd/unit/two.timer", unit="one.service")
+        assert len(host.names) == 2
+        assert len(fake.read) == 2
+
+
+@in_loop
+async def test_subscribed_before_listed(tmp_path: Path, bus: str) -> None:
+    """PID 1 sends nothing without a subscriber: it is asked for signals first, once."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path):
+        members = [member.rpartition(".")[2] for _, member, _ in fake.service.calls]
+        assert members.index("Subscribe") == 0
+        assert members.count("Subscribe") == members.count("ListUnits") == 1
+
+
+@in_loop
+async def test_a_change_is_read_whole(tmp_path: Path, bus: str) -> None:
+    """What PID 1 tells of a change is incomplete: all properties of that unit are read."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.change("one.service", ActiveState="failed", SubState="failed", Result="exit-code")
+        await host.until_shown(
+            "systemd/unit/one.service", active_state="failed", result="exit-code"
+        )
+        assert fake.read[2:] == [path_of("one.service")]
+
+
+@in_loop
+async def test_a_new_unit(tmp_path: Path, bus: str) -> None:
+    """A unit that was loaded is asked for by its exact name before it is read."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.load("new@a\\x2db.service", ActiveState="active")
+        fake.tell_of("UnitNew", "new@a\\x2db.service")
+        await host.until_shown("systemd/unit/new@a\\x2db.service", active_state="active")
+        assert fake.asked("ListUnitsByPatterns") == [(PATH, [[], ["new@a\\x2db.service"]])]
+        assert fake.read[2:] == [path_of("new@a\\x2db.service")]
+
+
+@in_loop
+async def test_what_is_not_loaded_is_not_read(tmp_path: Path, bus: str) -> None:
+    """Units that a question loaded for a moment are not read, which would load them again."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        for name in ("asked.service", "not-there.service"):
+            fake.tell_of("UnitNew", name)
+            fake.tell_of("UnitRemoved", name)
+        fake.load("not-there.service", LoadState="not-found")
+        fake.service.changed(path_of("not-there.service"), "org.freedesktop.systemd1.Unit")
+        fake.tell_of("UnitNew", "not a name")
+        fake.tell_of("UnitNew", "last.service")
+        fake.load("last.service")
+        await host.until_shown("systemd/unit/last.service")
+        assert fake.read[2:] == [path_of("last.service")]
+        assert len(host.names) == 3
+
+
+@in_loop
+async def test_a_unit_without_a_file_is_gone(tmp_path: Path, bus: str) -> None:
+    """A unit that is not loaded any more and has no file is no object any more."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.unload("one.service")
+        fake.tell_of("UnitRemoved", "one.service")
+        await host.until(lambda: host.names == {"systemd/unit/two.timer"})
+
+
+@in_loop
+async def test_a_unit_with_a_file_stays(tmp_path: Path, bus: str) -> None:
+    """A unit that is not loaded any more but has its file stays an object, which is inactive."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.file("one.service", "disabled")
+        fake.change("one.service", ActiveState="failed", Result="timeout")
+        await host.until_shown("systemd/unit/one.service", result="timeout")
+        fake.unload("one.service")
+        fake.tell_of("UnitRemoved", "one.service")
+        shown = await host.until_shown("systemd/unit/one.service", active_state="inactive")
+        assert shown["user"] == "root"
+        assert shown["enabled"] is False
+        assert "result" not in shown
+
+
+@in_loop
+async def test_a_reload_that_changes_nothing(tmp_path: Path, bus: str) -> None:
+    """A reload that tells of every unit as removed and new leads to one listing, and no change."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        generation, asked = host.memory.generation, len(fake.service.calls)
+        fake.tell_reloading(begins=True)
+        for member in ("UnitRemoved", "UnitNew"):
+            for name in fake.units:
+                fake.tell_of(member, name)
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: len(fake.asked("GetAll", asked)) == 2)
+        fake.load("last.service")
+        fake.tell_of("UnitNew", "last.service")
+        await host.until_shown("systemd/unit/last.service")
+        assert len(fake.asked("ListUnits", asked)) == 1
+        assert fake.asked("ListUnitsByPatterns", asked) == [(PATH, [[], ["last.service"]])]
+        assert host.memory.generation == generation + 1
+
+
+@in_loop
+async def test_a_reload_that_changes_units(tmp_path: Path, bus: str) -> None:
+    """What a reload changed without a signal reaches the objects: drop-ins, units new and gone."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.tell_reloading(begins=True)
+        fake.load("one.service", DropInPaths=["/etc/systemd/system/one.service.d/a.conf"])
+        fake.load("three.path")
+        fake.unload("two.timer")
+        fake.tell_reloading(begins=False)
+        await host.until_shown(
+            "systemd/unit/one.service", drop_ins=["/etc/systemd/system/one.service.d/a.conf"]
+        )
+        await host.until_shown("systemd/unit/three.path")
+        await host.until(lambda: "systemd/unit/two.timer" not in host.names)
+
+
+@in_loop
+async def test_unit_files_are_listed_later(tmp_path: Path, bus: str) -> None:
+    """Files of units that are not loaded are listed once, later, and described by themselves."""
+    async with pid1(bus, tmp_path) as fake:
+        fake.file(
+            "lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n[Service]\nType=x\n"
+        )
+        fake.file("one.service", "static", "[Unit]\nDescription=Not what PID 1 has read\n")
+        fake.files["/etc/systemd/system/other-name.service"] = "alias"
+        async with watched(tmp_path, files_after=0.2) as host:
+            await host.until_shown(
+                "systemd/unit/lazy.service",
+                description="Sleeps late",
+                enabled=False,
+                active_state="inactive",
+            )
+            shown = await host.properties("systemd/unit/one.service")
+            assert shown["description"] == "The one.service"
+            assert len(host.names) == 3
+            assert len(fake.asked("ListUnitFiles")) == 1
+            assert len(fake.read) == 2
+
+
+@in_loop
+async def test_objects_of_earlier_stay_until_files_are_listed(tmp_path: Path, bus: str) -> None:
+    """No object is taken away at a start before it is known which unit files there are."""
+    async with pid1(bus, tmp_path) as fake:
+        lazy = fake.file("lazy.service", "disabled")
+        fake.file("busy.service", "enabled")
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown("systemd/unit/lazy.service")
+        del fake.files[str(lazy)]
+        async with watched(tmp_path) as host:
+            assert "systemd/unit/lazy.service" in host.names
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until(lambda: "systemd/unit/lazy.service" not in host.names)
+            assert "systemd/unit/busy.service" in host.names
+
+
+@in_loop
+async def test_enabling_asks_for_exact_names(tmp_path: Path, bus: str) -> None:
+    """PID 1 is asked for the state of files that differ, by name, of units loaded and not."""
+    async with pid1(bus, tmp_path) as fake:
+        one = fake.file("one.service", "disabled")
+        lazy = fake.file("lazy.service", "enabled")
+        fake.units["one.service"]["UnitFileState"] = "disabled"
+        async with watched(tmp_path) as host:
+            await host.until_shown("systemd/unit/one.service", enabled=False)
+            wants = fake.folder / "multi-user.target.wants"
+            wants.mkdir()
+            (wants / "one.service").symlink_to(one)
+            fake.files[str(one)] = "enabled"
+            fake.tell("UnitFilesChanged")
+            await host.until_shown("systemd/unit/one.service", enabled=True)
+            lazy.unlink()
+            lazy.symlink_to("/dev/null")
+            fake.files[str(lazy)] = "masked"
+            fake.tell("UnitFilesChanged")
+            await host.until_shown("systemd/unit/lazy.service", masked=True, enabled=False)
+            asked = [set(body[1]) for _, body in fake.asked("ListUnitFilesByPatterns")]
+            assert asked[0] == {"one.service"}
+            assert all(names == {"lazy.service"} for names in asked[1:])
+            assert not fake.asked("ListUnitFiles")
+
+
+@in_loop
+async def test_a_unit_that_changes_all_the_time(tmp_path: Path, bus: str) -> None:
+    """A unit that changes all the time is read at once and then seldom, its neighbour at once."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        count = 0
+        while clock() - began < 3.0:
+            count += 1
+            fake.change("one.service", NRestarts=count)
+            await asyncio.sleep(0.02)
+        fake.change("two.timer", ActiveState="active")
+        await host.until_shown("systemd/unit/two.timer", active_state="active")
+        read = fake.read[2:]
+        # after 0.1, 0.2, 0.4, 0.8 and then each second
+        assert 1 <= read.count(path_of("one.service")) <= 7
+        assert read.count(path_of("two.timer")) == 1
+        await host.until_shown("systemd/unit/one.service", n_restarts=count)
+
+
+@in_loop
+async def test_a_pid1_that_begins_anew(tmp_path: Path, bus: str) -> None:
+    """When PID 1 was executed anew, it is subscribed to again and listed again."""
+    async with watched_without_waiting(tmp_path) as host:
+        async with pid1(bus, tmp_path):
+            await host.until_shown("systemd/unit/one.service")
+        await host.until(lambda: host.status.state == "absent")
+        async with pid1(bus, tmp_path) as fake:
+            fake.load("three.path")
+            await host.until_shown("systemd/unit/three.path")
+            assert len(fake.asked("Subscribe")) == 1
+
+
+@asynccontextmanager
+async def watched_without_waiting(tmp_path: Path) -> AsyncIterator[Host]:
+    """Observe a PID 1 that is not there yet."""
+    async with observed(tmp_path, systemd.OBSERVER) as host:
+        yield host
