@@ -9,7 +9,17 @@ from typing import Final
 import structlog
 
 from opdbus.errors import ConfigError
-from opdbus.observe import files, filesystems, host, login1, network, packages, sockets, users
+from opdbus.observe import (
+    files,
+    filesystems,
+    host,
+    login1,
+    network,
+    packages,
+    sockets,
+    systemd,
+    users,
+)
 from opdbus.observe.report import Observer
 from opdbus.parsing import AUTO
 
@@ -19,12 +29,13 @@ log = structlog.get_logger()
 GROUP: Final = "opdbus.observers"
 # Those that need nothing of systemd.
 OURS: Final = (
+    files.OBSERVER,
+    filesystems.OBSERVER,
+    host.OBSERVER,
     login1.OBSERVER,
     packages.OBSERVER,
-    files.OBSERVER,
+    systemd.OBSERVER,
     users.OBSERVER,
-    host.OBSERVER,
-    filesystems.OBSERVER,
 )
 
 
