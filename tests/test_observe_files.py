@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,13 +21,14 @@ SECRET = "hunter2correct"
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """Have a folder that everybody may look into."""
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "units").mkdir()
-    return tmp_path
+def here() -> Iterator[Path]:
+    """Have a folder that everybody may look into, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        (folder / "etc").mkdir()
+        (folder / "units").mkdir()
+        yield folder
 
 
 @asynccontextmanager
@@ -99,6 +101,17 @@ async def test_what_is_touched_has_not_changed(here: Path) -> None:
         os.utime(path, (86400, 86400))
         await host.until_shown(f"files/file/{path}", modified_at="1970-01-02T00:00:00Z")
         assert host.memory.generation == generation
+
+
+def test_a_package_that_is_being_installed(here: Path) -> None:
+    """While a package is being installed, nobody knows whether its files are modified."""
+    path, md5 = configuration(here)
+    install(here, {path: md5}, "install ok half-configured")
+    (origin,) = Conffiles(sources(here)).list().origins.values()
+    assert origin.md5 == ""
+    install(here, {path: f"{md5} obsolete"})
+    (origin,) = Conffiles(sources(here)).list().origins.values()
+    assert (origin.md5, origin.is_obsolete) == (md5, True)
 
 
 @in_loop

@@ -140,6 +140,19 @@ async def test_what_dpkg_does(tmp_path: Path) -> None:
         await host.until(lambda: name not in host.names)
 
 
+def test_what_dpkg_has_not_taken_over_yet(places: Places) -> None:
+    """While dpkg runs, its notes are newer than its status, the last one of a package counts."""
+    write(places, paragraph("one"), paragraph("two"))
+    updates = places.dpkg / "updates"
+    updates.mkdir()
+    (updates / "0000").write_text(paragraph("one", "install ok unpacked"))
+    (updates / "0001").write_text(paragraph("two", "purge ok not-installed"))
+    (updates / "0002").write_text(paragraph("one"))
+    (updates / "tmp.i").write_text(paragraph("three"))
+    found = StatusFile(places.dpkg / "status").read()
+    assert [(package.name, package.status) for package in found] == [("one", "installed")]
+
+
 def test_only_what_changed_is_parsed_again(places: Places) -> None:
     """A second reading returns the same values for packages that did not change."""
     write(places, paragraph("one"), paragraph("two"))

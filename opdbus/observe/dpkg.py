@@ -1,8 +1,10 @@
 """What dpkg knows of its packages: its status file, and which package owns a path."""
 
+import itertools
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ MAX_STATUS_BYTES: Final = 32 << 20
 # Of one package: the longest of Debian 12 has 12 KB.
 _MAX_PARAGRAPH_BYTES: Final = 256 << 10
 _MAX_LIST_BYTES: Final = 16 << 20
+# dpkg itself takes them over into its status after 250.
+_MAX_UPDATES: Final = 1000
 # Of a field that is one line.
 _MAX_VALUE: Final = 1000
 _GONE: Final = "not-installed"
@@ -65,16 +69,26 @@ class StatusFile:
 
     def read(self) -> list[Package]:
         """Return the packages that there are, or whose configuration is left; raises OSError."""
-        content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
         self.limited = ""
+        content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
         if is_cut:
             self._limit(f"more than {MAX_STATUS_BYTES >> 20} MiB")
         before, self._parsed = self._parsed, {}
-        for paragraph in self._paragraphs(content):
+        found: dict[tuple[str, str], Package] = {}
+        for paragraph in itertools.chain(self._paragraphs(content), self._updates()):
             key = digest(paragraph)
             if key not in self._parsed:
                 self._parsed[key] = before[key] if key in before else parse(paragraph)
-        return [package for package in self._parsed.values() if package]
+            if package := self._parsed[key]:
+                found[package.name, package.architecture] = package
+        return [package for package in found.values() if package.status != _GONE]
+
+    def _updates(self) -> Iterator[bytes]:
+        """Return the paragraphs that dpkg has noted since its run began, in order."""
+        updates = sorted((self.path.parent / "updates").glob("[0-9]*"))
+        for path in updates[:_MAX_UPDATES]:
+            with suppress(OSError):  # taken over into the status meanwhile
+                yield read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
 
     def _paragraphs(self, content: bytes) -> Iterator[bytes]:
         start = 0
@@ -96,13 +110,13 @@ class StatusFile:
 
 
 def parse(paragraph: bytes) -> Package | None:
-    """Parse the paragraph of one package; None if it is none, or was removed completely."""
+    """Parse the paragraph of one package; None if it is none."""
     found = {name: value for name, value in _FIELD.findall(paragraph) if name in _FIELDS}
     fields = {name.decode(): _line(value) for name, value in found.items()}
     wanted, _, status = fields.pop("Status", "").partition(" ")
     status = status.rpartition(" ")[2]
     name = fields.pop("Package", "")
-    if not name or not status or status == _GONE:
+    if not name or not status:
         return None
     conffiles = dict(_conffiles(found.get(b"Conffiles", b"")))
     return Package(name, fields.pop("Architecture", ""), wanted, status, fields, conffiles)

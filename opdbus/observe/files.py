@@ -172,9 +172,10 @@ async def _follow(
         if is_first:
             report.replace("file", found)
             examiner.forget(found)
-            is_first = False
-        for path, properties in found.items():
-            report.put("file", path, properties)
+        else:
+            for path, properties in found.items():
+                report.put("file", path, properties)
+        is_first = False
         report.busy(listing.limited)
         await asyncio.sleep(min(_REST * (time.monotonic() - started), _MAX_REST_SECONDS))
         changed = await watch.changed()
