@@ -41,7 +41,7 @@ async def watched(here: Path) -> AsyncIterator[Host]:
 
 def sources(here: Path) -> Sources:
     """Return where a host in a folder names its configuration files."""
-    return Sources(Root(here).places, here / "ucf", (here / "units",))
+    return Sources(Root(here).places, here / "ucf", (here / "units",), here / "etc")
 
 
 def install(here: Path, conffiles: dict[Path, str], status: str = "install ok installed") -> None:
@@ -143,7 +143,7 @@ async def test_units_of_this_host(here: Path) -> None:
         dropin.parent.mkdir()
         dropin.write_text("[Service]\n")
         shown = await host.until_shown(f"files/file/{dropin}", unit="ssh.service")
-        assert shown["description"] == "drop-in of ssh.service, of this host's own"
+        assert shown["description"] == "drop-in of ssh.service, written on this host"
         unit.unlink()
         await host.until(lambda: host.names == {f"files/file/{dropin}"})
 
@@ -184,13 +184,30 @@ async def test_what_ucf_installed(here: Path) -> None:
         assert len(host.names) == 1
 
 
+@in_loop
+async def test_what_the_manual_describes(here: Path) -> None:
+    """A file in /etc that no package has is one if a page of section 5 says what it is."""
+    pages = here / "usr" / "share" / "man" / "man5"
+    pages.mkdir(parents=True)
+    (pages / "fstab.5").write_text(".SH NAME\nfstab \\- static information about filesystems\n")
+    configuration(here, "ssh.conf")
+    async with watched(here) as host:
+        await host.until(lambda: host.status.state == "absent")
+        path, _ = configuration(here, "fstab", "# nothing\n")
+        shown = await host.until_shown(f"files/file/{path}", size=10)
+        assert shown["description"] == "static information about filesystems"
+        assert len(host.names) == 1
+        path.unlink()
+        await host.until(lambda: host.names == set())
+
+
 @needs_dpkg
 @in_loop
 async def test_what_dpkg_does(here: Path) -> None:
     """A configuration file comes with its package, is edited, and goes when it is purged."""
     root = Root(here / "root")
     root.prepare()
-    where = Sources(root.places, here / "ucf", ())
+    where = Sources(root.places, here / "ucf", (), here / "no-etc")
     # dpkg names files without the folder that it installs into
     path = f"/etc/op-dbus-test-{here.name}.conf"
     async with observed(here, Observer("files", "files", Files(where).observe)) as host:

@@ -1,4 +1,4 @@
-"""Which configuration files there are: those of packages, and units that are this host's own."""
+"""Which configuration files there are: of packages, of units, and those that the manual names."""
 
 import os
 import re
@@ -66,6 +66,8 @@ class Sources:
         Path("/run/systemd/system"),
         Path("/usr/local/lib/systemd/system"),
     )
+    # where files are configuration that pages of section 5 of the manual describe: fstab, hosts
+    etc: Path = Path("/etc")
 
     @property
     def files(self) -> set[str]:
@@ -95,8 +97,9 @@ class Conffiles:
     def list(self) -> Listing:
         """Return all that are named, whether or not they are there."""
         packages = self._packages()
-        folders = {str(folder) for folder in self._sources.units}
-        found = dict(self._of_units(folders))
+        folders = {str(folder) for folder in (*self._sources.units, self._sources.etc)}
+        found = dict(self._of_manual())
+        found |= self._of_units(folders)
         found |= self._of_ucf(packages)
         for package in packages.values():
             for path, note in package.conffiles.items():
@@ -142,11 +145,21 @@ class Conffiles:
             return _NOUNS[folder]
         if folder != "/etc" and not {".", "_"}.intersection(name):
             return ""  # a page called `login` or `common` means another file
+        return self._page(name)
+
+    def _page(self, name: str) -> str:
+        """Return what a page of section 5 says about a file of its name."""
         if name not in self._manuals:
             if len(self._manuals) >= _MAX_MANUALS:
                 self._manuals.clear()
             self._manuals[name] = self._documents.manual(f"{name}(5)")
         return self._manuals[name]
+
+    def _of_manual(self) -> Iterator[tuple[str, Origin]]:
+        """List what belongs to no package, but is described in the manual."""
+        for entry in _entries(self._sources.etc):
+            if entry.is_file(follow_symlinks=False) and (what := self._page(entry.name)):
+                yield entry.path, Origin(what)
 
     def _of_ucf(self, packages: dict[str, Package]) -> Iterator[tuple[str, Origin]]:
         """List what packages install with ucf, which dpkg does not know of."""
@@ -182,7 +195,7 @@ class Conffiles:
         owners = self._documents.owners(packaged.values())
         for path, (unit, what) in found.items():
             owner = owners.get(packaged[unit])
-            of = f", of {owner.package}: {owner.summary}" if owner else ", of this host's own"
+            of = f", of {owner.package}: {owner.summary}" if owner else ", written on this host"
             yield path, Origin(f"{what} of {unit}{of}", unit=unit)
 
 

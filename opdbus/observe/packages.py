@@ -17,9 +17,10 @@ from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import changes
 
-# What happens within this time is read at once: an install changes many files, and a long run of
-# apt is read no more often.
-_SETTLE_SECONDS: Final = 1.5
+# What happens within this time is read at once: an install changes many files.
+_SETTLE_SECONDS: Final = 1.0
+# Between two readings of dpkg's status, which a long run of apt writes often.
+_PAUSE_SECONDS: Final = 1.0
 # rpm takes a second to list: it is asked for at most 5% of the time.
 _REST: Final = 19
 _MAX_REST_SECONDS: Final = 60.0
@@ -57,6 +58,7 @@ class Packages:
         async for _ in changes(status.path, self.states, settle=_SETTLE_SECONDS):
             report.replace("package", await in_thread(lambda: self._listed(status)))
             report.busy(status.limited)
+            await sleep(_PAUSE_SECONDS)
 
     async def _rpm(self, report: Report) -> None:
         async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):

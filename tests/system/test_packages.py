@@ -1,0 +1,48 @@
+"""Packages and their configuration files, as the service sees them from inside its sandbox."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from debian import build, needs_dpkg
+
+from opdbus.bus import paths
+from system.host import Host
+from system.service import CHANGES, NAME, STATE, STATE_PATH, Service
+
+CONFIGURATION = "/etc/op-dbus-demo.conf"
+PACKAGE = paths.of("packages", "package", "op-dbus-demo")
+FILE = paths.of("files", "file", CONFIGURATION)
+
+
+def shown(host: Host, path: str) -> dict[str, Any]:
+    """Give what was observed of an object; nothing if there is none."""
+    get = ["busctl", "--json=short", "call", NAME, STATE_PATH, STATE, "Get", "oa{sv}", path, "0"]
+    done = host.run(*get)
+    if done.returncode:
+        assert "op-dbus-demo" in done.stderr, done.stderr  # there is no such object
+        return {}
+    properties: dict[str, Any] = json.loads(json.loads(done.stdout)["data"][0])["observed"]
+    return properties
+
+
+@needs_dpkg
+def test_packages_and_files(host: Host, service: Service, tmp_path: Path) -> None:
+    """What dpkg installs and removes, and what an administrator edits, reaches the objects."""
+    package = build(tmp_path, "op-dbus-demo", files={CONFIGURATION: "a=1\n"})
+    shutil.copy(package, host.path("/root/demo.deb"))
+    service.observe("packages,files")
+    with host.monitor(*CHANGES) as heard:
+        assert shown(host, paths.of("packages", "package", "dpkg"))["status"] == "installed"
+        host.ask("dpkg", "--install", "/root/demo.deb")
+        heard.until(lambda: shown(host, PACKAGE).get("status") == "installed")
+        heard.until(lambda: shown(host, FILE).get("modified") is False)
+        host.write(CONFIGURATION, "a=2\n")
+        heard.until(lambda: shown(host, FILE).get("modified") is True)
+        host.ask("chmod", "640", CONFIGURATION)
+        heard.until(lambda: shown(host, FILE).get("readable") is False)
+        host.ask("dpkg", "--remove", "op-dbus-demo")
+        heard.until(lambda: shown(host, PACKAGE).get("removed"))
+        host.ask("dpkg", "--purge", "op-dbus-demo")
+        heard.until(lambda: not shown(host, PACKAGE) and not shown(host, FILE))
