@@ -164,7 +164,7 @@ class Daemon:
     async def _serve(self) -> None:
         await self._refresh()
         self._connection.on_call = self._dispatcher.take
-        self._connection.wants_signal = lambda header: self._authorizer.trusts(header.sender)
+        self._connection.wants_signal = lambda header, _size: self._authorizer.trusts(header.sender)
         self._connection.on_signal = self._take_signal
         await self._connection.subscribe(_LEAVERS)
         await self._connection.own(BUS_NAME)

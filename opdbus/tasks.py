@@ -3,11 +3,9 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import chain, repeat
 from typing import Any
-
-from opdbus.errors import OpDbusError
 
 
 def pauses(seconds: Sequence[float]) -> Iterator[float]:
@@ -34,9 +32,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     waited = list(tasks)
     for task in waited:
         task.cancel()
-    for task in waited:
-        with suppress(asyncio.CancelledError, OpDbusError):
-            await task
+    await asyncio.gather(*waited, return_exceptions=True)
 
 
 async def until_first_ends(*works: Coroutine[Any, Any, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
 from opdbus.index.memory import Memory
-from opdbus.observe.report import Observer
+from opdbus.observe.report import Observer, Report
 from opdbus.observe.supervisor import Status, Supervisor
 from opdbus.state.object import Identity
 from opdbus.tasks import cancel
@@ -19,6 +19,41 @@ from opdbus.tasks import cancel
 PATIENCE = 30.0
 # Fast: a test does not wait for a source that was lost.
 RETRIES = (0.01,)
+
+
+MOVING = {"lamp": frozenset({"watts"})}
+
+
+class Source:
+    """Lamps that a test's observer sees, while there is no fault."""
+
+    def __init__(self) -> None:
+        self.lamps: dict[str, dict[str, object]] = {"desk": {"colour": "red", "watts": 3}}
+        self.fault: Exception | None = None
+        self.report = Report()
+        self.runs = 0
+        self.news = asyncio.Event()
+
+    @property
+    def observer(self) -> Observer:
+        """The observer of it."""
+        return Observer("lamps", "house", self.observe, MOVING)
+
+    async def observe(self, report: Report) -> None:
+        """List the lamps, and again after each change."""
+        self.report = report
+        self.runs += 1
+        while True:
+            if self.fault:
+                raise self.fault
+            report.replace("lamp", self.lamps)
+            await self.news.wait()
+            self.news.clear()
+
+    def change(self, **lamps: dict[str, object]) -> None:
+        """Set the lamps."""
+        self.lamps = dict(lamps)
+        self.news.set()
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

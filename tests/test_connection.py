@@ -277,7 +277,7 @@ def test_signals_that_are_not_wanted_are_not_heard() -> None:
     async def run() -> list[str]:
         heard: list[str] = []
         async with Connection(bus.address) as sender, Connection(bus.address) as receiver:
-            receiver.wants_signal = lambda header: header.member == "Wanted"
+            receiver.wants_signal = lambda header, _size: header.member == "Wanted"
             receiver.on_signal = lambda message: heard.append(message.member)
             for member, signature, body in (
                 *(("Other", "", []), ("Other", "s", ["text"]), ("Other", "s", ["t" * 300_000])),

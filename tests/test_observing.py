@@ -4,46 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from observing import in_loop, observed
+from observing import Source, in_loop, observed
 
 from opdbus.errors import ConfigError
 from opdbus.observe import table
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.state.object import Identity
-
-MOVING = {"lamp": frozenset({"watts"})}
-
-
-class Source:
-    """What a test's observer sees, and whether it is there."""
-
-    def __init__(self) -> None:
-        self.lamps: dict[str, dict[str, object]] = {"desk": {"colour": "red", "watts": 3}}
-        self.fault: Exception | None = None
-        self.report = Report()
-        self.runs = 0
-        self.news = asyncio.Event()
-
-    @property
-    def observer(self) -> Observer:
-        """The observer of it."""
-        return Observer("lamps", "house", self.observe, MOVING)
-
-    async def observe(self, report: Report) -> None:
-        """List the lamps, and again after each change."""
-        self.report = report
-        self.runs += 1
-        while True:
-            if self.fault:
-                raise self.fault
-            report.replace("lamp", self.lamps)
-            await self.news.wait()
-            self.news.clear()
-
-    def change(self, **lamps: dict[str, object]) -> None:
-        """Set the lamps."""
-        self.lamps = dict(lamps)
-        self.news.set()
 
 
 @pytest.fixture
@@ -159,7 +125,7 @@ async def test_names_and_values_of_any_kind(tmp_path: Path, source: Source) -> N
     }
     async with observed(tmp_path, source.observer) as host:
         await host.until(lambda: len(host.names) == len(source.lamps))
-        shown = await host.properties("house/lamp/caf??")
+        shown = await host.properties(r"house/lamp/caf\udce9\x00")
         assert shown == {"data": "ff00", "text": "?", "?": "NaN"}
         assert max(map(len, host.names)) < 1100
 

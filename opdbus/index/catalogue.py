@@ -189,6 +189,8 @@ class Catalogue:
 
     def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source."""
+        if not self.sources[source]:
+            return []
         return [e for e in self._by_identity.values() if e.identity.source == source]
 
     def entries(self) -> Sequence[Entry]:

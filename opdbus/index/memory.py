@@ -138,6 +138,11 @@ class Memory:
 
         await self.archive.shield(work())
 
+    async def of_source(self, source: str) -> list[Entry]:
+        """Return all entries of a source, after the changes that were begun."""
+        async with self._one_writer:
+            return self.catalogue.of_source(source)
+
     async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
         """Remove what an owner published about things, and count the entries.
 

@@ -11,6 +11,10 @@ from opdbus.state.object import LIVE, Json
 
 # More than any observer finds on a sane host.
 MAX_OBJECTS: Final = 20_000
+# In characters, twice as long as a path can be.
+_MAX_NAME: Final = 8 << 10
+# Reports of so many different objects that wait to be written: as if all were replaced by others.
+_MAX_WAITING: Final = 2 * MAX_OBJECTS
 
 
 class Absent(Exception):
@@ -64,15 +68,17 @@ class Report:
     def __init__(self) -> None:
         # set while something waits to be written
         self.news = asyncio.Event()
-        # what the observer says about itself, and what could not be taken
+        # what the observer says about itself
         self.said = ""
-        self.refused = ""
+        # what was not taken of a kind since its last listing
+        self._left_out: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
         self._objects: dict[Key, Mapping[str, Json] | None] = {}
         self._listed: set[str] = set()
 
     def replace(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
         """Report all objects of a kind by name: those that are missing are gone."""
+        self._left_out.pop(kind, None)
         for name in self._names.get(kind, set()) - objects.keys():
             self.gone(kind, name)
         for name, properties in objects.items():
@@ -83,22 +89,32 @@ class Report:
     def put(self, kind: str, name: str, properties: Mapping[str, Json]) -> None:
         """Report an object that is new, or that may have changed."""
         names = self._names.setdefault(kind, set())
-        if name not in names and len(self) >= MAX_OBJECTS:
-            self.refused = f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
+        if name not in names and (reason := self._refusal(name)):
+            self._left_out[kind] = reason
             return
         names.add(name)
         self._objects[Key(kind, name)] = properties
         self.news.set()
 
     def gone(self, kind: str, name: str) -> None:
-        """Report that an object is not there any more."""
-        self._names.get(kind, set()).discard(name)
+        """Report that an object is not there any more; raises LostSource in a flood."""
+        names = self._names.get(kind, set())
+        if name not in names:
+            return
+        if len(self._objects) >= _MAX_WAITING:
+            raise LostSource("there were more changes than could be written")
+        names.remove(name)
         self._objects[Key(kind, name)] = None
         self.news.set()
 
     def busy(self, sentence: str) -> None:
         """Say in the status what takes time or is limited; an empty sentence takes it back."""
         self.said = sentence
+
+    @property
+    def left_out(self) -> str:
+        """What was not taken, and why; empty if all was."""
+        return "; ".join(dict.fromkeys(self._left_out.values()))
 
     def __len__(self) -> int:
         """Count the objects that there are."""
@@ -120,3 +136,10 @@ class Report:
         self._objects = {**batch.objects, **self._objects}
         self._listed |= batch.listed
         self.news.set()
+
+    def _refusal(self, name: str) -> str:
+        if len(self) >= MAX_OBJECTS:
+            return f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
+        if len(name) > _MAX_NAME:
+            return f"a name of more than {_MAX_NAME:,} characters is left out"
+        return ""

@@ -1,6 +1,7 @@
 """Runs the observers side by side: each is started again when its source was lost or comes."""
 
 import asyncio
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -12,6 +13,7 @@ from opdbus.index.memory import Memory
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
 from opdbus.state.object import LIVE
+from opdbus.state.redact import redact_text
 from opdbus.tasks import pauses, until_first_ends
 
 log = structlog.get_logger()
@@ -20,6 +22,9 @@ log = structlog.get_logger()
 _RETRY_SECONDS: Final = (0.2, 1.0, 5.0, 20.0, 60.0)
 # An observer that ran for so long begins with the short pause again.
 _STEADY_SECONDS: Final = 60.0
+# Read of a sentence, and shown of it.
+_MAX_READ: Final = 4096
+_MAX_SHOWN: Final = 500
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
 
 
@@ -35,17 +40,25 @@ class Status(NamedTuple):
 class _Watched:
     """One observer, and how it is."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, memory: Memory) -> None:
         self.observer = observer
-        self.report = Report()
+        self._memory = memory
+        self.begin()
         self.state = STARTING
         self.reason = ""
 
+    def begin(self) -> None:
+        """Forget what was reported, for another attempt."""
+        self.report = Report()
+        self.writer = Writer(self.observer, self.report, self._memory)
+
     @property
     def detail(self) -> str:
-        return "; ".join(filter(None, (self.reason, self.report.refused, self.report.said)))
+        said = (self.reason, self.writer.fault, self.report.left_out, self.writer.left_out)
+        return "; ".join(filter(None, (*said, _line(self.report.said))))
 
     def set(self, state: str, reason: str = "") -> None:
+        reason = _line(reason)
         if (state, reason) != (self.state, self.reason):
             write = log.warning if state == FAILED else log.info
             write("observer", name=self.observer.name, state=state, reason=reason or None)
@@ -61,7 +74,7 @@ class Supervisor:
         memory: Memory,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
-        self._watched = [_Watched(observer) for observer in observers]
+        self._watched = [_Watched(observer, memory) for observer in observers]
         self._memory = memory
         self._retry_seconds = retry_seconds
 
@@ -103,11 +116,11 @@ class Supervisor:
 
     async def _attempt(self, watched: _Watched) -> tuple[str, str]:
         """Run an observer until it ends, and return how it is then, and why."""
-        watched.report = Report()
-        writer = Writer(watched.observer, watched.report, self._memory)
+        watched.begin()
+        writer = watched.writer
         try:
             await until_first_ends(
-                watched.observer.observe(watched.report), writer.run(), _tell(watched, writer)
+                watched.observer.observe(watched.report), writer.run(), _tell(watched)
             )
         except Absent as error:
             with suppress(OpDbusError):  # those that are left are removed at the next attempt
@@ -115,15 +128,24 @@ class Supervisor:
             return ABSENT, str(error)
         except (LostSource, OpDbusError, OSError) as error:
             return FAILED, str(error)
-        except Exception as error:
-            # whatever an observer raises must not end the others
-            log.exception("observer fault", name=watched.observer.name)
-            return FAILED, f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
+            # it may quote what was read
+            reason = f"{type(error).__name__}: {error}"
+            if _line(reason) != watched.reason:
+                where = "".join(traceback.format_tb(error.__traceback__))
+                log.error("observer fault", name=watched.observer.name, where=where)  # noqa: TRY400 -- without what was read
+            return FAILED, reason
         return FAILED, "it ended, although its source is there"
 
 
-async def _tell(watched: _Watched, writer: Writer) -> None:
+async def _tell(watched: _Watched) -> None:
     """Say that an observer is up as soon as its first listing is written."""
-    await writer.has_written.wait()
+    await watched.writer.has_written.wait()
     watched.set(UP)
     await asyncio.Event().wait()
+
+
+def _line(text: str) -> str:
+    """Make one line without secrets of what a fault or a source says, cut where it is long."""
+    line = " ".join(redact_text(text[:_MAX_READ]).split())
+    return "".join(char if char.isprintable() else "?" for char in line[:_MAX_SHOWN])

@@ -17,9 +17,11 @@ _GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
-# Signals that wait to be read; past them the source has to be listed again.
+# Signals that wait to be read, and their bytes; past them the source has to be listed again.
 _MAX_WAITING: Final = 10_000
-_MAX_SIGNAL_BYTES: Final = 1 << 20
+_MAX_WAITING_BYTES: Final = 16 << 20
+# More than 50,000 units take.
+_MAX_REPLY_BYTES: Final = 16 << 20
 
 
 class Signal(NamedTuple):
@@ -40,8 +42,9 @@ class Service:
 
     def __init__(self, name: str, address: str = "system") -> None:
         self.name = name
-        self._connection = Connection(address, most=_MAX_SIGNAL_BYTES)
+        self._connection = Connection(address, most_of_reply=_MAX_REPLY_BYTES)
         self._waiting: list[Message] = []
+        self._waiting_bytes = 0
         self._news = asyncio.Event()
         self._owner = ""
         self._lost = ""
@@ -107,7 +110,7 @@ class Service:
                 self._news.clear()
                 if self._lost:
                     raise LostSource(self._lost)
-                messages, self._waiting = self._waiting, []
+                messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 yield [_signal(message) for message in messages]
         finally:
             lost.cancel()
@@ -119,9 +122,14 @@ class Service:
             raise Absent(f"{self.name} is not on the system bus") from None
         return str(owner)
 
-    def _wants(self, header: Header) -> bool:
+    def _wants(self, header: Header, size: int) -> bool:
         # anybody may send us anything: only the bus and the service itself are believed
-        return header.sender in {_BUS, self._owner}
+        if self._lost or header.sender not in {_BUS, self._owner}:
+            return False
+        self._waiting_bytes += size
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._end(f"{self.name} sends more than op-dbus can read")
+        return not self._lost
 
     def _take(self, message: Message) -> None:
         if message.sender == _BUS:

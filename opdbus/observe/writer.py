@@ -5,6 +5,7 @@ import marshal
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import structlog
@@ -26,10 +27,10 @@ _MERGE_SECONDS: Final = 0.05
 _REST: Final = 19
 _MAX_REST_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
-
-
 # Of all objects of an observer, as JSON: far more than there is on a sane host.
 _MAX_BYTES: Final = 64 << 20
+# Of an object before its secrets are replaced, which takes long: no less than what may be stored.
+_MAX_RAW_BYTES: Final = 4 * publish.MAX_BYTES
 
 
 class _Seen(NamedTuple):
@@ -40,12 +41,18 @@ class _Seen(NamedTuple):
     size: int
 
 
-class _Prepared(NamedTuple):
-    """A batch as the memory takes it."""
+@dataclass(slots=True)
+class _Prepared:
+    """A batch as the memory takes it, and what is to be remembered of it."""
 
-    objects: list[StateObject]
-    volatile: dict[Identity, Mapping[str, Json]]
-    seen: dict[Key, _Seen]
+    # objects that do not stay, and by how much all objects together grow
+    leaving: set[Key]
+    size: int
+    objects: list[StateObject] = field(default_factory=list)
+    volatile: dict[Identity, Mapping[str, Json]] = field(default_factory=dict)
+    seen: dict[Key, _Seen] = field(default_factory=dict)
+    holders: dict[Identity, Key] = field(default_factory=dict)
+    refused: dict[Key, str] = field(default_factory=dict)
 
 
 class Writer:
@@ -54,19 +61,32 @@ class Writer:
     def __init__(self, observer: Observer, report: Report, memory: Memory) -> None:
         # set when the first listing is written
         self.has_written = asyncio.Event()
+        # why nothing can be stored now
+        self.fault = ""
         self._observer = observer
         self._report = report
         self._memory = memory
         self._key = secrets.token_bytes(16)
         self._seen: dict[Key, _Seen] = {}
-        self._bytes = 0
+        # without their secrets two names may be one: the first to have it keeps it
+        self._holders: dict[Identity, Key] = {}
+        self._refused: dict[Key, str] = {}
+        self._size = 0
         # what the memory has from before, by kind, until that kind is listed
         self._earlier: dict[str, set[Identity]] = {}
-        for entry in memory.catalogue.of_source(observer.source):
-            self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
+
+    @property
+    def left_out(self) -> str:
+        """Which objects are not stored, and why; empty if all are."""
+        if not self._refused:
+            return ""
+        which = "an object was" if len(self._refused) == 1 else f"{len(self._refused)} objects were"
+        return f"{which} left out: {next(iter(self._refused.values()))}"
 
     async def run(self) -> None:
         """Write whenever something was reported, until cancelled; a full disk is waited out."""
+        for entry in await self._memory.of_source(self._observer.source):
+            self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
         delays = pauses(_RETRY_SECONDS)
         while True:
             await self._report.news.wait()
@@ -75,10 +95,12 @@ class Writer:
             try:
                 await self.write()
             except OpDbusError as error:
-                log.warning("not stored", observer=self._observer.name, reason=str(error))
-                self._report.refused = str(error)
+                if self.fault != str(error):
+                    log.warning("not stored", observer=self._observer.name, reason=str(error))
+                self.fault = str(error)
                 await asyncio.sleep(next(delays))
             else:
+                self.fault = ""
                 delays = pauses(_RETRY_SECONDS)
                 rest = _REST * (time.monotonic() - started)
                 await asyncio.sleep(min(rest, _MAX_REST_SECONDS))
@@ -86,38 +108,44 @@ class Writer:
     async def write(self) -> None:
         """Write what was reported; raises StoreError, after which it is still to be written."""
         batch = self._report.take()
+        # on a thread: 1,000 objects take a tenth of a second
+        new = await asyncio.to_thread(self._prepare, batch)
+        self._refused = self._still_refused(batch) | new.refused
         try:
-            # on a thread: 1,000 objects take a tenth of a second
-            new = await asyncio.to_thread(self._prepare, batch)
             await self._memory.observe(new.objects, self._gone(batch, new), new.volatile)
         except OpDbusError:
-            self._report.put_back(batch)
+            # without what is too large to wait
+            taken = {key: p for key, p in batch.objects.items() if key not in new.refused}
+            self._report.put_back(Batch(taken, batch.listed))
             raise
         for kind in batch.listed:
             self._earlier.pop(kind, None)
-        self._remember(batch, new)
+        self._remember(new)
         self.has_written.set()
 
     async def clear(self) -> None:
         """Remove all objects: they are gone with their source."""
-        entries = self._memory.catalogue.of_source(self._observer.source)
+        entries = await self._memory.of_source(self._observer.source)
         await self._memory.observe([], {entry.identity for entry in entries}, {})
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
-        new = _Prepared([], {}, {})
+        leaving = {k for k, p in batch.objects.items() if p is None and k in self._seen}
+        new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
         for key, properties in batch.objects.items():
             if properties is None:
                 continue
             try:
                 self._add(new, key, properties)
-            except (InvalidArgs, ValueError) as error:
-                self._report.refused = f"an object was left out: {error}"
+            except InvalidArgs as error:
+                self._refuse(new, key, str(error))
+            except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
+                self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
         return new
 
     def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json]) -> None:
         """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
-        hashes = {name: self._hash(value) for name, value in properties.items()}
+        hashes = self._hashes(properties)
         before = self._seen.get(key)
         if before and before.hashes == hashes:
             return
@@ -125,9 +153,12 @@ class Writer:
         item = publish.observed(*identity, properties)
         moving = self._observer.volatile.get(key.kind, frozenset())
         lasting = {name: value for name, value in item.properties.items() if name not in moving}
-        size = len(item.json())
-        self._require_room(size - (before.size if before else 0))
+        size = len(item.name) + len(item.json())
+        self._require_free(new, item.identity, key)
+        self._require_room(new, more := size - (before.size if before else 0))
+        new.size += more
         new.seen[key] = _Seen(item.identity, hashes, size)
+        new.holders[item.identity] = key
         if moving:
             new.volatile[item.identity] = {
                 name: value for name, value in item.properties.items() if name in moving
@@ -135,45 +166,60 @@ class Writer:
         if not before or _without(before.hashes, moving) != _without(hashes, moving):
             new.objects.append(StateObject(item.identity, lasting))
 
+    def _refuse(self, new: _Prepared, key: Key, reason: str) -> None:
+        """Leave an object out: what was stored of it before is not true any more."""
+        new.refused[key] = reason
+        if before := self._seen.get(key):
+            new.leaving.add(key)
+            new.size -= before.size
+
+    def _still_refused(self, batch: Batch) -> dict[Key, str]:
+        return {key: why for key, why in self._refused.items() if key not in batch.objects}
+
     def _gone(self, batch: Batch, new: _Prepared) -> set[Identity]:
         """Return what is gone: what was reported so, and what a first listing did not have."""
-        gone = {
-            self._seen[key].identity
-            for key, properties in batch.objects.items()
-            if properties is None and key in self._seen
-        }
+        gone = {self._seen[key].identity for key in new.leaving}
         gone = gone.union(*(self._earlier.get(kind, ()) for kind in batch.listed))
-        if not gone:
-            return gone
-        # two names may be one without their secrets
-        left = [key for key in self._seen if batch.objects.get(key, key) is not None]
-        return gone - {self._seen[key].identity for key in left}.union(
-            seen.identity for seen in new.seen.values()
-        )
+        return {identity for identity in gone if self._holder(new, identity) is None}
 
-    def _remember(self, batch: Batch, new: _Prepared) -> None:
-        for key, properties in batch.objects.items():
-            if properties is None and (before := self._seen.pop(key, None)):
-                self._bytes -= before.size
-        for key, seen in new.seen.items():
-            before = self._seen.get(key)
-            self._bytes += seen.size - (before.size if before else 0)
-            self._seen[key] = seen
+    def _holder(self, new: _Prepared, identity: Identity) -> Key | None:
+        """Return which object has an identity after a batch, if any."""
+        before = self._holders.get(identity)
+        return new.holders.get(identity, None if before in new.leaving else before)
 
-    def _require_room(self, more: int) -> None:
-        # those of the same batch are not counted yet: a batch may go past the limit once
-        if self._bytes + more > _MAX_BYTES:
+    def _remember(self, new: _Prepared) -> None:
+        for key in new.leaving:
+            self._holders.pop(self._seen.pop(key).identity, None)
+        self._seen |= new.seen
+        self._holders |= new.holders
+        self._size += new.size
+
+    def _require_free(self, new: _Prepared, identity: Identity, key: Key) -> None:
+        if self._holder(new, identity) not in {None, key}:
+            raise InvalidArgs(f"without secrets its name is that of another {identity.kind}")
+
+    def _require_room(self, new: _Prepared, more: int) -> None:
+        if more > 0 and self._size + new.size + more > _MAX_BYTES:
             raise InvalidArgs(f"all objects together have more than {_MAX_BYTES >> 20} MiB")
 
+    def _hashes(self, properties: Mapping[str, Json]) -> dict[str, bytes]:
+        """Hash each field; raises InvalidArgs for what would be too large anyway."""
+        # newer formats of marshal depend on what else refers to a value
+        plain = {name: marshal.dumps(value, 2) for name, value in properties.items()}
+        if sum(map(len, plain.values())) > _MAX_RAW_BYTES:
+            raise InvalidArgs(f"it has more than {publish.MAX_BYTES} bytes of properties")
+        return {name: digest(data, self._key) for name, data in plain.items()}
+
     def _identity(self, key: Key) -> Identity:
-        kind, name = (part.encode(errors="replace").decode().replace("\0", "?") for part in key)
+        kind, name = (_sendable(part) for part in key)
         raw = Identity(self._observer.source, self._observer.plugin, kind, name or "?")
         return bounded(redact_identity(raw))
-
-    def _hash(self, value: Json) -> bytes:
-        # newer formats of marshal depend on what else refers to a value
-        return digest(marshal.dumps(value, 2), self._key)
 
 
 def _without(hashes: Mapping[str, bytes], names: frozenset[str]) -> dict[str, bytes]:
     return {name: value for name, value in hashes.items() if name not in names}
+
+
+def _sendable(name: str) -> str:
+    """Write as escapes what D-Bus cannot carry, so that two names remain two."""
+    return name.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

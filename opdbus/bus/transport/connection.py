@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, Self
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageType, encode
 from opdbus.bus.transport.message_socket import Frame, MessageSocket
 from opdbus.bus.transport.messages import (
@@ -37,13 +36,15 @@ _ALREADY_OWNER: Final = 4
 _MAX_SERIAL: Final = (1 << 32) - 1
 # The most that any bus lets through.
 _UNLIMITED: Final = 1 << 27
+# Larger replies are read on a thread: 3 MB of rows take a tenth of a second.
+_LARGE: Final = 64 << 10
 
 
 class _Answer(NamedTuple):
-    """A reply, and the descriptors that came with it."""
+    """A reply: an error by its name, or the values."""
 
-    message: Message
-    descriptors: Sequence[Descriptor]
+    error: str
+    values: list[Plain]
 
 
 class RemoteError(Exception):
@@ -58,21 +59,25 @@ class Connection:
     """A connection to a message bus, a context that disconnects at its end.
 
     `on_call` gets every method call, `on_signal` the signals that were subscribed to and those sent
-    to this connection alone, where `wants_signal` accepts their header; both run on the event loop
-    and must not block. Only the header is read of calls larger than `most` bytes, and of messages
-    that nothing waits for. A value of the type `h` is an open file: to be sent, anything
-    with a `fileno`, which the sender still owns; received, a Descriptor.
+    to this connection alone, where `wants_signal` accepts their header and size; both run on the
+    event loop and must not block. Only the header is read of calls and signals larger than `most`
+    bytes, of replies larger than `most_of_reply`, and of messages that nothing waits for. A value
+    of the type `h` is an open file: to be sent, anything with a `fileno`, which the sender still
+    owns; received, a Descriptor.
     """
 
-    def __init__(self, address: str, *, most: int = _UNLIMITED) -> None:
+    def __init__(
+        self, address: str, *, most: int = _UNLIMITED, most_of_reply: int = _UNLIMITED
+    ) -> None:
         self._address = address
         self._most = most
+        self._most_of_reply = most_of_reply
         self._transports = transports(address)
         self.on_call: Callable[[Call], None] | None = None
         self.on_signal: Callable[[Message], None] | None = None
-        self.wants_signal: Callable[[frames.Header], bool] = lambda _header: True
+        self.wants_signal: Callable[[frames.Header, int], bool] = lambda _header, _size: True
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._replies: dict[int, asyncio.Future[_Answer]] = {}
+        self._replies: dict[int, asyncio.Future[Frame]] = {}
         # of the last message that was sent
         self.last_serial = 0
         self.name = ""
@@ -84,7 +89,7 @@ class Connection:
                 socket = await connect(self._transports)
                 self._transport = MessageSocket(socket, self._receive, self._wants)
                 self._transport.on_lost = self._lost
-                (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
+                await self._say_hello()
         except (OSError, RemoteError, ValueError) as error:
             absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
             why = "there is none" if absent else getattr(error, "strerror", None) or error
@@ -94,6 +99,13 @@ class Connection:
                 " this user connect to it?"
             ) from None
         return self
+
+    async def _say_hello(self) -> None:
+        try:
+            (self.name,) = await self.call(_BUS, _BUS_PATH, f"{_BUS}.Hello")
+        except BaseException:
+            self._transport.close()
+            raise
 
     async def __aexit__(self, *_error: object) -> None:
         """Send what waits to be sent, and disconnect."""
@@ -153,23 +165,26 @@ class Connection:
             outgoing.message.flags |= frames.MAY_INTERACT
         if not may_start:
             outgoing.message.flags |= frames.NO_AUTO_START
-        answer, descriptors = await self._answer(outgoing)
-        if answer.message_type is MessageType.ERROR:
-            text = str(answer.body[0]) if answer.body else ""
-            raise RemoteError(answer.error_name or "", text)
+        frame = await self._reply_to(outgoing)
+        if not frame.is_whole:
+            raise BusError(f"{destination} answered {member} with {frame.total} bytes: too many")
         try:
-            return received(answer.signature, [from_wire(v) for v in answer.body], descriptors)
-        except InvalidArgs as error:
+            large = frame.total > _LARGE
+            answer = await asyncio.to_thread(_answer, frame) if large else _answer(frame)
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
             raise BusError(f"the reply of {destination} is damaged: {error}") from None
+        if answer.error:
+            raise RemoteError(answer.error, str(answer.values[0]) if answer.values else "")
+        return answer.values
 
-    async def _answer(self, outgoing: Outgoing) -> _Answer:
+    async def _reply_to(self, outgoing: Outgoing) -> Frame:
         if self._closed.done():
             raise BusError("the connection to the message bus is lost")
         try:
             written = self.encoded(outgoing)
         except UNFIT as error:
             raise InvalidArgs(f"this cannot be sent over D-Bus: {error}") from None
-        reply: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         waited: set[asyncio.Future[Plain]] = {reply, self._closed}
         serial = outgoing.message.serial
         self._replies[serial] = reply
@@ -237,9 +252,9 @@ class Connection:
         if header.kind == frames.METHOD_CALL:
             return size <= self._most and self.on_call is not None
         if header.kind == frames.SIGNAL:
-            is_wanted = self.on_signal is not None and self.wants_signal(header)
+            is_wanted = self.on_signal is not None and self.wants_signal(header, size)
             return is_wanted and size <= self._most
-        return header.reply_serial in self._replies
+        return header.reply_serial in self._replies and size <= self._most_of_reply
 
     def _receive(self, frame: Frame) -> None:
         header = frame.header
@@ -248,7 +263,9 @@ class Connection:
         elif header.kind == frames.SIGNAL:
             self._receive_signal(frame)
         elif header.reply_serial in self._replies:
-            self._resolve(self._replies[header.reply_serial], frame)
+            reply = self._replies[header.reply_serial]
+            if not reply.done():
+                reply.set_result(frame)
         # files that are not used are closed now, with the frame
 
     def _receive_signal(self, frame: Frame) -> None:
@@ -260,15 +277,14 @@ class Connection:
                 return
             self.on_signal(message)
 
-    def _resolve(self, reply: asyncio.Future[_Answer], frame: Frame) -> None:
-        """Settle the call that waits for a reply, with BusError if it cannot be read."""
-        if reply.done():
-            return
-        try:
-            reply.set_result(_Answer(decoded(frame), frame.descriptors))
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
-            reply.set_exception(BusError(f"a reply cannot be read: {error}"))
-
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
+
+
+def _answer(frame: Frame) -> _Answer:
+    """Read a reply; raises InvalidArgs, and whatever the library raises."""
+    message = decoded(frame)
+    values = received(message.signature, list(map(from_wire, message.body)), frame.descriptors)
+    is_error = message.message_type is MessageType.ERROR
+    return _Answer(message.error_name or "?" if is_error else "", values)
