@@ -10,6 +10,7 @@ from observing import PATIENCE, Source, in_loop, observed
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
 from opdbus.index.memory import Memory
+from opdbus.observe import writer
 from opdbus.observe.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.system_bus import Service
@@ -51,14 +52,17 @@ async def test_what_was_too_large_is_back_once_it_is_not(tmp_path: Path) -> None
 
 
 @in_loop
-async def test_all_objects_together_are_limited(tmp_path: Path) -> None:
+async def test_all_objects_together_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Objects of one listing that are too large together are left out, those of others not."""
+    monkeypatch.setattr(writer, "_MAX_BYTES", 1 << 20)
     source = Source()
-    source.lamps = {f"lamp {n}": {"text": "x" * (250 << 10)} for n in range(300)}
+    source.lamps = {f"lamp {n}": {"text": "x" * 10_000} for n in range(200)}
     async with observed(tmp_path, source.observer) as host:
         await host.until(lambda: bool(host.names))
-        assert 250 < len(host.names) < 300
-        assert "more than 64 MiB" in host.status.detail
+        assert 100 <= len(host.names) < 110
+        assert "more than 1 MiB" in host.status.detail
         source.change(desk={})
         await host.until(lambda: host.names == {"house/lamp/desk"})
         assert host.status.detail == ""
@@ -165,7 +169,7 @@ def test_reports_that_cannot_be_written_have_a_bound() -> None:
     report = Report()
     for n in range(MAX_OBJECTS):
         report.gone("lamp", str(n))
-    assert not report.take().objects
+    assert not report.take().objects()
     with pytest.raises(LostSource):
         _flicker(report)
 

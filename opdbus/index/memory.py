@@ -133,8 +133,8 @@ class Memory:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
                 await self._write(objects, entries, owner=ROOT)
                 self.volatile |= volatile
-                for identity in gone:
-                    self.volatile.pop(identity, None)
+                for identity in self.volatile.keys() & gone:
+                    del self.volatile[identity]
 
         await self.archive.shield(work())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.state.object import LIVE, Json
 
@@ -52,11 +54,23 @@ class Key(NamedTuple):
     name: str
 
 
-class Batch(NamedTuple):
-    """What was reported since the last batch: objects, None for one that is gone, listed kinds."""
+# Of objects by name: their properties, None for one that is gone.
+Reported: TypeAlias = Mapping[str, Mapping[str, Json] | None]
 
-    objects: Mapping[Key, Mapping[str, Json] | None]
+
+class Batch(NamedTuple):
+    """What was reported since the last batch, by kind, and the kinds that were listed."""
+
+    kinds: Mapping[str, Reported]
     listed: frozenset[str]
+
+    def objects(self) -> dict[Key, Mapping[str, Json] | None]:
+        """Return what was reported of each object."""
+        return {
+            Key(kind, name): properties
+            for kind, reported in self.kinds.items()
+            for name, properties in reported.items()
+        }
 
 
 class Report:
@@ -73,39 +87,27 @@ class Report:
         # what was not taken of a kind since its last listing
         self._left_out: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
-        self._objects: dict[Key, Mapping[str, Json] | None] = {}
+        self._waiting: dict[str, dict[str, Mapping[str, Json] | None]] = {}
         self._listed: set[str] = set()
 
     def replace(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
-        """Report all objects of a kind by name: those that are missing are gone."""
+        """Report all objects of a kind by name: those that are missing are gone.
+
+        Raises LostSource in a flood. 20,000 objects take a few milliseconds.
+        """
+        names = self._names.setdefault(kind, set())
+        self._remove(kind, names - objects.keys())
         self._left_out.pop(kind, None)
-        for name in self._names.get(kind, set()) - objects.keys():
-            self.gone(kind, name)
-        for name, properties in objects.items():
-            self.put(kind, name, properties)
+        self._add(kind, objects)
         self._listed.add(kind)
-        self.news.set()
 
     def put(self, kind: str, name: str, properties: Mapping[str, Json]) -> None:
         """Report an object that is new, or that may have changed."""
-        names = self._names.setdefault(kind, set())
-        if name not in names and (reason := self._refusal(name)):
-            self._left_out[kind] = reason
-            return
-        names.add(name)
-        self._objects[Key(kind, name)] = properties
-        self.news.set()
+        self._add(kind, {name: properties})
 
     def gone(self, kind: str, name: str) -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""
-        names = self._names.get(kind, set())
-        if name not in names:
-            return
-        if len(self._objects) >= _MAX_WAITING:
-            raise LostSource("there were more changes than could be written")
-        names.remove(name)
-        self._objects[Key(kind, name)] = None
-        self.news.set()
+        self._remove(kind, {name} & self._names.get(kind, set()))
 
     def busy(self, sentence: str) -> None:
         """Say in the status what takes time or is limited; an empty sentence takes it back."""
@@ -127,19 +129,46 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        batch = Batch(self._objects, frozenset(self._listed))
-        self._objects, self._listed = {}, set()
+        batch = Batch(self._waiting, frozenset(self._listed))
+        self._waiting, self._listed = {}, set()
         return batch
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
-        self._objects = {**batch.objects, **self._objects}
+        for kind, reported in batch.kinds.items():
+            self._waiting[kind] = {**reported, **self._waiting.get(kind, {})}
         self._listed |= batch.listed
         self.news.set()
 
-    def _refusal(self, name: str) -> str:
-        if len(self) >= MAX_OBJECTS:
-            return f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
-        if len(name) > _MAX_NAME:
-            return f"a name of more than {_MAX_NAME:,} characters is left out"
-        return ""
+    def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
+        names = self._names.setdefault(kind, set())
+        new = objects.keys() - names
+        room = MAX_OBJECTS - len(self)
+        if len(new) > room or max(map(len, new), default=0) > _MAX_NAME:
+            objects = self._fitting(kind, objects, new, room)
+        names.update(objects)
+        self._waiting.setdefault(kind, {}).update(objects)
+        self.news.set()
+
+    def _fitting(
+        self, kind: str, objects: Mapping[str, Mapping[str, Json]], new: AbstractSet[str], room: int
+    ) -> Mapping[str, Mapping[str, Json]]:
+        """Return the known ones of objects, and as many others as there is room for."""
+        short = {name for name in new if len(name) <= _MAX_NAME}
+        self._left_out[kind] = (
+            f"there are more than {MAX_OBJECTS:,} objects: the rest is left out"
+            if len(short) > room
+            else f"a name of more than {_MAX_NAME:,} characters is left out"
+        )
+        known = self._names[kind] & objects.keys()
+        taken = [*known, *islice(filter(short.__contains__, objects), room)]
+        return {name: objects[name] for name in taken}
+
+    def _remove(self, kind: str, gone: AbstractSet[str]) -> None:
+        if not gone:
+            return
+        if sum(map(len, self._waiting.values())) + len(gone) > _MAX_WAITING:
+            raise LostSource("there were more changes than could be written")
+        self._names[kind] -= gone
+        self._waiting.setdefault(kind, {}).update(dict.fromkeys(gone))
+        self.news.set()

@@ -53,6 +53,7 @@ class _Prepared:
     seen: dict[Key, _Seen] = field(default_factory=dict)
     holders: dict[Identity, Key] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    gone: set[Identity] = field(default_factory=set)
 
 
 class Writer:
@@ -110,17 +111,15 @@ class Writer:
         batch = self._report.take()
         # on a thread: 1,000 objects take a tenth of a second
         new = await asyncio.to_thread(self._prepare, batch)
-        self._refused = self._still_refused(batch) | new.refused
+        self._refused = new.refused
         try:
-            await self._memory.observe(new.objects, self._gone(batch, new), new.volatile)
+            await self._memory.observe(new.objects, new.gone, new.volatile)
         except OpDbusError:
-            # without what is too large to wait
-            taken = {key: p for key, p in batch.objects.items() if key not in new.refused}
-            self._report.put_back(Batch(taken, batch.listed))
+            self._report.put_back(batch)
             raise
         for kind in batch.listed:
             self._earlier.pop(kind, None)
-        self._remember(new)
+        await asyncio.to_thread(self._remember, new)
         self.has_written.set()
 
     async def clear(self) -> None:
@@ -130,9 +129,11 @@ class Writer:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
-        leaving = {k for k, p in batch.objects.items() if p is None and k in self._seen}
+        objects = batch.objects()
+        leaving = {key for key, value in objects.items() if value is None and key in self._seen}
         new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
-        for key, properties in batch.objects.items():
+        new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
+        for key, properties in objects.items():
             if properties is None:
                 continue
             try:
@@ -141,6 +142,7 @@ class Writer:
                 self._refuse(new, key, str(error))
             except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
                 self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
+        new.gone |= self._gone(batch.listed, new)
         return new
 
     def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json]) -> None:
@@ -173,13 +175,10 @@ class Writer:
             new.leaving.add(key)
             new.size -= before.size
 
-    def _still_refused(self, batch: Batch) -> dict[Key, str]:
-        return {key: why for key, why in self._refused.items() if key not in batch.objects}
-
-    def _gone(self, batch: Batch, new: _Prepared) -> set[Identity]:
+    def _gone(self, listed: frozenset[str], new: _Prepared) -> set[Identity]:
         """Return what is gone: what was reported so, and what a first listing did not have."""
         gone = {self._seen[key].identity for key in new.leaving}
-        gone = gone.union(*(self._earlier.get(kind, ()) for kind in batch.listed))
+        gone = gone.union(*(self._earlier.get(kind, ()) for kind in listed))
         return {identity for identity in gone if self._holder(new, identity) is None}
 
     def _holder(self, new: _Prepared, identity: Identity) -> Key | None:
