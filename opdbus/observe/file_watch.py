@@ -68,7 +68,8 @@ def _target(link: str) -> str:
 class FileWatch:
     """A watch of files: from the moment it is made, no change of them is missed.
 
-    What was wanted is asked for once; for anything else, another watch is made.
+    What was wanted is asked for once; for anything else, another watch is made. Raises LostSource
+    where the kernel has no more watches for us, and OSError.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -129,5 +130,9 @@ class FileWatch:
             try:
                 self._inotify.add_watch(folder, _EVENTS)
             except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise LostSource(
+                        "too many watches: raise fs.inotify.max_user_watches"
+                    ) from None
                 if error.errno not in _NOT_WATCHED:
-                    raise LostSource(f"cannot watch {folder}: {error.strerror}") from None
+                    raise
