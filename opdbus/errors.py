@@ -137,6 +137,11 @@ class Internal(OpDbusError, prefix=_OPDBUS):
     """A fault of op-dbus itself: the log has the details under the same id."""
 
 
+def blame(name: str, reason: str) -> str:
+    """Say who failed and why; most reasons begin with the name already."""
+    return reason if reason.startswith(f"{name} ") else f"{name}: {reason}"
+
+
 def tree(root: type[OpDbusError] = OpDbusError) -> list[type[OpDbusError]]:
     """List the root and everything below it, the general before the special."""
     below = [kind for child in root.__subclasses__() for kind in tree(child)]

@@ -61,6 +61,13 @@ def test_what_failed_is_in_the_sentence() -> None:
     )
 
 
+def test_the_sentence_names_no_object() -> None:
+    """Leave the place in the file's structure out of what everybody may read."""
+    fault = '/etc/op-dbus/state.json: line 5 column 3 ($.plugins.vault["shop"]): given twice'
+    sentence = health(READY, file_error=fault).sentence()
+    assert sentence.endswith("; /etc/op-dbus/state.json: line 5 column 3")
+
+
 def test_level_none_is_ready() -> None:
     """Be ready without an engine where the level is none."""
     without = health(Phase(State.READY, error=NoModel("none")), level="none")

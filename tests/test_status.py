@@ -14,6 +14,7 @@ VALUES: dict[str, Any] = {
         ["systemd", "up", 642, ""],
         ["packages", "up", 577, "there are more than 20,000 objects: the rest is left out"],
         ["login1", "absent", 0, "org.freedesktop.login1 is not on the system bus"],
+        ["units", "absent", 0, "org.freedesktop.login1 is not on the system bus"],
         ["users", "failed", 0, "reading took more than 10 s"],
         ["network", "starting", 0, ""],
     ],
@@ -38,9 +39,9 @@ def test_objects_are_counted_by_where_they_are_from() -> None:
 
 
 def test_what_is_not_observed_is_said_with_the_reason() -> None:
-    """Each observer that is absent or failed is named with its reason, and no other."""
+    """Each observer that is absent or failed is named, those of one reason together."""
     assert host(VALUES)["Not observed"].splitlines() == [
-        "login1 (absent): org.freedesktop.login1 is not on the system bus",
+        "login1, units (absent): org.freedesktop.login1 is not on the system bus",
         "users (failed): reading took more than 10 s",
     ]
     assert host(VALUES)["Note"].startswith("packages: there are more than")

@@ -8,6 +8,7 @@ from typing import Any
 from opdbus.cli import output
 from opdbus.cli.asking import ask
 from opdbus.cli.root import as_json, root
+from opdbus.errors import blame
 
 # what serves, the most important first, before the rest
 _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
@@ -66,25 +67,23 @@ def _counted(rows: Sequence[tuple[str, int]]) -> str:
 
 
 def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Say of each observer that sees nothing, or nothing new, how it is and why."""
+    """Say of the observers that see nothing, or nothing new, how they are and why."""
+    names: dict[tuple[str, str], list[str]] = {}
     for name, state, _, detail in observers:
         if state not in _WELL:
-            yield f"{name} ({state}): {detail}"
+            names.setdefault((state, detail), []).append(name)
+    for (state, detail), of in names.items():
+        yield f"{', '.join(of)} ({state}): {detail}"
 
 
 def serving(values: Mapping[str, Any]) -> dict[str, Any]:
     """Give the rest by name; what there is not, such as a model that still loads, is left out."""
     shown = {name: value for name, value in values.items() if name not in {*_OF_HOST, "Accuracy"}}
     shown["Proof"] = _proven(values["Proof"]) if values["Proof"] else ""
-    shown["Fallbacks"] = "\n".join(_fallback(*row) for row in values["Fallbacks"])
+    shown["Fallbacks"] = "\n".join(blame(*row) for row in values["Fallbacks"])
     shown["Jobs"] = "\n".join(values["Jobs"])
     ordered = {name: shown.get(name, "") for name in (*_FIRST, *shown)}
     return {name: value for name, value in ordered.items() if value != ""}
-
-
-def _fallback(provider: str, reason: str) -> str:
-    """Name the provider once: most reasons begin with it."""
-    return reason if reason.startswith(f"{provider} ") else f"{provider}: {reason}"
 
 
 def _proven(proof: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from opdbus.errors import blame
 from opdbus.index.declared import Declared
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.states import State
@@ -62,6 +63,7 @@ class Health:
             yield str(phase.error)
         if phase.embedder:
             for fallback in phase.embedder.proven.fallbacks:
-                yield f"{fallback.provider}: {fallback.reason}"
+                yield blame(fallback.provider, fallback.reason)
         if self.last_error:
-            yield self.last_error
+            # everybody may read the status of a unit: names in the state file are left out
+            yield self.last_error.partition(" ($")[0]
