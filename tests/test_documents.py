@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opdbus.observe import dpkg
 from opdbus.observe.documents import Documents, Owner, Places, Port, ports
 from opdbus.observe.manual_page import MAX_DESCRIPTION, described
-from opdbus.observe.reading import read_at_most
+from opdbus.observe.reading import read_at_most, text_of
 
 STATUS = """\
 Package: openssh-server
@@ -167,6 +167,11 @@ def test_only_the_beginning_of_a_regular_file_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="no regular file"):
         read_at_most(tmp_path / "fifo", 5)
+
+
+def test_settings_of_the_kernel_are_read() -> None:
+    """A file of /proc/sys, which refuses large reads, is read like another."""
+    assert text_of(Path("/proc/sys/kernel/ostype")) == "Linux\n"
 
 
 LINES = [
