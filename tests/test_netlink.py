@@ -20,6 +20,7 @@ from opdbus.observe.report import Absent
 CAPTURED = json.loads((ROOT / "tests/data/netlink.json").read_text())
 BODIES = {name: bytes.fromhex(text) for name, text in CAPTURED.items()}
 TYPES = {"link": 16, "address": 20, "route": 24, "socket": 20}
+GET_ADDRESSES = rtnetlink.REQUESTS[1]
 # Any two processes may talk over it.
 USERSOCK = 2
 
@@ -158,7 +159,7 @@ async def test_lost_messages_are_a_change() -> None:
             for number in range(20):
                 net.ip("addr", "add", f"10.0.0.{number}/24", "dev", "lo")
             await asyncio.wait_for(channel.changed(), 10)
-            found = await channel.dump(*rtnetlink.GET_ADDRESSES)
+            found = await channel.dump(*GET_ADDRESSES)
             assert len(found) == 22
 
 
@@ -171,7 +172,7 @@ async def test_the_rest_of_a_list_that_nobody_read() -> None:
         left = struct.pack("=IHHII", 24, 22, 0x301, 1, 0) + bytes(8)
         passed.send(left)
         with Channel(passed, netlink.ROUTE, 0, "") as channel:
-            assert len(await channel.dump(*rtnetlink.GET_ADDRESSES)) == 302
+            assert len(await channel.dump(*GET_ADDRESSES)) == 302
 
 
 def test_a_socket_that_cannot_be_opened() -> None:

@@ -15,10 +15,12 @@ _ADDRESS: Final = struct.Struct("=BBBBI")
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")
 _NEW_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 20, 24
-# What a request has to say: all families, and interfaces without counters of IPv6.
-GET_LINKS: Final = (18, bytes(16) + struct.pack("=HHI", 8, 29, 8))
-GET_ADDRESSES: Final = (22, bytes(_ADDRESS.size))
-GET_ROUTES: Final = (26, bytes(_ROUTE.size))
+# What asks for interfaces (without counters of IPv6), addresses and routes, of all families.
+REQUESTS: Final = (
+    (18, bytes(16) + struct.pack("=HHI", 8, 29, 8)),
+    (22, bytes(_ADDRESS.size)),
+    (26, bytes(_ROUTE.size)),
+)
 _FAMILIES: Final = {2: "ipv4", 10: "ipv6"}
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 

@@ -1,0 +1,147 @@
+"""The host's network and ports as a sandboxed service sees them, through sockets of systemd."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from system.host import Host
+from system.service import CHANGES, STATE, UNIT, Service
+
+SOCKETS = ("op-dbus-route.socket", "op-dbus-diag.socket")
+# ends well where the sandbox refuses every family but AF_UNIX
+REFUSED = """
+import errno, socket
+for family in (socket.AF_NETLINK, socket.AF_INET, socket.AF_INET6):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family == socket.AF_NETLINK else 0)
+    except OSError as error:
+        assert error.errno == errno.EAFNOSUPPORT, error
+    else:
+        raise AssertionError(family)
+"""
+WEB = ("/usr/bin/python3", "-m", "http.server", "--bind", "127.0.0.1", "8123")
+
+
+def shown(host: Host, name: str) -> dict[str, Any]:
+    """Give what was observed of an object; nothing where it is not."""
+    done = host.run("op-dbus", "show", name, "--json")
+    return json.loads(done.stdout)["Observed"] or {} if done.returncode == 0 else {}
+
+
+def until_shown(service: Service, name: str, **values: object) -> None:
+    """Wait until an object has these values; without any, until it is gone."""
+    with service.host.monitor(*CHANGES) as heard:
+        if values:
+            heard.until(lambda: shown(service.host, name).items() >= values.items())
+        else:
+            heard.until(lambda: not shown(service.host, name))
+
+
+@contextmanager
+def address(host: Host, text: str) -> Iterator[None]:
+    """Give the host an address, and take it away again."""
+    host.ask("ip", "address", "add", text, "dev", "lo")
+    try:
+        yield
+    finally:
+        host.ask("ip", "address", "del", text, "dev", "lo")
+
+
+def disturb(host: Host) -> None:
+    """Let the kernel tell of many changes, and open and close a port."""
+    for number in range(20):
+        with address(host, f"198.51.100.{number}/32"):
+            pass
+    host.run("systemd-run", "--wait", "--quiet", "timeout", "0.5", *WEB)
+
+
+def states(host: Host) -> list[str]:
+    """Say how the service and its sockets are."""
+    return [host.show(unit, "ActiveState") for unit in (UNIT, *SOCKETS)]
+
+
+def test_the_hosts_addresses_are_seen_from_the_sandbox(host: Host, service: Service) -> None:
+    """An address of the host is an object as long as it is there; the sandbox sees no network."""
+    host.write("/run/refused.py", REFUSED)
+    service.drop_in("ExecStartPre=/usr/bin/python3 /run/refused.py")
+    service.observe("network")
+    with address(host, "192.0.2.10/28"):
+        until_shown(service, "net/address/192.0.2.10/28 on lo", scope="global", prefix=28)
+    until_shown(service, "net/address/192.0.2.10/28 on lo")
+
+
+def test_a_port_and_its_unit(host: Host, service: Service) -> None:
+    """A port that a unit opens is an object with the unit's name until the unit stops."""
+    service.observe("sockets")
+    name = "net/listener/tcp 127.0.0.1:8123"
+    host.ask("systemd-run", "--unit=web", "--property=User=op-dbus", *WEB)
+    try:
+        until_shown(service, name, unit="web.service", user="op-dbus", exposed="local only")
+    finally:
+        host.ask("systemctl", "stop", "web.service")
+    until_shown(service, name)
+
+
+def test_sockets_start_and_stop_with_the_service(host: Host, service: Service) -> None:
+    """After a stop the service stays down, whatever happens on the network."""
+    assert states(host) == ["active", "active", "active"]
+    service.systemctl("restart")
+    assert states(host) == ["active", "active", "active"]
+    service.systemctl("stop")
+    disturb(host)
+    assert states(host) == ["inactive", "inactive", "inactive"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"VECTOR_LEVEL": "huge"}, {"EXECUTION_PROVIDER": "cuda"}], ids=["2", "3"]
+)
+def test_a_service_that_ended_for_good_stays_down(
+    host: Host, service: Service, settings: dict[str, str]
+) -> None:
+    """After a fault that no start mends, no message of the kernel starts the service again."""
+    service.systemctl("stop")
+    service.configure(OBSERVE="auto", **settings)
+    after = host.cursor()
+    host.run("systemctl", "start", UNIT)
+    service.until_failed(after)
+    disturb(host)
+    assert states(host) == ["failed", "inactive", "inactive"]
+    assert service.show("NRestarts") == "0"
+
+
+def test_a_killed_service_has_its_sockets_again(host: Host, service: Service) -> None:
+    """What happened on the network while the service was away is seen when it is back."""
+    service.observe("network")
+    after = host.cursor()
+    service.systemctl("kill", "--signal=KILL")
+    service.until_failed(after)
+    with address(host, "192.0.2.20/28"):
+        service.until_started(after)
+        until_shown(service, "net/address/192.0.2.20/28 on lo", prefix=28)
+    assert states(host) == ["active", "active", "active"]
+
+
+def test_without_its_socket_an_observer_says_so(host: Host, service: Service) -> None:
+    """Where systemd passes no socket, the status says which unit would."""
+    host.ask("systemctl", "mask", "--runtime", SOCKETS[0])
+    try:
+        service.observe("network,sockets")
+        rows = {row[0]: row for row in service.get("Observers", STATE)}
+        assert rows["network"][1] == "absent"
+        assert "op-dbus-route.socket" in rows["network"][3]
+        assert rows["sockets"][1] == "up"
+    finally:
+        host.ask("systemctl", "unmask", "--runtime", SOCKETS[0])
+
+
+def test_a_host_boots_with_them(host: Host, service: Service) -> None:
+    """Enabled for the boot, the units order each other without a cycle."""
+    service.systemctl("enable")
+    try:
+        done = host.run("systemd-analyze", "verify", "multi-user.target", "sockets.target", UNIT)
+        assert "cycle" not in done.stderr
+    finally:
+        service.systemctl("disable")
