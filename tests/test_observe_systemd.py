@@ -12,7 +12,8 @@ from observing import Host, in_loop, observed
 from units import PATH, FakePid1, fake_pid1, path_of
 
 from opdbus.observe import systemd
-from opdbus.observe.systemd import Rests
+from opdbus.observe.documents import Places
+from opdbus.observe.systemd import Options
 
 NEVER = 1e6
 
@@ -36,8 +37,9 @@ async def pid1(bus: str, tmp_path: Path) -> AsyncIterator[FakePid1]:
 @asynccontextmanager
 async def watched(tmp_path: Path, files_after: float = NEVER) -> AsyncIterator[Host]:
     """Observe it; unit files are listed after some seconds, and once."""
-    rests = Rests(files_after, files_every=NEVER, units_every=0.0)
-    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, rests=rests))
+    places = Places(tmp_path, tmp_path / "dpkg", tmp_path / "man", "rpm", ())
+    options = Options(files_after, files_every=NEVER, units_every=0.0, places=places)
+    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
     async with observed(tmp_path, observer) as host:
         await host.until(lambda: host.status.state == "up")
         yield host
@@ -224,6 +226,27 @@ async def test_enabling_asks_for_exact_names(tmp_path: Path, bus: str) -> None:
             assert asked[0] == {"one.service"}
             assert all(names == {"lazy.service"} for names in asked[1:])
             assert not fake.asked("ListUnitFiles")
+
+
+@in_loop
+async def test_what_the_documents_say(tmp_path: Path, bus: str) -> None:
+    """A unit tells which package its file is of, and what its manual page says of itself."""
+    (tmp_path / "dpkg" / "info").mkdir(parents=True)
+    (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/three.service\n")
+    status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
+    (tmp_path / "dpkg" / "status").write_text(status)
+    (tmp_path / "man" / "man8").mkdir(parents=True)
+    page = ".TH TIDY 8\n.SH NAME\ntidyd \\- tidies each night\n.SH DESCRIPTION\n"
+    (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
+    file = {"FragmentPath": "/lib/systemd/system/three.service", "Documentation": ["man:tidyd(8)"]}
+    told = {"package": "tidy", "package_summary": "tidies up", "manual": "tidies each night"}
+    async with pid1(bus, tmp_path) as fake:
+        fake.load("three.service", **file)
+        async with watched(tmp_path) as host:
+            assert (await host.properties("systemd/unit/three.service")).items() >= told.items()
+            fake.load("four.service", **file)
+            fake.tell_of("UnitNew", "four.service")
+            await host.until_shown("systemd/unit/four.service", **told)
 
 
 @in_loop

@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from opdbus.observe import pid1, unit_files, unit_properties
+from opdbus.observe.documents import Places
 from opdbus.observe.pace import Pace
 from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.system_bus import Service, Signal
+from opdbus.observe.unit_documents import UnitDocuments
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
@@ -21,22 +23,23 @@ _NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Rests:
-    """How many seconds pass before a listing that keeps PID 1 busy."""
+class Options:
+    """Seconds that pass before a listing that keeps PID 1 busy, and where documents are."""
 
     # all unit files: after the start or a change, and since the last time
     files_after: float = 10.0
     files_every: float = 600.0
     # all units: since the last time, when one reload follows another
     units_every: float = 1.0
+    places: Places = field(default_factory=Places)
 
 
-async def observe(report: Report, rests: Rests = Rests()) -> None:
+async def observe(report: Report, options: Options = Options()) -> None:
     """List all units, and follow them."""
     async with Service(pid1.NAME) as service:
-        units = _Units(service, report, rests)
+        units = _Units(service, report, options)
         await units.begin()
-        await until_first_ends(units.follow(), units.keep_up())
+        await until_first_ends(units.follow(), units.keep_up(), units.describe())
 
 
 class _Units:
@@ -47,11 +50,14 @@ class _Units:
     of some names are loaded, and only those are read.
     """
 
-    def __init__(self, service: Service, report: Report, rests: Rests) -> None:
+    def __init__(self, service: Service, report: Report, options: Options) -> None:
         self._service = service
         self._pid1 = Pid1(service)
         self._report = report
-        self._rests = rests
+        self._options = options
+        self._documents = UnitDocuments(options.places)
+        # while many are told, which are reported together at the end
+        self._is_quiet = True
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
@@ -73,7 +79,11 @@ class _Units:
         self._folders = await self._pid1.folders()
         self._stamps = await self._scan()
         await self._list()
-        self._files_at = self._clock() + self._rests.files_after
+        await self._documents.look_up(self._told)
+        self._is_quiet = False
+        for name, properties in self._told.items():
+            self._tell(name, properties)
+        self._files_at = self._clock() + self._options.files_after
 
     async def follow(self) -> None:
         """Note what is to be looked at."""
@@ -98,6 +108,13 @@ class _Units:
             if self._files_at <= self._clock():
                 await self._list_files()
 
+    async def describe(self) -> None:
+        """Look up in the host's documents what new units are, after they were told."""
+        while True:
+            await self._documents.has_new.wait()
+            for name in await self._documents.look_up(self._told):
+                self._tell(name, self._told[name])
+
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
         match signal.member:
@@ -109,11 +126,11 @@ class _Units:
                 self._is_reloading = first is True
                 if not self._is_reloading:
                     self._have_files_changed = True
-                    self._list_at = max(now, self._listed_at + self._rests.units_every)
+                    self._list_at = max(now, self._listed_at + self._options.units_every)
             case "UnitFilesChanged":
                 self._have_files_changed = True
-                rests = self._rests
-                due = max(now + rests.files_after, self._files_listed_at + rests.files_every)
+                options = self._options
+                due = max(now + options.files_after, self._files_listed_at + options.files_every)
                 self._files_at = min(self._files_at, due)
 
     def _changed(self, name: object) -> None:
@@ -164,6 +181,7 @@ class _Units:
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
             self._tell(name, before | unit_properties.of_file(*files[name]))
         for name in set(names) - set(there):
+            self._documents.forget([name])
             if self._told.pop(name, None) is not None:
                 self._report.gone(_KIND, name)
 
@@ -172,15 +190,20 @@ class _Units:
         self._files_at = _NEVER
         files = await self._pid1.files()
         self._files_listed_at = self._clock()
+        self._is_quiet = True
         await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files)
-        # also what the memory has from earlier
-        self._report.replace(_KIND, self._told)
+        await self._documents.look_up(self._told)
+        self._is_quiet = False
+        told = {name: {**told, **self._documents.of(name)} for name, told in self._told.items()}
+        # what the memory has from earlier and is not there any more is gone, too
+        self._report.replace(_KIND, told)
 
     async def _look_at_files(self) -> None:
         """Look at the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
         before, self._stamps = self._stamps, await self._scan()
         names = unit_files.changed(before, self._stamps)
+        self._documents.forget(names)
         self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
         await self._look(names)
 
@@ -205,7 +228,9 @@ class _Units:
 
     def _tell(self, name: str, properties: dict[str, Json]) -> None:
         self._told[name] = properties
-        self._report.put(_KIND, name, properties)
+        facts = self._documents.of(name)
+        if not self._is_quiet:
+            self._report.put(_KIND, name, {**properties, **facts})
 
 
 OBSERVER: Final = Observer(
