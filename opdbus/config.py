@@ -169,6 +169,12 @@ class Config:
         "what of the host is observed: `auto` (all that this host offers without privileges),"
         " `none`, or a list such as `systemd,network,packages`",
     )
+    volatile: tuple[str, ...] = _row(
+        "",
+        parsing.fields,
+        "observed fields that are shown and never compared or stored, such as"
+        " `net/interface:mtu`, several separated by commas; `op-dbus doctor` proposes some",
+    )
     bus: str = _row("system", parsing.bus, "`system`, `session`, or a D-Bus address")
     batch_tokens: int | None = _engine(
         AUTO, parsing.integer(16, 1 << 20), "most tokens in one run of the model"

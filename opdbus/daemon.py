@@ -71,7 +71,8 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     with closing(log.configure(settings, environ)) as lines:
         try:
             # a service that cannot work is not to start: `systemctl start` fails, and says why
-            observers = table.chosen(settings.observe, passed)
+            wanted = table.chosen(settings.observe, passed)
+            observers = table.with_volatile(wanted, settings.volatile)
             service = systemd.connect(environ, os.getpid())
             daemon = Daemon(settings, load, lines, service, observers)
             # never closed: that would wait for those threads

@@ -100,3 +100,11 @@ def names(text: str) -> tuple[str, ...]:
     if len(found) > 1 and {AUTO, NONE} & set(found):
         raise ValueError("auto or none alone, or names separated by commas")
     return () if found == (NONE,) else found
+
+
+def fields(text: str) -> tuple[str, ...]:
+    """Accept fields of kinds of objects, as plugin/kind:field, separated by commas."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not all(re.fullmatch(r"[^/:\s]+/[^/:\s]+:\S+", name) for name in found):
+        raise ValueError("fields such as net/interface:mtu, separated by commas")
+    return found

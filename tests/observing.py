@@ -11,6 +11,7 @@ from typing import Any
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection
 from opdbus.index.memory import Memory
+from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.supervisor import Status, Supervisor
 from opdbus.state.object import Identity
@@ -117,10 +118,14 @@ class Host:
 
 
 @asynccontextmanager
-async def observed(folder: Path, *observers: Observer) -> AsyncIterator[Host]:
+async def observed(
+    folder: Path,
+    *observers: Observer,
+    changes: Callable[[], ChangesPerHour] = ChangesPerHour,
+) -> AsyncIterator[Host]:
     """Run observers on a memory in a folder."""
     async with Memory(folder / "memory.db") as memory:
-        supervisor = Supervisor(observers, memory, RETRIES)
+        supervisor = Supervisor(observers, memory, RETRIES, changes)
         task = asyncio.create_task(supervisor.run())
         try:
             yield Host(memory, supervisor)

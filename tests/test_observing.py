@@ -194,3 +194,17 @@ def test_an_unknown_observer_is_an_error_that_names_the_closest() -> None:
     """A misspelt name ends the start with a suggestion."""
     with pytest.raises(ConfigError, match="did you mean login1"):
         table.chosen(("login",), {})
+
+
+@in_loop
+async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: Source) -> None:
+    """A field of the setting is shown and not stored, besides those of the observer."""
+    fields = ("house/lamp:colour", "garden/lamp:shade")
+    (mine,) = table.with_volatile([source.observer], fields)
+    assert mine.volatile == {"lamp": {"watts", "colour"}}
+    async with observed(tmp_path, mine) as host:
+        await host.until_shown("house/lamp/desk", watts=3, colour="red")
+        generation = host.memory.generation
+        source.change(desk={"colour": "blue", "watts": 3})
+        await host.until_shown("house/lamp/desk", colour="blue")
+        assert host.memory.generation == generation

@@ -122,6 +122,10 @@ class Report:
         """Count the objects that there are."""
         return sum(map(len, self._names.values()))
 
+    def count(self, kind: str) -> int:
+        """Count the objects of a kind that there are."""
+        return len(self._names.get(kind, ()))
+
     def names(self, kind: str) -> frozenset[str]:
         """Return the names of the objects of a kind that there are."""
         return frozenset(self._names.get(kind, ()))

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -10,6 +10,7 @@ import structlog
 
 from opdbus.errors import OpDbusError
 from opdbus.index.memory import Memory
+from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
 from opdbus.state.object import LIVE
@@ -40,8 +41,9 @@ class Status(NamedTuple):
 class _Watched:
     """One observer, and how it is."""
 
-    def __init__(self, observer: Observer, memory: Memory) -> None:
+    def __init__(self, observer: Observer, memory: Memory, changes: ChangesPerHour) -> None:
         self.observer = observer
+        self.changes = changes
         self._memory = memory
         self.begin()
         self.state = STARTING
@@ -50,12 +52,13 @@ class _Watched:
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
         self.report = Report()
-        self.writer = Writer(self.observer, self.report, self._memory)
+        self.writer = Writer(self.observer, self.report, self._memory, self.changes)
 
     @property
     def detail(self) -> str:
         said = (self.reason, self.writer.fault, self.report.left_out, self.writer.left_out)
-        return "; ".join(filter(None, (*said, _line(self.report.said))))
+        noise = self.changes.proposal(self.observer.plugin, self.report.count)
+        return "; ".join(filter(None, (*said, _line(self.report.said), noise)))
 
     def set(self, state: str, reason: str = "") -> None:
         reason = _line(reason)
@@ -73,8 +76,9 @@ class Supervisor:
         observers: Sequence[Observer],
         memory: Memory,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
+        changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:
-        self._watched = [_Watched(observer, memory) for observer in observers]
+        self._watched = [_Watched(observer, memory, changes()) for observer in observers]
         self._memory = memory
         self._retry_seconds = retry_seconds
 

@@ -3,6 +3,7 @@
 import difflib
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -55,6 +56,21 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
     ours = {observer.name: observer for observer in all_ours}
     others = {point.name: point for point in entry_points(group=GROUP)}
     return [ours.get(name) or _loaded(name, others, [*ours, *others]) for name in names]
+
+
+def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
+    """Return observers of which more fields are volatile, each plugin/kind:field."""
+    return [_moving(observer, fields) for observer in observers]
+
+
+def _moving(observer: Observer, fields: Sequence[str]) -> Observer:
+    found = dict(observer.volatile)
+    for field in fields:
+        kind, _, name = field.partition(":")
+        plugin, _, kind = kind.partition("/")
+        if plugin == observer.plugin:
+            found[kind] = found.get(kind, frozenset()) | {name}
+    return replace(observer, volatile=found)
 
 
 def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:

@@ -5,6 +5,7 @@ import marshal
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ import structlog
 
 from opdbus.errors import InvalidArgs, OpDbusError
 from opdbus.index.memory import Memory
+from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Batch, Key, Observer, Report
 from opdbus.state import publish
 from opdbus.state.flatten import bounded
@@ -34,10 +36,16 @@ _MAX_RAW_BYTES: Final = 4 * publish.MAX_BYTES
 
 
 class _Seen(NamedTuple):
-    """An object as it was seen last: hashes of its fields, under a key that nobody knows."""
+    """An object as it was seen: hashes of its fields, under a key that nobody knows.
+
+    `stored` are those of what is stored, since when, and `latest` of what was reported last: they
+    differ while a change is folded.
+    """
 
     identity: Identity
-    hashes: Mapping[str, bytes]
+    stored: Mapping[str, bytes]
+    latest: Mapping[str, bytes]
+    since: float
     size: int
 
 
@@ -54,12 +62,19 @@ class _Prepared:
     holders: dict[Identity, Key] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
     gone: set[Identity] = field(default_factory=set)
+    # which fields changed, and what is folded: the properties to be stored later
+    changed: dict[Key, frozenset[str]] = field(default_factory=dict)
+    folded: dict[Key, Mapping[str, Json]] = field(default_factory=dict)
+    # the fields of each kind that change all the time
+    restless: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 class Writer:
     """Writes the reports of one observer."""
 
-    def __init__(self, observer: Observer, report: Report, memory: Memory) -> None:
+    def __init__(
+        self, observer: Observer, report: Report, memory: Memory, changes: ChangesPerHour
+    ) -> None:
         # set when the first listing is written
         self.has_written = asyncio.Event()
         # why nothing can be stored now
@@ -67,6 +82,8 @@ class Writer:
         self._observer = observer
         self._report = report
         self._memory = memory
+        self._changes = changes
+        self._folded: dict[Key, Mapping[str, Json]] = {}
         self._key = secrets.token_bytes(16)
         self._seen: dict[Key, _Seen] = {}
         # without their secrets two names may be one: the first to have it keeps it
@@ -90,7 +107,7 @@ class Writer:
             self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
         delays = pauses(_RETRY_SECONDS)
         while True:
-            await self._report.news.wait()
+            await self._until_news()
             await asyncio.sleep(_MERGE_SECONDS)
             started = time.monotonic()
             try:
@@ -105,6 +122,13 @@ class Writer:
                 delays = pauses(_RETRY_SECONDS)
                 rest = _REST * (time.monotonic() - started)
                 await asyncio.sleep(min(rest, _MAX_REST_SECONDS))
+
+    async def _until_news(self) -> None:
+        """Wait until something is reported, or what was folded is to be stored."""
+        due = min(map(self._due, self._folded), default=None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if due is None else due - self._changes.clock()):
+                await self._report.news.wait()
 
     async def write(self) -> None:
         """Write what was reported; raises StoreError, after which it is still to be written."""
@@ -129,7 +153,9 @@ class Writer:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
-        objects = batch.objects()
+        now = self._changes.clock()
+        overdue = {key: value for key, value in self._folded.items() if self._due(key) <= now}
+        objects = {**overdue, **batch.objects()}
         leaving = {key for key, value in objects.items() if value is None and key in self._seen}
         new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
         new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
@@ -149,24 +175,48 @@ class Writer:
         """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
         hashes = self._hashes(properties)
         before = self._seen.get(key)
-        if before and before.hashes == hashes:
+        if before and hashes == before.latest == before.stored:
             return
         identity = before.identity if before else self._identity(key)
         item = publish.observed(*identity, properties)
         moving = self._observer.volatile.get(key.kind, frozenset())
-        lasting = {name: value for name, value in item.properties.items() if name not in moving}
-        size = len(item.name) + len(item.json())
         self._require_free(new, item.identity, key)
-        self._require_room(new, more := size - (before.size if before else 0))
-        new.size += more
-        new.seen[key] = _Seen(item.identity, hashes, size)
-        new.holders[item.identity] = key
         if moving:
             new.volatile[item.identity] = {
                 name: value for name, value in item.properties.items() if name in moving
             }
-        if not before or _without(before.hashes, moving) != _without(hashes, moving):
+        if before and self._is_noise(new, key, hashes):
+            new.folded[key] = properties
+            new.seen[key] = before._replace(latest=hashes)
+            return
+        lasting = {name: value for name, value in item.properties.items() if name not in moving}
+        size = len(item.name) + len(item.json())
+        self._require_room(new, more := size - (before.size if before else 0))
+        new.size += more
+        new.holders[item.identity] = key
+        since = self._changes.clock()
+        if not before or _differing(before.stored, hashes) - moving:
             new.objects.append(StateObject(item.identity, lasting))
+        else:
+            since = before.since
+        new.seen[key] = _Seen(item.identity, hashes, hashes, since, size)
+
+    def _is_noise(self, new: _Prepared, key: Key, hashes: Mapping[str, bytes]) -> bool:
+        """Note what changed, and return whether it is restless fields, and can wait."""
+        before = self._seen[key]
+        moving = self._observer.volatile.get(key.kind, frozenset())
+        if changed := _differing(before.latest, hashes) - moving:
+            new.changed[key] = changed
+        if key.kind not in new.restless:
+            count = self._report.count(key.kind)
+            new.restless[key.kind] = self._changes.restless(key.kind, count)
+        unstored = _differing(before.stored, hashes) - moving
+        is_restless = bool(unstored) and unstored <= new.restless[key.kind]
+        return is_restless and self._changes.clock() < self._due(key)
+
+    def _due(self, key: Key) -> float:
+        """Return when an object may be stored again of which only restless fields change."""
+        return self._seen[key].since + self._changes.fold_seconds
 
     def _refuse(self, new: _Prepared, key: Key, reason: str) -> None:
         """Leave an object out: what was stored of it before is not true any more."""
@@ -189,6 +239,12 @@ class Writer:
     def _remember(self, new: _Prepared) -> None:
         for key in new.leaving:
             self._holders.pop(self._seen.pop(key).identity, None)
+            self._changes.forget(key)
+        for key, fields in new.changed.items():
+            self._changes.note(key, fields, is_folded=key in new.folded)
+        due = new.leaving | new.seen.keys()
+        rest = {key: value for key, value in self._folded.items() if key not in due}
+        self._folded = {**rest, **new.folded}
         self._seen |= new.seen
         self._holders |= new.holders
         self._size += new.size
@@ -215,8 +271,8 @@ class Writer:
         return bounded(redact_identity(raw))
 
 
-def _without(hashes: Mapping[str, bytes], names: frozenset[str]) -> dict[str, bytes]:
-    return {name: value for name, value in hashes.items() if name not in names}
+def _differing(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> frozenset[str]:
+    return frozenset(name for name, _ in some.items() ^ others.items())
 
 
 def _sendable(name: str) -> str:
