@@ -1,0 +1,48 @@
+"""Works that run side by side."""
+
+import asyncio
+
+import pytest
+from observing import in_loop
+
+from opdbus.tasks import cancel, until_first_ends
+
+
+async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
+    """Run until cancelled, and then a while longer."""
+    try:
+        started.set()
+        await asyncio.Event().wait()
+    finally:
+        await may_end.wait()
+
+
+@in_loop
+async def test_being_cancelled_while_others_end_is_not_forgotten() -> None:
+    """Who waits for cancelled works, and is cancelled then, waits for them and is cancelled."""
+    started, may_end = asyncio.Event(), asyncio.Event()
+    work = asyncio.create_task(end_slowly(started, may_end))
+    await started.wait()
+    waiting = asyncio.create_task(cancel([work]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert work.done()
+
+
+@in_loop
+async def test_the_first_to_fail_ends_the_others() -> None:
+    """A fault of one work ends the others, and is raised."""
+    started, may_end = asyncio.Event(), asyncio.Event()
+    may_end.set()
+
+    async def fail() -> None:
+        await started.wait()
+        raise ValueError("a fault")
+
+    with pytest.raises(ValueError, match="a fault"):
+        await until_first_ends(end_slowly(started, may_end), fail())
