@@ -15,8 +15,8 @@ from opdbus.observe.report import LostSource
 T = TypeVar("T")
 # Of a file of settings: far more than any has.
 _MAX_BYTES: Final = 16 << 20
-# Files of /proc/sys refuse reads of 4 MiB and more.
-_PIECE_BYTES: Final = 1 << 20
+# Files of /proc, which say no size: those of /proc/sys refuse reads of 4 MiB.
+_MAX_BYTES_OF_KERNEL: Final = (4 << 20) - 4096
 
 
 async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
@@ -70,11 +70,9 @@ def _outcome(read: Callable[[], T]) -> Callable[[], T]:
 def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
     """Return the first bytes of a regular file, and whether there are more; raises OSError."""
     # what is no file may have no end, or nobody who writes
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        pieces, left = [], most
-        while left and (piece := file.read(min(left, _PIECE_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces), bool(file.read(1))
+        content = file.read(most if status.st_size else min(most, _MAX_BYTES_OF_KERNEL))
+        return content, bool(file.read(1))
