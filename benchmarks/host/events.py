@@ -150,7 +150,7 @@ def events(folder: Path) -> list[Event]:
             "daemon-reload, nothing changed",
             ctl("daemon-reload"),
             unit(run),
-            {"load_state": "loaded"},
+            {"active_state": "inactive"},
             SOON,
         ),
         Event(

@@ -7,6 +7,9 @@ from typing import Final
 # changing, up to the most.
 _FIRST_SECONDS: Final = 0.1
 _MOST_SECONDS: Final = 1.0
+# The share of the time that work may take, and how much of it may be done without a rest.
+_SHARE: Final = 0.05
+_AT_ONCE_SECONDS: Final = 0.25
 
 
 class Pace:
@@ -41,3 +44,20 @@ class Pace:
             rest = min(2 * last, _MOST_SECONDS) or _FIRST_SECONDS
             self._rests[name] = now + rest, rest
         return names
+
+
+class Allowance:
+    """A twentieth of the time for work; a little may be done at once after a quiet time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at = clock()
+        # seconds of work that no time was spent for yet
+        self._owed = 0.0
+
+    def rest(self, worked: float) -> float:
+        """Return for how many seconds to rest after some seconds of work; at most one."""
+        now = self._clock()
+        self._owed = max(0.0, self._owed - _SHARE * (now - self._at)) + worked
+        self._at = now
+        return min(max(0.0, self._owed - _AT_ONCE_SECONDS) / _SHARE, _MOST_SECONDS)

@@ -14,6 +14,7 @@ import structlog
 from opdbus.errors import InvalidArgs, OpDbusError
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
+from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Batch, Key, Observer, Report
 from opdbus.state import publish
 from opdbus.state.flatten import bounded
@@ -25,9 +26,6 @@ log = structlog.get_logger()
 
 # What is reported within this time is written together.
 _MERGE_SECONDS: Final = 0.05
-# The writer rests so many times as long as it worked: it takes at most 5% of a core.
-_REST: Final = 19
-_MAX_REST_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # Of all objects of an observer, as JSON: far more than there is on a sane host.
 _MAX_BYTES: Final = 64 << 20
@@ -106,6 +104,7 @@ class Writer:
         for entry in await self._memory.of_source(self._observer.source):
             self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
         delays = pauses(_RETRY_SECONDS)
+        allowance = Allowance(time.monotonic)
         while True:
             await self._until_news()
             await asyncio.sleep(_MERGE_SECONDS)
@@ -120,8 +119,7 @@ class Writer:
             else:
                 self.fault = ""
                 delays = pauses(_RETRY_SECONDS)
-                rest = _REST * (time.monotonic() - started)
-                await asyncio.sleep(min(rest, _MAX_REST_SECONDS))
+                await asyncio.sleep(allowance.rest(time.monotonic() - started))
 
     async def _until_news(self) -> None:
         """Wait until something is reported, or what was folded is to be stored."""
