@@ -5,7 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from docs_parts import bus, endurance, engine, figures, limits, modules, questions
+from docs_parts import bus, endurance, engine, figures, limits, modules, observers, questions
 from docs_parts.tables import ROOT
 
 from opdbus import config
@@ -48,6 +48,8 @@ PARTS = {
     "rooms": modules.rooms,
     "modules": modules.modules,
     "example_of_lifetimes": partial(quoted, "opdbus/tasks.py", "until_first_ends"),
+    "example_of_observers": observers.example,
+    "volatile": observers.volatile,
     "example_of_rules": partial(quoted, "opdbus/index/lexical.py", "terms"),
 }
 

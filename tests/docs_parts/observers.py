@@ -1,0 +1,22 @@
+"""The page on observers: the fields that are volatile, and the example."""
+
+from docs_parts.tables import ROOT, table
+from opdbus.observe.table import OURS
+
+_EXAMPLE = "opdbus/observe/login1.py"
+
+
+def volatile() -> str:
+    """Make a row of each kind that has volatile fields."""
+    rows = (
+        (f"`{observer.plugin}/{kind}`", ", ".join(f"`{field}`" for field in sorted(fields)))
+        for observer in OURS
+        for kind, fields in observer.volatile.items()
+    )
+    return table(("objects", "fields"), sorted(rows))
+
+
+def example() -> str:
+    """Quote the observer of logind as a whole."""
+    text = (ROOT / _EXAMPLE).read_text(encoding="utf-8").rstrip()
+    return f"[`{_EXAMPLE}`](../{_EXAMPLE}):\n\n```py\n{text}\n```"
