@@ -35,10 +35,12 @@ async def pid1(bus: str, tmp_path: Path) -> AsyncIterator[FakePid1]:
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path, files_after: float = NEVER) -> AsyncIterator[Host]:
+async def watched(
+    tmp_path: Path, files_after: float = NEVER, most_units: int = 20_000
+) -> AsyncIterator[Host]:
     """Observe it; unit files are listed after some seconds, and once."""
     places = Places(tmp_path, tmp_path / "dpkg", tmp_path / "man", "rpm", ())
-    options = Options(files_after, files_every=NEVER, units_every=0.0, places=places)
+    options = Options(files_after, NEVER, 0.0, most_units, places)
     observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
     async with observed(tmp_path, observer) as host:
         await host.until(lambda: host.status.state == "up")

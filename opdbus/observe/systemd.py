@@ -24,13 +24,14 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Seconds that pass before a listing that keeps PID 1 busy, and where documents are."""
+    """When PID 1 lists what takes it long, in seconds, and what else tests choose."""
 
     # all unit files: after the start or a change, and since the last time
     files_after: float = 10.0
     files_every: float = 600.0
     # all units: since the last time, when one reload follows another
     units_every: float = 1.0
+    most_units: int = MAX_OBJECTS
     places: Places = field(default_factory=Places)
 
 
@@ -140,7 +141,12 @@ class _Units:
     async def _list(self) -> None:
         """Read all units that are loaded, new ones first; those that are not any more are gone."""
         self._list_at = _NEVER
-        units = (await self._pid1.units())[:MAX_OBJECTS]
+        units = await self._pid1.units()
+        most = self._options.most_units
+        self._report.busy(
+            f"of {len(units):,} units {most:,} are observed" if len(units) > most else ""
+        )
+        units = units[:most]
         # what PID 1 has read again is as new as can be
         self._states.clear()
         await self._look_at_unloaded(self._loaded - {unit.name for unit in units})

@@ -4,10 +4,18 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
+from opdbus.observe.unit_values import (
+    NO_NUMBER,
+    as_number,
+    as_span,
+    as_text,
+    as_texts,
+    as_time,
+    if_true,
+)
 from opdbus.state.object import Json
 
 Values = Mapping[str, Plain]
@@ -20,9 +28,9 @@ VOLATILE: Final = frozenset(
 _OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal", "unmet_condition"}
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
-# What PID 1 sends for a number that there is not.
-_NO_NUMBER: Final = (1 << 64) - 1
 _EXITED: Final = 1
+# What reading values raises that are not of the type that they should have.
+_ODD: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError)
 _SINCE: Final = {
     "OnActiveUSec": "after the timer was started",
     "OnBootUSec": "after boot",
@@ -38,7 +46,6 @@ _OFTEN: Final = {
     "*-*-01 00:00:00": "monthly",
     "*-01-01 00:00:00": "yearly",
 }
-_SECONDS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
@@ -47,18 +54,13 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
     A state of its file that was asked for later than PID 1 read it comes first. What is empty, or
     not of the type that it should have, is left out.
     """
-    found = {}
-    for name, key, convert in _FIELDS:
-        with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-            found[name] = convert(values[key])
-    found["unit_file_state"] = file_state or found.get("unit_file_state")
-    for name, read in _TOGETHER:
-        with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
-            found[name] = read(values)
-    if found.get("description") in (values.get("Id"), values.get("Where")):
-        del found["description"]
-    told = {name: value for name, value in found.items() if value not in (None, "", [])}
-    return told | of_file_state(str(found["unit_file_state"] or ""))
+    told = {}
+    for name, read in _FIELDS:
+        with suppress(*_ODD):
+            told[name] = read(values)
+    told = {name: value for name, value in told.items() if value not in (None, "", [])}
+    state = file_state or told.get("unit_file_state", "")
+    return told | ({"unit_file_state": state} | of_file_state(state) if state else {})
 
 
 def of_file(path: str, state: str) -> dict[str, Json]:
@@ -83,125 +85,57 @@ def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
     return lasting | {"active_state": "inactive", "sub_state": "dead"}
 
 
-def _text(value: Plain) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _texts(value: Plain) -> list[str]:
-    return sorted(map(_text, value))
-
-
-def _time(microseconds: Plain) -> str | None:
-    if not 0 < microseconds < _NO_NUMBER:
-        return None
-    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _span(microseconds: int) -> str:
-    """Return a span of time such as `1 h 30 min`."""
-    left, parts = round(microseconds / 1_000_000), []
-    for unit, seconds in _SECONDS:
-        if left >= seconds:
-            parts.append(f"{left // seconds} {unit}")
-            left %= seconds
-    return " ".join(parts) or "0 s"
-
-
-def _number(value: Plain) -> int | None:
-    return int(value) if 0 < value < _NO_NUMBER else None
-
-
-def _truth(value: Plain) -> bool | None:
-    return True if value is True else None
-
-
 def _command(commands: Plain) -> str:
     """Return the program, and the script that it runs, if that is its first argument.
 
     Other arguments may be anything, passwords too.
     """
     path, arguments = commands[0][0], commands[0][1]
-    script = [word for word in map(_text, arguments[1:2]) if word.startswith("/")]
-    return " ".join([_text(path), *script])
+    script = [word for word in map(as_text, arguments[1:2]) if word.startswith("/")]
+    return " ".join([as_text(path), *script])
 
 
 def _calendar(rows: Plain) -> list[str]:
-    specs = [_text(spec) for _, spec, _ in rows]
+    specs = [as_text(spec) for _, spec, _ in rows]
     return [f"{spec} ({_OFTEN[spec]})" if spec in _OFTEN else spec for spec in specs]
 
 
 def _after(rows: Plain) -> list[str]:
-    return [f"{_span(span)} {_SINCE[base]}" for base, span, _ in rows if base in _SINCE]
+    return [f"{as_span(span)} {_SINCE[base]}" for base, span, _ in rows if base in _SINCE]
 
 
 def _result(value: Plain) -> str:
-    return "" if value == "success" else _text(value)
+    return "" if value == "success" else as_text(value)
 
 
 def _second(rows: Plain) -> list[str]:
-    return [_text(row[1]) for row in rows]
+    return [as_text(row[1]) for row in rows]
 
 
-# Our name, theirs, and how to convert it.
-_FIELDS: Final[tuple[tuple[str, str, Callable[[Plain], Json]], ...]] = (
-    ("description", "Description", _text),
-    ("load_state", "LoadState", _text),
-    ("active_state", "ActiveState", _text),
-    ("sub_state", "SubState", _text),
-    ("unit_file_state", "UnitFileState", _text),
-    ("fragment_path", "FragmentPath", _text),
-    ("drop_ins", "DropInPaths", _texts),
-    ("documentation", "Documentation", _texts),
-    ("following", "Following", _text),
-    ("triggers", "Triggers", _texts),
-    ("triggered_by", "TriggeredBy", _texts),
-    ("transient", "Transient", _truth),
-    ("need_daemon_reload", "NeedDaemonReload", _truth),
-    ("result", "Result", _result),
-    ("group", "Group", _text),
-    ("slice", "Slice", _text),
-    ("exec", "ExecStart", _command),
-    ("restart", "Restart", _text),
-    ("main_pid", "MainPID", _number),
-    ("n_restarts", "NRestarts", _number),
-    ("status_text", "StatusText", _text),
-    ("listens", "Listen", _second),
-    ("accept", "Accept", _truth),
-    ("unit", "Unit", _text),
-    ("calendar", "TimersCalendar", _calendar),
-    ("on", "TimersMonotonic", _after),
-    ("last_trigger", "LastTriggerUSec", _time),
-    ("persistent", "Persistent", _truth),
-    ("watches", "Paths", _second),
-    ("where", "Where", _text),
-    ("what", "What", _text),
-    ("options", "Options", _text),
-    ("priority", "Priority", lambda value: int(value) if value != -1 else None),
-    ("sysfs_path", "SysFSPath", _text),
-    ("state_changed", "StateChangeTimestamp", _time),
-)
+def _description(values: Values) -> str:
+    """Return the description, unless it only repeats what the unit is called."""
+    text = as_text(values["Description"])
+    return "" if text in {values.get("Id"), values.get("Where")} else text
 
 
 def _type(values: Values) -> str:
-    return "" if "Where" in values else _text(values["Type"])
+    return "" if "Where" in values else as_text(values["Type"])
 
 
 def _fstype(values: Values) -> str:
-    return _text(values["Type"]) if "Where" in values else ""
+    return as_text(values["Type"]) if "Where" in values else ""
 
 
 def _user(values: Values) -> str | None:
     """Return whom a service runs as: system services that name nobody run as root."""
     if "ExecMainPID" not in values or values["LoadState"] != "loaded":
         return None
-    return _text(values["User"]) or "root"
+    return as_text(values["User"]) or "root"
 
 
 def _load_error(values: Values) -> str:
     is_fault = values["LoadState"] in {"error", "bad-setting"}
-    return _text(values["LoadError"][1]) if is_fault else ""
+    return as_text(values["LoadError"][1]) if is_fault else ""
 
 
 def _aliases(values: Values) -> list[str]:
@@ -209,7 +143,7 @@ def _aliases(values: Values) -> list[str]:
 
 
 def _active_since(values: Values) -> str | None:
-    return _time(values["ActiveEnterTimestamp"]) if values["ActiveState"] == "active" else None
+    return as_time(values["ActiveEnterTimestamp"]) if values["ActiveState"] == "active" else None
 
 
 def _exit_status(values: Values) -> int | None:
@@ -237,15 +171,56 @@ def _unmet_condition(values: Values) -> list[str]:
 
 
 def _next_elapse(values: Values) -> str | None:
-    if at := _time(values["NextElapseUSecRealtime"]):
+    if at := as_time(values["NextElapseUSecRealtime"]):
         return at
     since_boot = values["NextElapseUSecMonotonic"]
-    if not 0 < since_boot < _NO_NUMBER:
+    if not 0 < since_boot < NO_NUMBER:
         return None
-    return _time(since_boot + int((time.time() - time.monotonic()) * 1_000_000))
+    return as_time(since_boot + int((time.time() - time.monotonic()) * 1_000_000))
 
 
-_TOGETHER: Final[tuple[tuple[str, Callable[[Values], Json]], ...]] = (
+def _of(key: str, convert: Callable[[Plain], Json] = as_text) -> Callable[[Values], Json]:
+    """Make what reads one property."""
+    return lambda values: convert(values[key])
+
+
+# Our names, and what reads them.
+_FIELDS: Final[tuple[tuple[str, Callable[[Values], Json]], ...]] = (
+    ("description", _description),
+    ("load_state", _of("LoadState")),
+    ("active_state", _of("ActiveState")),
+    ("sub_state", _of("SubState")),
+    ("unit_file_state", _of("UnitFileState")),
+    ("fragment_path", _of("FragmentPath")),
+    ("drop_ins", _of("DropInPaths", as_texts)),
+    ("documentation", _of("Documentation", as_texts)),
+    ("following", _of("Following")),
+    ("triggers", _of("Triggers", as_texts)),
+    ("triggered_by", _of("TriggeredBy", as_texts)),
+    ("transient", _of("Transient", if_true)),
+    ("need_daemon_reload", _of("NeedDaemonReload", if_true)),
+    ("result", _of("Result", _result)),
+    ("group", _of("Group")),
+    ("slice", _of("Slice")),
+    ("exec", _of("ExecStart", _command)),
+    ("restart", _of("Restart")),
+    ("main_pid", _of("MainPID", as_number)),
+    ("n_restarts", _of("NRestarts", as_number)),
+    ("status_text", _of("StatusText")),
+    ("listens", _of("Listen", _second)),
+    ("accept", _of("Accept", if_true)),
+    ("unit", _of("Unit")),
+    ("calendar", _of("TimersCalendar", _calendar)),
+    ("on", _of("TimersMonotonic", _after)),
+    ("last_trigger", _of("LastTriggerUSec", as_time)),
+    ("persistent", _of("Persistent", if_true)),
+    ("watches", _of("Paths", _second)),
+    ("where", _of("Where")),
+    ("what", _of("What")),
+    ("options", _of("Options")),
+    ("priority", _of("Priority", lambda value: int(value) if value != -1 else None)),
+    ("sysfs_path", _of("SysFSPath")),
+    ("state_changed", _of("StateChangeTimestamp", as_time)),
     ("type", _type),
     ("fstype", _fstype),
     ("user", _user),

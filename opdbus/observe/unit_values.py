@@ -1,0 +1,49 @@
+"""Values of PID 1 in plain words; what is not of the type that it should have raises TypeError."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from opdbus.bus.transport.values import Plain
+
+# What PID 1 sends for a number that there is not.
+NO_NUMBER: Final = (1 << 64) - 1
+_SECONDS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def as_text(value: Plain) -> str:
+    """Return a text."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def as_texts(value: Plain) -> list[str]:
+    """Return texts, sorted."""
+    return sorted(map(as_text, value))
+
+
+def as_time(microseconds: Plain) -> str | None:
+    """Return a time in microseconds since 1970 as people write it; None for none."""
+    if not 0 < microseconds < NO_NUMBER:
+        return None
+    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def as_span(microseconds: int) -> str:
+    """Return a span of time such as `1 h 30 min`."""
+    left, parts = round(microseconds / 1_000_000), []
+    for unit, seconds in _SECONDS:
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts) or "0 s"
+
+
+def as_number(value: Plain) -> int | None:
+    """Return a number; None for zero and for none."""
+    return int(value) if 0 < value < NO_NUMBER else None
+
+
+def if_true(value: Plain) -> bool | None:
+    """Return True, or None: what is not so is not told."""
+    return True if value is True else None
