@@ -10,11 +10,13 @@ import pytest
 from observing import FakeService, Host, fake_service, in_loop, observed
 from own_network import Network, own_network
 
+from opdbus.bus.transport.values import Typed
 from opdbus.observe import sockets
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.netlink import DIAG
 from opdbus.observe.ports import ServiceNames, user_name
 from opdbus.observe.report import Observer
+from opdbus.observe.socket_units import socket_units
 
 PATH = "/org/freedesktop/systemd1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- in a network without neighbours
@@ -116,6 +118,25 @@ async def test_a_units_change_is_followed_by_a_list(
                 await host.until_shown("net/listener/tcp 127.0.0.1:22")
             tell(pid1)
             await host.until(lambda: host.names == set())
+
+
+@in_loop
+async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_address: str) -> None:
+    """A port that process 1 opened is found by the socket unit that listens there."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    listens = {"ssh.socket": [("Stream", "[::]:22")], "log.socket": [("Datagram", "0.0.0.0:514")]}
+    paths = {f"{PATH}/unit/{number}": unit for number, unit in enumerate([*listens, "gone.socket"])}
+    rows = [[unit, *[""] * 5, path, 0, "", "/"] for path, unit in paths.items()]
+    async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
+        list_units = "org.freedesktop.systemd1.Manager.ListUnitsByPatterns"
+        pid1.answers[list_units] = lambda *_: ("a(ssssssouso)", [rows])
+        for path, unit in paths.items():
+            if unit in listens:
+                pid1.properties[path] = {"Listen": Typed("a(ss)", listens[unit])}
+        assert await socket_units() == {
+            "tcp [::]:22": "ssh.socket",
+            "udp 0.0.0.0:514": "log.socket",
+        }
 
 
 def tell(pid1: FakeService) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, 
 from opdbus.observe.ports import ServiceNames, user_name
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
+from opdbus.observe.socket_units import PATH, PID1, socket_units
 from opdbus.observe.system_bus import Service
 from opdbus.state.object import Json
 from opdbus.tasks import pauses, until_first_ends
@@ -26,6 +27,7 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _REQUEST: Final = struct.Struct("=BBxxI48x")
 _ANSWER: Final = struct.Struct("=BxxxHxx16s16x4x8x12xI4x")
 _CONTROL_GROUP: Final = 21
+_INIT: Final = "init.scope"
 _LISTENING, _UNCONNECTED = 10, 7
 _STATES: Final = {
     "tcp": (socket.IPPROTO_TCP, _LISTENING),
@@ -35,9 +37,7 @@ _ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
 # No event tells of a port. Programs open theirs soon after their unit has changed.
 _SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 _RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
-_PID1: Final = "org.freedesktop.systemd1"
-_PATH: Final = "/org/freedesktop/systemd1"
-_CHANGES: Final = f"path_namespace='{_PATH}/unit',member='PropertiesChanged',arg0='{_PID1}.Unit'"
+_CHANGES: Final = f"path_namespace='{PATH}/unit',member='PropertiesChanged',arg0='{PID1}.Unit'"
 
 
 class _Listener(NamedTuple):
@@ -64,6 +64,8 @@ class Sockets:
     groups: ControlGroups = field(default_factory=ControlGroups)
     services: ServiceNames = field(default_factory=ServiceNames)
     seconds: Sequence[float] = _SECONDS
+    # of ports that process 1 opened: their socket units
+    opened_by_pid1: dict[str, str] = field(default_factory=dict)
 
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
@@ -96,7 +98,25 @@ class Sockets:
                 else:
                     found += listeners(protocol, answers)
         report.busy("; ".join(sorted(refused)))
-        report.replace("listener", await in_thread(lambda: self._named(found)))
+        named = await in_thread(lambda: self._named(found))
+        await self._name_socket_units(
+            {name: values for name, values in named.items() if values.get("unit") == _INIT}
+        )
+        report.replace("listener", named)
+
+    async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
+        """Replace process 1 by its socket units, of which it is asked for new ports only.
+
+        Where control groups filter packets, the kernel names the socket unit itself.
+        """
+        if not self.opened_by_pid1.keys() >= opened.keys():
+            units: Mapping[str, str] = {}
+            with suppress(Absent, LostSource, RemoteError):
+                units = await socket_units()
+            self.opened_by_pid1.clear()
+            self.opened_by_pid1.update({name: units.get(name, _INIT) for name in opened})
+        for name, values in opened.items():
+            values["unit"] = self.opened_by_pid1[name]
 
     def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
         """Return the properties of listeners by their names; several may share one."""
@@ -135,9 +155,9 @@ async def _follow_units(changed: asyncio.Event) -> None:
     delays = pauses(_RETRY_SECONDS)
     while True:
         with suppress(Absent, LostSource, RemoteError):
-            async with Service(_PID1) as pid1:
+            async with Service(PID1) as pid1:
                 await pid1.follow(_CHANGES)
-                await pid1.call(_PATH, f"{_PID1}.Manager.Subscribe")
+                await pid1.call(PATH, f"{PID1}.Manager.Subscribe")
                 delays = pauses(_RETRY_SECONDS)
                 async for _ in pid1.bursts():
                     changed.set()

@@ -85,6 +85,17 @@ def test_a_port_and_its_unit(host: Host, service: Service) -> None:
     until_shown(service, name)
 
 
+def test_a_port_of_a_socket_unit(host: Host, service: Service) -> None:
+    """A port that systemd opened has the name of its socket unit."""
+    service.observe("sockets")
+    listen = "--socket-property=ListenStream=127.0.0.1:8124"
+    host.ask("systemd-run", "--unit=late", listen, "/bin/true")
+    try:
+        until_shown(service, "net/listener/tcp 127.0.0.1:8124", unit="late.socket", user="root")
+    finally:
+        host.ask("systemctl", "stop", "late.socket")
+
+
 def test_sockets_start_and_stop_with_the_service(host: Host, service: Service) -> None:
     """After a stop the service stays down, whatever happens on the network."""
     assert states(host) == ["active", "active", "active"]
