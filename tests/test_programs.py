@@ -54,6 +54,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     "State1.Similar": ([SSHD, "3", "0"], [SSHD, "3", "{}"]),
     "State1.List": (["1", "plugin", "s", "systemd", "0", "5"], ["{}", "0", "5"]),
     "State1.Fields": (["1", "kind", "s", "unit"], ["{'kind': <'unit'>}"]),
+    "State1.Resolve": (["sshd", "0"], ["sshd", "{}"]),
     "State1.Get": ([SSHD, "0"], [SSHD, "{}"]),
     "State1.Vector": ([SSHD, "0"], [SSHD, "{}"]),
     "State1.Publish": (
