@@ -61,13 +61,17 @@ async def test_what_an_account_is_and_may(tmp_path: Path, files: Files) -> None:
         mira = await host.until_shown("users/account/mira", uid=1001, group="mira", system=False)
         assert mira["groups"] == ["sudo", "video"]
         assert mira["full_name"] == "Mira Novak"
-        assert mira["description"] == "Mira Novak, user account, administrator, can log in"
+        assert mira["description"] == "Mira Novak, user account, administrator"
         assert "555" not in str(mira)
         await host.until_shown("users/account/root", administrator=True, can_log_in=True)
         await host.until_shown("users/account/theo", administrator=False, can_log_in=True)
         for name in ("games", "sync", "nobody"):
             await host.until_shown(f"users/account/{name}", system=True, can_log_in=False)
-        assert "full_name" not in await host.properties("users/account/theo")
+        theo = await host.properties("users/account/theo")
+        assert not {"full_name", "description"} & theo.keys()
+        # what only repeats the name describes nothing
+        games = await host.until_shown("users/account/games", type="system account")
+        assert not {"full_name", "description"} & games.keys()
 
 
 @in_loop

@@ -134,20 +134,21 @@ def _described_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _
             joined.setdefault(member, []).append(name)
     return {
         name: _properties(
-            account, names.get(account.gid, str(account.gid)), sorted(joined.get(name, ()))
+            name, account, names.get(account.gid, str(account.gid)), sorted(joined.get(name, ()))
         )
         for name, account in accounts.items()
     }
 
 
-def _properties(account: _Account, group: str, groups: Sequence[str]) -> Mapping[str, Json]:
+def _properties(
+    name: str, account: _Account, group: str, groups: Sequence[str]
+) -> Mapping[str, Json]:
     # what follows the name is rooms and telephones
     full_name = account.gecos.split(",")[0].strip()
-    facts: dict[str, Json] = {
+    facts = {
         "uid": account.uid,
         "gid": account.gid,
         "group": group,
-        **({"full_name": full_name} if full_name else {}),
         "home": account.home,
         "shell": account.shell,
         "groups": list(groups[:_MAX_LISTED]),
@@ -155,16 +156,23 @@ def _properties(account: _Account, group: str, groups: Sequence[str]) -> Mapping
         "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
         "administrator": account.uid == 0 or not _ADMINISTRATORS.isdisjoint([group, *groups]),
     }
-    return {"description": _description(account.uid, full_name, facts), **facts}
+    facts["type"] = _type(account.uid, facts)
+    # most accounts of the system have their name a second time, which describes nothing
+    if full_name not in {"", name}:
+        facts["full_name"] = full_name
+        facts["description"] = f"{full_name}, {facts['type']}"
+    return facts
 
 
-def _description(uid: int, full_name: str, facts: Mapping[str, Json]) -> str:
-    """Say in words what an account is: what its owner calls it, and what it may do."""
-    kind = "superuser" if uid == 0 else "system account" if facts["system"] else "user account"
-    words = [kind]
+def _type(uid: int, facts: Mapping[str, Json]) -> str:
+    """Say in words what an account may do; what is usual for its type is not said."""
+    if uid == 0:
+        return "superuser"
+    words = ["system account" if facts["system"] else "user account"]
     words += ["administrator"] if facts["administrator"] else []
-    words += ["can log in" if facts["can_log_in"] else "cannot log in"]
-    return ", ".join([*([full_name] if full_name else []), *words])
+    if facts["can_log_in"] == facts["system"]:
+        words.append("can log in" if facts["can_log_in"] else "cannot log in")
+    return ", ".join(words)
 
 
 def _described_groups(groups: Mapping[str, _Group], accounts: Mapping[str, _Account]) -> _Objects:

@@ -1,14 +1,13 @@
 """The host's network and ports as a sandboxed service sees them, through sockets of systemd."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from system.host import Host
-from system.service import CHANGES, STATE, UNIT, Service
+from system.observing import until_shown
+from system.service import STATE, UNIT, Service
 
 SOCKETS = ("op-dbus-route.socket", "op-dbus-diag.socket")
 # ends well where the sandbox refuses every family but AF_UNIX
@@ -23,21 +22,6 @@ for family in (socket.AF_NETLINK, socket.AF_INET, socket.AF_INET6):
         raise AssertionError(family)
 """
 WEB = ("/usr/bin/python3", "-m", "http.server", "--bind", "127.0.0.1", "8123")
-
-
-def shown(host: Host, name: str) -> dict[str, Any]:
-    """Give what was observed of an object; nothing where it is not."""
-    done = host.run("op-dbus", "show", name, "--json")
-    return json.loads(done.stdout)["Observed"] or {} if done.returncode == 0 else {}
-
-
-def until_shown(service: Service, name: str, **values: object) -> None:
-    """Wait until an object has these values; without any, until it is gone."""
-    with service.host.monitor(*CHANGES) as heard:
-        if values:
-            heard.until(lambda: shown(service.host, name).items() >= values.items())
-        else:
-            heard.until(lambda: not shown(service.host, name))
 
 
 @contextmanager
