@@ -15,6 +15,7 @@ from own_network import own_network
 from opdbus.observe import netlink, rtnetlink, sockets
 from opdbus.observe.netlink import Channel, Message, Refused
 from opdbus.observe.report import Absent
+from opdbus.observe.routes import read_routes
 
 # Taken from Linux 6.18 on x86-64.
 CAPTURED = json.loads((ROOT / "tests/data/netlink.json").read_text())
@@ -41,9 +42,9 @@ def read(name: str, body: bytes) -> object:
     message = Message(TYPES[name], 0, 1, body)
     links = rtnetlink.Links.read([message])
     addresses = list(rtnetlink.addresses([message], links))
-    routes = rtnetlink.routes([message], links, most=10)
+    found = read_routes([message], links, most=10)
     listeners = list(sockets.listeners("tcp", [message]))
-    return links.properties(addresses), addresses, routes, listeners
+    return links.properties(addresses), addresses, found, listeners
 
 
 def test_an_interface() -> None:
@@ -60,7 +61,7 @@ def test_an_address_and_a_route() -> None:
     links = rtnetlink.Links.read([Message(16, 0, 1, BODIES["link"])])
     (address,) = rtnetlink.addresses([Message(20, 0, 1, BODIES["address"])], links)
     assert (address.prefix, address.properties["interface"]) == ("192.0.2.2/24", "eth0")
-    (name,) = rtnetlink.routes([Message(24, 0, 1, BODIES["route"])], links, most=1)
+    (name,) = read_routes([Message(24, 0, 1, BODIES["route"])], links, most=1)
     assert name == "default via 192.0.2.1 dev eth0"
 
 
@@ -95,7 +96,7 @@ def test_routes_past_the_limit_are_left_out() -> None:
     links = rtnetlink.Links.read([])
     body = struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 254, 3, 0, 1, 0)
     many = [Message(24, 0, 1, body + attribute(1, bytes([10, 0, n, 1]))) for n in range(9)]
-    assert len(rtnetlink.routes(many, links, most=3)) == 3
+    assert len(read_routes(many, links, most=3)) == 3
 
 
 @pytest.mark.parametrize("name", BODIES)

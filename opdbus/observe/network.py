@@ -13,6 +13,7 @@ from opdbus.observe import rtnetlink
 from opdbus.observe.netlink import ROUTE, ROUTE_GROUPS, Channel, Message
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Observer, Report
+from opdbus.observe.routes import read_routes
 from opdbus.observe.rtnetlink import Properties
 
 _UNIT: Final = "op-dbus-route.socket"
@@ -70,7 +71,7 @@ class Network:
         return {
             "interface": {found.name(index): values for index, values in interfaces.items()},
             "address": {f"{a.prefix} on {found.name(a.interface)}": a.properties for a in have},
-            "route": rtnetlink.routes(routes, found, most=_MAX_ROUTES + 1),
+            "route": read_routes(routes, found, most=_MAX_ROUTES + 1),
         }
 
 

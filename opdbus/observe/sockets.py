@@ -111,7 +111,8 @@ class Sockets:
         """
         if not self.opened_by_pid1.keys() >= opened.keys():
             units: Mapping[str, str] = {}
-            with suppress(Absent, LostSource, RemoteError):
+            # also where what answers is not process 1 as we know it
+            with suppress(Absent, LostSource, RemoteError, ValueError, TypeError):
                 units = await socket_units()
             self.opened_by_pid1.clear()
             self.opened_by_pid1.update({name: units.get(name, _INIT) for name in opened})
