@@ -36,6 +36,7 @@ def test_objects_are_counted_by_where_they_are_from() -> None:
     assert lines["Observed"] == "1,219: systemd 642, packages 577"
     assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
     assert lines["Published"] == "3: p 3"
+    assert host(VALUES | {"Sources": []})["Declared"] == "nothing in /etc/op-dbus/state.json"
 
 
 def test_what_is_not_observed_is_said_with_the_reason() -> None:

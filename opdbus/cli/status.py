@@ -41,10 +41,15 @@ def host(values: Mapping[str, Any]) -> dict[str, str]:
         "Observed": _counted(_of("live:", values)) or ("nothing yet" if observers else _NONE),
         "Not observed": "\n".join(_missing(observers)),
         "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
-        "Declared": f"{dict(values['Sources']).get('file', 0):,} in {values['StateFile']}",
+        "Declared": f"{_declared(values)} in {values['StateFile']}",
         "Published": _counted(_of("publish:", values)),
     }
     return {name: line for name, line in lines.items() if line}
+
+
+def _declared(values: Mapping[str, Any]) -> str:
+    count = dict(values["Sources"]).get("file", 0)
+    return f"{count:,}" if count else "nothing"
 
 
 def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
