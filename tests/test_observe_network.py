@@ -51,6 +51,7 @@ async def test_addresses_come_and_go(tmp_path: Path) -> None:
         net.ip("addr", "add", "192.0.2.10/28", "dev", "lo")
         where = {"address": "192.0.2.10", "prefix": 28, "interface": "lo", "scope": "global"}
         name = "net/address/192.0.2.10/28 on lo"
+        where["description"] = "IPv4 address of this machine, on lo"
         await host.until_shown(name, family="ipv4", dynamic=False, **where)
         await host.until_shown(
             "net/interface/lo", addresses=["127.0.0.1/8", "192.0.2.10/28", "::1/128"]
@@ -93,6 +94,8 @@ async def test_routes_come_and_go(tmp_path: Path) -> None:
         net.ip("-6", "route", "add", "default", "dev", "wan")
         default = "net/route/default via 192.0.2.1 dev wan metric 100"
         await host.until_shown(default, protocol="dhcp", metric=100, table="main", interface="wan")
+        described = (await host.properties(default))["description"]
+        assert described.startswith("default gateway, router 192.0.2.1, the way to the internet")
         await host.until_shown("net/route/blackhole 10.0.0.0/8", type="blackhole")
         await host.until_shown("net/route/10.1.0.0/16 dev wan table 77", table="77")
         await host.until_shown("net/route/10.2.0.0/16 via 192.0.2.2, 192.0.2.3 dev wan, wan")

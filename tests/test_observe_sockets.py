@@ -1,7 +1,7 @@
 """The observer of open ports, in a network namespace of its own."""
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def watched(
-    tmp_path: Path, seconds: Sequence[float] = (0.05,)
+    tmp_path: Path, seconds: Sequence[float] = (0.05,), groups: ControlGroups | None = None
 ) -> AsyncIterator[tuple[Network, Host]]:
     """Observe the ports of an empty network, through a socket as systemd passes it.
 
@@ -40,7 +40,7 @@ async def watched(
     (tmp_path / "services").write_text(SERVICES)
     names = ServiceNames(tmp_path / "services")
     with own_network() as net, net.netlink(DIAG) as passed:
-        observer = sockets.Sockets(passed, ControlGroups(), names, seconds)
+        observer = sockets.Sockets(passed, groups or ControlGroups(), names, seconds)
         async with observed(tmp_path, Observer("sockets", "net", observer.observe)) as host:
             yield net, host
 
@@ -74,13 +74,14 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             opened(net, socket.SOCK_DGRAM, "::1", 9999),
         ):
             about = {"protocol": "tcp", "port": 22, "state": "listening", "user": "root"}
-            more = {"service": "ssh", "description": "ssh: Secure Shell"}
+            described = "ssh: Secure Shell, open to other machines"
+            more = {"service": "ssh", "description": described}
             await host.until_shown(
                 "net/listener/tcp 0.0.0.0:22", exposed="all addresses", **about, **more
             )
             await host.until_shown("net/listener/tcp [::]:22", exposed="all addresses", **about)
             bare = await host.until_shown("net/listener/tcp 127.0.0.1:23", exposed="local only")
-            assert (bare["service"], "description" in bare) == ("bare", False)
+            assert (bare["service"], bare["description"]) == ("bare", "bare, for this machine only")
             await host.until_shown("net/listener/udp 127.0.0.1:69", service="tftp")
             nameless = await host.until_shown("net/listener/udp [::1]:9999")
             assert "service" not in nameless
@@ -137,6 +138,34 @@ async def test_ports_of_socket_units(monkeypatch: pytest.MonkeyPatch, bus_addres
             "tcp [::]:22": "ssh.socket",
             "udp 0.0.0.0:514": "log.socket",
         }
+
+
+class AllInOne(ControlGroups):
+    """Groups that all are of one unit."""
+
+    def units(self, ids: Collection[int]) -> Mapping[int, str]:
+        """Name that unit."""
+        return dict.fromkeys(ids, "a.service")
+
+
+@in_loop
+async def test_a_port_is_for_what_its_unit_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """The unit says better than /etc/services what a port is for; it is asked for once."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    row = ["a.service", "Ticket portal", *(["", "", "", "", "/a"]), 0, "", "/"]
+    async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
+        asked: list[list[str]] = []
+        pid1.answers["org.freedesktop.systemd1.Manager.Subscribe"] = lambda _: ("", [])
+        pid1.answers["org.freedesktop.systemd1.Manager.ListUnitsByPatterns"] = (
+            lambda _path, _states, names: asked.append(names) or ("a(ssssssouso)", [[row]])
+        )
+        async with watched(tmp_path, groups=AllInOne()) as (net, host):
+            with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
+                described = "Ticket portal, for this machine only"
+                await host.until_shown("net/listener/tcp 127.0.0.1:22", description=described)
+    assert asked == [["a.service"]]
 
 
 def tell(pid1: FakeService) -> None:

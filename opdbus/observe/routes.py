@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from opdbus.observe import net_words
 from opdbus.observe.netlink import Message, attributes, number
 from opdbus.observe.rtnetlink import FAMILIES, Links, Properties, address_text
 
@@ -48,6 +49,7 @@ def read_routes(found: Iterable[Message], links: Links, most: int) -> dict[str, 
             properties |= _way(values, family, links)
             if source := address_text(values.get(7), family):
                 properties["source"] = source
+            properties["description"] = net_words.of_route(properties)
             named[_route_name(properties, family)] = properties
     return named
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from opdbus.observe import net_words
 from opdbus.observe.netlink import Message, attributes, number, text
 from opdbus.state.object import Json
 
@@ -138,6 +139,7 @@ def addresses(found: Iterable[Message], links: Links) -> Iterator[Address]:
         if peer not in {"", address}:
             properties["peer"] = peer
         properties |= {name: True for name, bit in _flags(family).items() if flags & bit}
+        properties["description"] = net_words.of_address(properties)
         yield Address(index, f"{address}/{length}", properties)
 
 

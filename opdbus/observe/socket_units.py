@@ -1,5 +1,6 @@
-"""The socket units that ports belong to which process 1 opened."""
+"""What process 1 knows of ports: the socket units of those it opened, what units are for."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
@@ -23,3 +24,11 @@ async def socket_units() -> dict[str, str]:
                 for kind, address in values.get("Listen", []):
                     found[f"{_PROTOCOLS.get(kind, kind)} {address}"] = unit
     return found
+
+
+async def descriptions(units: Collection[str]) -> dict[str, str]:
+    """Return what those of some units are for that are loaded; raises Absent and LostSource."""
+    async with Service(PID1) as pid1:
+        member = f"{PID1}.Manager.ListUnitsByPatterns"
+        (rows,) = await pid1.call(PATH, member, "asas", [], sorted(units))
+        return {str(unit): str(description) for unit, description, *_ in rows}

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.observe import net_words
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, number
 from opdbus.observe.ports import ServiceNames, user_name
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
-from opdbus.observe.socket_units import PATH, PID1, socket_units
+from opdbus.observe.socket_units import PATH, PID1, descriptions, socket_units
 from opdbus.observe.system_bus import Service
 from opdbus.state.object import Json
 from opdbus.tasks import pauses, until_first_ends
@@ -66,6 +67,8 @@ class Sockets:
     seconds: Sequence[float] = _SECONDS
     # of ports that process 1 opened: their socket units
     opened_by_pid1: dict[str, str] = field(default_factory=dict)
+    # of units that have ports: what they are for
+    purposes: dict[str, str] = field(default_factory=dict)
 
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
@@ -102,6 +105,7 @@ class Sockets:
         await self._name_socket_units(
             {name: values for name, values in named.items() if values.get("unit") == _INIT}
         )
+        await self._describe(named)
         report.replace("listener", named)
 
     async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
@@ -118,6 +122,20 @@ class Sockets:
             self.opened_by_pid1.update({name: units.get(name, _INIT) for name in opened})
         for name, values in opened.items():
             values["unit"] = self.opened_by_pid1[name]
+
+    async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
+        """Say what ports are for; process 1 is asked for new units only."""
+        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        wanted = {unit for several in units.values() for unit in several if unit}
+        if not self.purposes.keys() >= wanted:
+            with suppress(Absent, LostSource, RemoteError):
+                known = await descriptions(wanted)
+                self.purposes.clear()
+                self.purposes.update({unit: known.get(unit, "") for unit in wanted})
+        for name, values in named.items():
+            purpose = _joined(self.purposes.get(unit, "") for unit in units[name])
+            usual = str(values.pop("usual"))
+            values["description"] = net_words.of_port(purpose or usual, str(values["exposed"]))
 
     def _named(self, found: Sequence[_Listener]) -> dict[str, dict[str, Json]]:
         """Return the properties of listeners by their names; several may share one."""
@@ -140,9 +158,9 @@ class Sockets:
                 "user": _joined(users[one.uid] for one in sharing),
                 "unit": _joined(units[one.group] for one in sharing),
                 "service": service,
-                "description": f"{service}: {comment}" if comment else "",
             }
             named[name] = {key: value for key, value in values.items() if value != ""}
+            named[name]["usual"] = f"{service}: {comment}" if comment else service
         return named
 
 

@@ -1,0 +1,42 @@
+"""Says in words what addresses, routes and ports are for."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from opdbus.state.object import Json
+
+_SCOPES: Final = {
+    "host": "by which programs on this machine reach each other",
+    "link": "that counts only between direct neighbours",
+}
+_EXPOSED: Final = {
+    "all addresses": "open to other machines",
+    "local only": "for this machine only",
+    "one address": "open at this address",
+}
+
+
+def of_address(properties: Mapping[str, Json]) -> str:
+    """Say where an address counts."""
+    family = "IPv6" if properties["family"] == "ipv6" else "IPv4"
+    scope = _SCOPES.get(str(properties["scope"]), "of this machine")
+    given = ", given by the network for a time" if properties["dynamic"] else ""
+    return f"{family} address {scope}, on {properties['interface']}{given}"
+
+
+def of_route(properties: Mapping[str, Json]) -> str:
+    """Say where a route leads, and by whom."""
+    network, gateway = properties["destination"], properties.get("gateway")
+    if properties["type"] != "unicast":
+        return f"{properties['type']}, packets to {network} are dropped"
+    over = [f"over {properties['interface']}"] if "interface" in properties else []
+    if network == "default":
+        first = f"default gateway, router {gateway}" if gateway else "default route"
+        return ", ".join([first, "the way to the internet and all other networks", *over])
+    router = f"by the router {gateway}" if gateway else "connected directly, without a router"
+    return ", ".join([f"way to the network {network}", router, *over])
+
+
+def of_port(purpose: str, exposed: str) -> str:
+    """Say what a port is for, and for whom."""
+    return ", ".join(filter(None, [purpose, _EXPOSED[exposed]]))
