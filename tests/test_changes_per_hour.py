@@ -80,7 +80,7 @@ def test_most_objects_of_a_kind() -> None:
     noted(counter, clock, PER_HOUR + 1, "eth0", "eth1")
     assert not counter.restless("interface", 4)
     assert counter.restless("interface", 3) == {"mtu"}
-    counter.forget(Key("interface", "eth1"))
+    counter.forget({Key("interface", "eth1")})
     assert not counter.restless("interface", 3)
 
 

@@ -3,7 +3,7 @@
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from opdbus.observe.report import Key
@@ -15,8 +15,8 @@ PER_HOUR: Final = 12
 _HOUR: Final = 3600.0
 # The changes of restless fields alone are written at most so often for each object.
 FOLD_SECONDS: Final = 60.0
-# Fields of objects whose changes are counted: about 200 bytes each.
-_MAX_COUNTED: Final = 50_000
+# Fields of objects whose changes are counted: about 250 bytes each, 6 MiB for each observer.
+_MAX_COUNTED: Final = 25_000
 _MAX_SHOWN: Final = 64
 _MAX_NAMED: Final = 3
 
@@ -29,48 +29,49 @@ class ChangesPerHour:
     ) -> None:
         self.clock = clock
         self.fold_seconds = fold_seconds
-        # the latest changes of each field of an object, one more than may be in an hour
-        self._times: dict[Key, dict[str, array[float]]] = {}
+        # by kind and field, then by the object's name: the seconds of the latest changes, one more
+        # than there may be in an hour
+        self._times: dict[tuple[str, str], dict[str, array[int]]] = {}
         self._counted = 0
         # when room was made last, which takes time
         self._made_room = -_HOUR
-        # of each kind and field that changes often: until when it does, by the object's name
-        self._often: dict[tuple[str, str], dict[str, float]] = {}
         self._folded: Counter[tuple[str, str]] = Counter()
 
     def note(self, key: Key, fields: Iterable[str], *, is_folded: bool = False) -> None:
         """Count a change of some fields of an object, and whether it is stored later."""
-        now = self.clock()
+        now = int(self.clock())
         for field in fields:
             times = self._of(key, field, now)
-            self._folded[key.kind, field] += is_folded
             times.append(now)
             del times[: -PER_HOUR - 1]
-            if len(times) > PER_HOUR and times[0] > now - _HOUR:
-                self._often.setdefault((key.kind, field), {})[key.name] = times[0] + _HOUR
+            if is_folded:
+                self._folded[key.kind, field] += 1
 
-    def forget(self, key: Key) -> None:
-        """Forget an object that is gone."""
-        fields = self._times.pop(key, {})
-        self._counted -= len(fields)
-        for field in fields:
-            self._often.get((key.kind, field), {}).pop(key.name, None)
+    def forget(self, keys: Collection[Key]) -> None:
+        """Forget objects that are gone."""
+        if not keys:
+            return
+        for (kind, _), objects in self._times.items():
+            for name in [name for name in objects if Key(kind, name) in keys]:
+                del objects[name]
+                self._counted -= 1
 
     def restless(self, kind: str, objects: int) -> frozenset[str]:
         """Return the fields of a kind that change all the time; `objects` is how many it has."""
-        now = self.clock()
+        since = self.clock() - _HOUR
         return frozenset(
             field
             # copies: another thread may be counting
-            for (of, field), until in list(self._often.items())
-            if of == kind and sum(end > now for end in list(until.values())) * 2 > objects
+            for (of, field), counted in list(self._times.items())
+            if of == kind and len(counted) * 2 > objects
+            if sum(_often(times, since) for times in list(counted.values())) * 2 > objects
         )
 
     def proposal(self, plugin: str, objects: Callable[[str], int]) -> str:
         """Say which fields had better be volatile, and how; empty if there are none."""
         found = {
             (kind, field): self._folded[kind, field]
-            for kind in sorted({kind for kind, _ in list(self._often)})
+            for kind in sorted({kind for kind, _ in list(self._times)})
             for field in sorted(self.restless(kind, objects(kind)))
         }
         names = [redact_text(f"{plugin}/{kind}:{field}")[:_MAX_SHOWN] for kind, field in found]
@@ -84,24 +85,32 @@ class ChangesPerHour:
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )
 
-    def _of(self, key: Key, field: str, now: float) -> "array[float]":
+    def _of(self, key: Key, field: str, now: int) -> "array[int]":
         """Return where a field's changes are counted; nowhere, if there is no room."""
-        fields = self._times.get(key, {})
-        if field not in fields:
-            if self._counted >= _MAX_COUNTED:
-                self._make_room(now)
-            if self._counted >= _MAX_COUNTED:
-                return array("d")
-            fields = self._times.setdefault(key, {})
-            fields[field] = array("d")
+        times = self._times.get((key.kind, field), {}).get(key.name)
+        if times is not None:
+            return times
+        if self._counted >= _MAX_COUNTED:
+            self._make_room(now)
+        times = array("Q")
+        if self._counted < _MAX_COUNTED:
+            self._times.setdefault((key.kind, field), {})[key.name] = times
             self._counted += 1
-        return fields[field]
+        return times
 
-    def _make_room(self, now: float) -> None:
-        """Forget objects that have not changed for an hour."""
+    def _make_room(self, now: int) -> None:
+        """Forget what has not changed for an hour."""
         if now < self._made_room + FOLD_SECONDS:
             return
         self._made_room = now
-        for key, fields in list(self._times.items()):
-            if all(times[-1] < now - _HOUR for times in fields.values()):
-                self.forget(key)
+        kept = {
+            of: {name: times for name, times in objects.items() if times[-1] > now - _HOUR}
+            for of, objects in self._times.items()
+        }
+        self._times = {of: objects for of, objects in kept.items() if objects}
+        self._counted = sum(map(len, self._times.values()))
+        self._folded = Counter({of: self._folded[of] for of in self._times})
+
+
+def _often(times: "array[int]", since: float) -> bool:
+    return len(times) > PER_HOUR and times[0] > since

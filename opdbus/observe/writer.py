@@ -237,7 +237,7 @@ class Writer:
     def _remember(self, new: _Prepared) -> None:
         for key in new.leaving:
             self._holders.pop(self._seen.pop(key).identity, None)
-            self._changes.forget(key)
+        self._changes.forget(new.leaving)
         for key, fields in new.changed.items():
             self._changes.note(key, fields, is_folded=key in new.folded)
         due = new.leaving | new.seen.keys()
