@@ -20,7 +20,7 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
-from opdbus.index.search import LEXICAL_WEIGHT
+from opdbus.index.search import LEXICAL_WEIGHT, Score
 from opdbus.index.store import Content, Entry
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
@@ -47,6 +47,11 @@ class Levels:
         return Embedding(np.stack([np.cos(angles), np.sin(angles)], axis=1), 0, self.numerics)
 
 
+def found_by(share: float) -> Score:
+    """Make the score of what words found."""
+    return Score(share, 0.0, share)
+
+
 def entry(number: int, text: str) -> Entry:
     """Make an entry with a text of a digest of its own."""
     return Entry(number, Identity(FILE, "p", "k", text), 0, "", text.encode(), 0, transient=False)
@@ -56,7 +61,8 @@ def order(
     reranker: Reranker, texts: Sequence[str], shares: Sequence[float] = (0, 0, 0, 0)
 ) -> list[tuple[str, float]]:
     """Put texts in order, and give each with its score."""
-    found = [(entry(n, text), share) for n, (text, share) in enumerate(zip(texts, shares))]  # noqa: B905 -- as many as there are texts
+    scored = [found_by(share) for share in shares]
+    found = [(entry(n, text), scored[n]) for n, text in enumerate(texts)]
     contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
     rows = asyncio.run(reranker.order("question", found, contents, "high"))
     return [(e.identity.name, score.total) for e, score in rows]
@@ -98,7 +104,7 @@ def test_vectors_of_other_numerics_are_not_taken() -> None:
 def test_what_was_removed_is_left_out() -> None:
     """Leave out an object whose content went away between the two searches."""
     reranker = Reranker(cast("Any", Levels()))
-    found = [(entry(1, "near"), 0.0), (entry(2, "far"), 0.0)]
+    found = [(entry(1, "near"), found_by(0.0)), (entry(2, "far"), found_by(0.0))]
     contents = {2: Content("", "far", b"far")}
     rows = asyncio.run(reranker.order("question", found, contents, "high"))
     assert [e.id for e, _ in rows] == [2]
@@ -196,7 +202,7 @@ class Evicting(Levels):
         for turn in range(others):
             names = [f"{turn}/{n}" for n in range(200)]
             ANGLES.update(dict.fromkeys(names, 0.5))
-            found = [(entry(n, name), 0.0) for n, name in enumerate(names)]
+            found = [(entry(n, name), found_by(0.0)) for n, name in enumerate(names)]
             contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
             await self.reranker.order("question", found, contents, "high")
         return await super().embed(texts, level, **more)

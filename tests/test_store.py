@@ -273,3 +273,21 @@ def test_no_question_breaks_the_lexicon(store: Store, terms: list[str]) -> None:
     if found:
         store.match(found, 10)
         store.count_matches(found[0])
+
+
+def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
+    """Keep objects and vectors of an older database, and add what it lacks."""
+    path = tmp_path / "old.db"
+    with closing(Store(path)) as store:
+        with store.transaction():
+            store.put([record("a", "about a", words="words")])
+        store.put_vectors([b"key"], [b"about a"], np.ones((1, 3), np.float32))
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("ALTER TABLE objects DROP COLUMN traits")
+        old.execute("PRAGMA user_version = 1")
+    for _ in range(2):
+        with closing(Store(path)) as store:
+            (entry,) = store.entries()
+            assert (entry.identity.name, entry.traits) == ("a", 0)
+            assert [row[0] for row in store.vectors()] == [b"key"]
+            assert len(store.match(["words"], 5)) == 1

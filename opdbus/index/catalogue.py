@@ -31,6 +31,8 @@ class View:
 
     def __init__(self, about: Callable[[Thing], Sequence[Entry]]) -> None:
         self.entries: list[Entry | None] = []
+        # the values of the vocabulary that each has
+        self.traits = np.zeros(64, np.int64)
         # the place of each entry by its id
         self.places: dict[int, int] = {}
         # increases with every change
@@ -49,10 +51,13 @@ class View:
             else:
                 place = len(self.entries)
                 self.entries.append(None)
+                if place == len(self.traits):
+                    self.traits = np.append(self.traits, np.zeros_like(self.traits))
             self.places[entry.id] = place
             if search.is_starter(thing):
                 self._starters[place] = thing
         self.entries[place] = entry
+        self.traits[place] = entry.traits
         self.version += 1
 
     def entry(self, number: int) -> Entry | None:
@@ -67,6 +72,7 @@ class View:
         self._starters.pop(place, None)
         self._free.append(place)
         self.entries[place] = None
+        self.traits[place] = 0
         self.version += 1
 
     def pairs(self) -> Sequence[tuple[int, int, str]]:

@@ -11,7 +11,7 @@ from opdbus.errors import StoreError
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 1
+_VERSION: Final = 2
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
 _SCHEMA: Final = """
 CREATE TABLE objects (
@@ -28,6 +28,7 @@ CREATE TABLE objects (
     text_digest BLOB NOT NULL,
     updated_at INTEGER NOT NULL,
     passing INTEGER NOT NULL,
+    traits INTEGER NOT NULL DEFAULT 0,
     UNIQUE (source, plugin, kind, name)
 );
 CREATE INDEX objects_by_text ON objects (text_digest);
@@ -49,6 +50,8 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
     INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
 END;
 """
+# What makes a database of each version one of the next; its objects are then written anew.
+_MIGRATIONS: Final = {1: "ALTER TABLE objects ADD COLUMN traits INTEGER NOT NULL DEFAULT 0"}
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"
@@ -101,11 +104,8 @@ def connect(path: Path) -> sqlite3.Connection:
         with guarded(path):
             version = _recognize(database, path)
             _tune(database)
-            if not version:
-                database.executescript(
-                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {_APPLICATION};"
-                    f" PRAGMA user_version = {_VERSION}; COMMIT;"
-                )
+            if version < _VERSION:
+                _bring_up(database, version)
     except BaseException:
         database.close()
         raise
@@ -190,6 +190,16 @@ def _recognize(database: sqlite3.Connection, path: Path) -> int:
             " one, or set OP_DBUS_STATE_DIR to another folder"
         )
     return version
+
+
+def _bring_up(database: sqlite3.Connection, version: int) -> None:
+    """Make the tables, or those of an older version as they are now; all of it or nothing."""
+    older = [_MIGRATIONS[number] for number in range(version, _VERSION)] if version else []
+    steps = f"{'; '.join(older)};" if older else _SCHEMA
+    database.executescript(
+        f"BEGIN IMMEDIATE; {steps} PRAGMA application_id = {_APPLICATION};"
+        f" PRAGMA user_version = {_VERSION}; COMMIT;"
+    )
 
 
 def _tune(database: sqlite3.Connection) -> None:

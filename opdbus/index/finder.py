@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus import vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical, questions
@@ -14,7 +15,7 @@ from opdbus.index.catalogue import matches, thing_of
 from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
-from opdbus.index.search import Score, ceiling, rank, relevant
+from opdbus.index.search import Score, ceiling, named_values, rank, relevant
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.conditions import Condition
@@ -55,7 +56,8 @@ class _Query:
     """All that decides an order: words, a vector and the engine that it is of, lexical matches."""
 
     question: str = ""
-    matches: Mapping[int, float] = field(default_factory=dict)
+    # None where words do not count
+    matches: Mapping[int, float] | None = None
     vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
     without: Thing | None = None
     # what meets the conditions; None where there are none
@@ -150,7 +152,7 @@ class Finder:
         enough = max(page.offset + page.limit, RERANKED if level else 0)
         found = self._ranked(page, query, enough)
         if level and self._reranker:
-            best = [(entry, score.lexical) for entry, score in found[:RERANKED]]
+            best = found[:RERANKED]
             contents = await self._memory.content([entry for entry, _ in best])
             order = await self._reranker.order(query.question, best, contents, level, priority)
             found = order + found[RERANKED:]
@@ -160,14 +162,17 @@ class Finder:
         view = self._memory.catalogue.view
         cosines = query.vector[0].cosines(query.vector[1], view) if query.vector else None
         shares = np.zeros(len(view.entries), np.float32)
-        for number, share in query.matches.items():
+        for number, share in (query.matches or {}).items():
             # an entry may have gone since the words were looked up
             if number in view.places:
                 shares[view.places[number]] = share
         pairs = relevant(query.question, view.pairs()) if query.question else []
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for index, score in rank(cosines, shares, pairs, within):
+        # what has the values that words name, unless it is to be by meaning only
+        asked = vocabulary.asked(query.question) if query.matches is not None else []
+        values = named_values(asked, view.traits[: len(view.entries)])
+        for index, score in rank(cosines, shares, pairs, within, values):
             entry = view.entries[index]
             if entry is None:
                 continue

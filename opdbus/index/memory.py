@@ -14,7 +14,7 @@ from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event
 from opdbus.index.quota import Usage
-from opdbus.index.records import RecentTexts, commit, load_entries, record_of
+from opdbus.index.records import RecentTexts, Recorder, commit, load_entries
 from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Thing
@@ -214,9 +214,10 @@ class Memory:
     ) -> list[Record]:
         """Make records of those objects that are not stored just so; the last of a name counts."""
         now = max(0, int(self._clock()))
+        recorder = Recorder()
         latest = {item.identity: item for item in objects}
         return [
-            record_of(item, self._owner(item.identity, owner), now, transient=transient)
+            recorder.record(item, self._owner(item.identity, owner), now, transient=transient)
             for item in latest.values()
             if not self._is_known(item, transient=transient)
         ]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from opdbus import glossary, text
+from opdbus import glossary, text, vocabulary
 from opdbus.errors import StoreError
 from opdbus.index.database import Damaged
 from opdbus.index.store import Entry, Record, Store
@@ -14,24 +14,32 @@ from opdbus.state.object import Json, StateObject, digest
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000
 WRITTEN_BY: Final = (
-    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()}"
+    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()},"
+    f" vocabulary {vocabulary.version()}"
 )
 
 
-def record_of(item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
-    """Render and hash an object, which is redacted already."""
-    rendering = text.render(item)
-    return Record(
-        identity=item.identity,
-        owner=owner,
-        properties=item.json(),
-        text=rendering.text,
-        words=rendering.words,
-        fingerprint=item.fingerprint(),
-        text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
-        updated_at=now,
-        transient=transient,
-    )
+class Recorder:
+    """Renders and hashes objects, which are redacted already; made for some at a time."""
+
+    def __init__(self) -> None:
+        self._vocabulary = vocabulary.Reader()
+
+    def record(self, item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
+        """Make the record of an object."""
+        rendering = text.render(item)
+        return Record(
+            identity=item.identity,
+            owner=owner,
+            properties=item.json(),
+            text=rendering.text,
+            words=rendering.words,
+            fingerprint=item.fingerprint(),
+            text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
+            updated_at=now,
+            transient=transient,
+            traits=self._vocabulary.traits(item.identity, item.properties),
+        )
 
 
 class RecentTexts:
@@ -80,6 +88,7 @@ def _rewrite(store: Store) -> None:
 
 
 def _read_again(store: Store) -> Iterator[Record]:
+    recorder = Recorder()
     for identity, owner, properties, updated_at, transient in store.stored():
         store.require_running()
         try:
@@ -87,7 +96,7 @@ def _read_again(store: Store) -> Iterator[Record]:
         except ValueError as error:
             raise Damaged(store.path, "an object in it is not JSON") from error
         item = redact.redact_object(identity, content)
-        yield record_of(item, owner, updated_at, transient=transient)
+        yield recorder.record(item, owner, updated_at, transient=transient)
 
 
 def commit(

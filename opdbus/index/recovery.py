@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from opdbus.index.database import Damaged, guarded, open_read_only
-from opdbus.index.records import WRITTEN_BY, record_of
+from opdbus.index.records import WRITTEN_BY, Recorder
 from opdbus.index.store import Record, Store
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
@@ -90,9 +90,10 @@ def _salvage(aside: Path, store: Store) -> int:
 def _readable(aside: Path, store: Store) -> Iterator[Record]:
     """Yield the intact objects: by a scan and, past a damage, by a look-up of each id."""
     with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        recorder = Recorder()
         for row in _rows(old):
             store.require_running()
-            if record := _checked(row):
+            if record := _checked(row, recorder):
                 yield record
 
 
@@ -109,7 +110,7 @@ def _rows(old: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
                 yield from old.execute(f"SELECT {_COLUMNS} FROM objects WHERE id = ?", (number,))  # noqa: S608 -- our own constant
 
 
-def _checked(row: Sequence[Any]) -> Record | None:
+def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
     """Make the record of an object if it is not transient and its fingerprint is right."""
     _, *identity, owner, properties, updated_at, fingerprint, transient = row
     try:
@@ -117,7 +118,7 @@ def _checked(row: Sequence[Any]) -> Record | None:
         if transient or item.fingerprint() != fingerprint:
             return None
         redacted = redact_object(item.identity, item.properties)
-        return record_of(redacted, int(owner), int(updated_at), transient=False)
+        return recorder.record(redacted, int(owner), int(updated_at), transient=False)
     except (ValueError, TypeError, AttributeError):
         return None
 

@@ -2,13 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
-from opdbus.index.search import LEXICAL_WEIGHT, Score
+from opdbus.index.search import LEXICAL_WEIGHT, VALUE_WEIGHT, Score
 from opdbus.index.store import Content, Entry
 from opdbus.serving.serving import Serving
 
@@ -28,21 +29,23 @@ class Reranker:
     async def order(
         self,
         question: str,
-        found: Sequence[tuple[Entry, float]],
+        found: Sequence[tuple[Entry, Score]],
         contents: Mapping[int, Content],
         level: str,
         priority: Rank = Rank.FEW,
     ) -> list[tuple[Entry, Score]]:
-        """Give entries in a new order, best first, of entries with their lexical shares.
+        """Give entries in a new order, best first, of entries with their scores.
 
         Raises InvalidArgs, NoModel, ModelError, ProviderError.
         """
-        there = [(entry, share) for entry, share in found if entry.id in contents]
+        there = [(entry, score) for entry, score in found if entry.id in contents]
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
         numerics, asked, known = await self._embedded(question, texts, level, priority)
         self._keep(numerics, known)
-        scores = [(entry, float(known[entry.text_digest] @ asked), share) for entry, share in there]
-        rows = [(e, Score(cos + LEXICAL_WEIGHT * share, cos, share)) for e, cos, share in scores]
+        rows = [
+            (entry, _scored(score, float(known[entry.text_digest] @ asked)))
+            for entry, score in there
+        ]
         return sorted(rows, key=lambda row: -row[1].total)
 
     async def _embedded(
@@ -67,3 +70,9 @@ class Reranker:
             self._vectors.move_to_end((numerics, key))
         while len(self._vectors) > _KEPT:
             self._vectors.popitem(last=False)
+
+
+def _scored(score: Score, cosine: float) -> Score:
+    """Return a score with the cosine of another level."""
+    total = cosine + LEXICAL_WEIGHT * score.lexical + VALUE_WEIGHT * score.values
+    return replace(score, total=total, vector=cosine)

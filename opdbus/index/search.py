@@ -14,6 +14,9 @@ from opdbus.state.object import Thing
 MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.
 LEXICAL_WEIGHT: Final = 0.5
+# Weight of having all values that a question names, if they are rare: measured by questions about
+# values (tests/data/value_questions.json), and so that an exact name still wins.
+VALUE_WEIGHT: Final = 0.4
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
@@ -38,6 +41,7 @@ class Score:
     total: float
     vector: float
     lexical: float
+    values: float = 0.0
 
 
 def ceiling(matches: Sequence[int], objects: int) -> float:
@@ -56,24 +60,47 @@ def rank(
     shares: NDArray[np.float32],
     pairs: Sequence[tuple[int, int]] = (),
     within: NDArray[np.intp] | None = None,
+    values: NDArray[np.float32] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
     without a vector, and None in lexical mode, which yields matches only; `pairs` are (index of a
-    starter, index of its service); only indexes `within` these are yielded. Equal scores keep the
-    order of the entries.
+    starter, index of its service); only indexes `within` these are yielded; `values` (entries,) are
+    shares of the values asked for. Equal scores keep the order of the entries.
     """
     vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
     total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
     for starter, service in pairs:
         total[service] = max(total[service], total[starter])
         total[starter] = np.nextafter(total[service], np.float32(-1))
+    if values is not None:
+        total += VALUE_WEIGHT * values
     places = np.arange(len(total)) if within is None else np.sort(within)
     for index in places[np.argsort(-total[places], kind="stable")].tolist():
         if cosines is None and total[index] <= 0:
             return
-        yield index, Score(float(total[index]), float(vector[index]), float(shares[index]))
+        value = 0.0 if values is None else float(values[index])
+        yield index, Score(float(total[index]), float(vector[index]), float(shares[index]), value)
+
+
+def named_values(asked: Sequence[int], traits: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Return how much each entry has of the values that a question names, at most 1 (entries,).
+
+    `asked` has the bits of `traits` that each phrase means; None if the question names no value. A
+    value that few entries have counts most, one that all have counts nothing.
+    """
+    if not asked:
+        return None
+    total = np.zeros(len(traits), np.float32)
+    for bits in asked:
+        having = traits & bits != 0
+        total[having] += _rarity(int(having.sum()), len(traits)) / len(asked)
+    return total
+
+
+def _rarity(having: int, entries: int) -> float:
+    return math.log(entries / having) / math.log(entries) if 0 < having < entries else 0.0
 
 
 def is_starter(thing: Thing) -> bool:

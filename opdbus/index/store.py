@@ -19,13 +19,13 @@ from opdbus.state.object import Identity
 _UPSERT: Final = """
 INSERT INTO objects
     (source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
-     updated_at, passing)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+     updated_at, passing, traits)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     owner = excluded.owner, properties = excluded.properties, text = excluded.text,
     words = excluded.words, fingerprint = excluded.fingerprint,
     text_digest = excluded.text_digest, updated_at = excluded.updated_at,
-    passing = excluded.passing
+    passing = excluded.passing, traits = excluded.traits
 RETURNING id
 """
 # The size of an object in bytes, as Record.size.
@@ -33,14 +33,23 @@ _SIZE: Final = " + ".join(
     f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
 )
 _COLUMNS: Final = (
-    f"id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing, {_SIZE}"
+    "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing,"
+    f" {_SIZE}, traits"
 )
 # The fields of a record that become columns, and those that become fields of its entry.
 _STORED: Final = attrgetter(
-    "owner", "properties", "text", "words", "fingerprint", "text_digest", "updated_at", "transient"
+    "owner",
+    "properties",
+    "text",
+    "words",
+    "fingerprint",
+    "text_digest",
+    "updated_at",
+    "transient",
+    "traits",
 )
 _CATALOGUED: Final = attrgetter(
-    "owner", "fingerprint", "text_digest", "updated_at", "transient", "size"
+    "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
 # About as much as one write, such as a batch of vectors.
 _PROBE_CHARACTERS: Final = 64 << 10
@@ -59,6 +68,8 @@ class Entry:
     transient: bool
     # in bytes, as Record.size
     size: int = 0
+    # which values of the vocabulary it has
+    traits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,8 @@ class Record:
     text_digest: bytes
     updated_at: int
     transient: bool = False
+    # which values of the vocabulary it has
+    traits: int = 0
 
     @property
     def size(self) -> int:
@@ -269,8 +282,10 @@ class Store:
         return Entry(number, record.identity, *_CATALOGUED(record))
 
 
-def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int]) -> Entry:
-    return Entry(row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10])
+def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int, int]) -> Entry:
+    return Entry(
+        row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10], traits=row[11]
+    )
 
 
 def _quoted(term: str) -> str:

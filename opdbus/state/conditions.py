@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -60,7 +60,10 @@ class Condition:
 
     def holds(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
         """Return whether an object has the field, with such a value."""
-        found = self.name.values(identity, properties)
+        return self.is_met_by(self.name.values(identity, properties))
+
+    def is_met_by(self, found: Sequence[Json]) -> bool:
+        """Return whether the values that an object has of the field meet this."""
         if self.operator == "!=":
             return bool(found) and not any(map(self._equals, found))
         return bool(found) and any(map(self._test(), found))

@@ -299,6 +299,7 @@ def _hit(hit: Hit) -> WireHit:
         "source": hit.source,
         "vector": hit.score.vector,
         "lexical": hit.score.lexical,
+        "values": hit.score.values,
         "snippet": hit.snippet,
     }
     return paths.of(*hit.thing), hit.score.total, details

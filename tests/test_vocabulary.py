@@ -1,0 +1,98 @@
+"""Words that name values: which are read in a question, and which objects have them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from value_host import objects
+
+from opdbus.index.search import VALUE_WEIGHT, named_values, rank
+from opdbus.state.conditions import hold, parse
+from opdbus.state.object import Identity
+from opdbus.vocabulary import MAX_ROWS, Reader, asked, rows
+
+QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
+
+
+def has(question: str, **properties: Any) -> bool:
+    """Return whether an object has a value that a question names."""
+    traits = Reader().traits(Identity("live:x", "systemd", "unit", "a.service"), properties)
+    return any(traits & bits for bits in asked(question))
+
+
+def test_the_vocabulary_fits() -> None:
+    """Keep one bit for each row, in a signed number of 64."""
+    assert len(rows()) <= MAX_ROWS
+
+
+@pytest.mark.parametrize(
+    ("question", "properties"),
+    [
+        ("what has failed?", {"active_state": "failed"}),
+        ("is it running", {"active_state": "active"}),
+        ("what is not running", {"active_state": "inactive"}),
+        ("which ones aren't running?", {"active_state": "inactive"}),
+        ("what is no longer running", {"active_state": "inactive"}),
+        ("isn\u2019t enabled", {"enabled": False}),
+        ("not currently enabled", {"enabled": False}),
+        ("what cannot be written", {"read_only": True}),
+        ("nearly full disks", {"used_percent": 90}),
+        ("masked", {"masked": True}),
+        ("edited files", {"modified": True}),
+    ],
+)
+def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
+    """Read phrases and their denials, in any spelling, as the value that they name."""
+    assert has(question, **properties)
+
+
+@pytest.mark.parametrize(
+    ("question", "properties"),
+    [
+        ("what is not running", {"active_state": "active"}),
+        ("not masked", {"masked": True}),
+        ("how full is it?", {"used_percent": 99}),
+        ("root file system", {"user": "root"}),
+        ("what has failed?", {"active_state": "active"}),
+        ("nearly full", {"used_percent": 50}),
+        ("", {"active_state": "failed"}),
+    ],
+)
+def test_other_words_name_none(question: str, properties: dict[str, Any]) -> None:
+    """Take nothing for a value that is denied, or that only shares a word with one."""
+    assert not has(question, **properties)
+
+
+def test_rare_values_count_most() -> None:
+    """Raise what few have more than what many have, and nothing for what all have."""
+    traits = np.array([0b11, 0b10, 0b10, 0b00], np.int64)
+    rare, common = named_values([1], traits), named_values([2], traits)
+    assert rare is not None
+    assert common is not None
+    assert rare[0] > common[0] > 0 == rare[1] == common[3]
+    everywhere = named_values([1], np.ones(4, np.int64))
+    assert everywhere is not None
+    assert not everywhere.any()
+    assert named_values([], traits) is None
+
+
+def test_values_raise_and_do_not_filter() -> None:
+    """Yield every entry, those with the value before equals without it."""
+    shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
+    cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
+    ranked = list(rank(cosines, shares, values=values))
+    assert [index for index, _ in ranked] == [1, 2, 0]
+    assert ranked[1][1].values == 1
+
+
+def test_every_question_about_values_has_an_answer() -> None:
+    """Ask only what the host of the check set can answer, in many ways."""
+    asked_ = json.loads(QUESTIONS.read_text())
+    host = objects()
+    assert len(host) >= 390
+    assert len({row["question"] for row in asked_}) == len(asked_) >= 60
+    for row in asked_:
+        where = parse(row["where"])
+        assert any(hold(where, o.identity, o.properties) for o in host), row
