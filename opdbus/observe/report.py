@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opdbus.state.object import LIVE, Json
+from opdbus.state.flatten import bounded
+from opdbus.state.object import LIVE, Identity, Json
+from opdbus.state.redact import redact_identity
 
 # More than any observer finds on a sane host.
 MAX_OBJECTS: Final = 20_000
@@ -45,6 +47,11 @@ class Observer:
     def source(self) -> str:
         """The source of its objects."""
         return LIVE + self.name
+
+    def identity(self, key: Key) -> Identity:
+        """Return what one of its objects is called: without secrets, and no longer than a path."""
+        kind, name = (_sendable(part) for part in key)
+        return bounded(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
 
 
 class Key(NamedTuple):
@@ -176,3 +183,8 @@ class Report:
         self._names[kind] -= gone
         self._waiting.setdefault(kind, {}).update(dict.fromkeys(gone))
         self.news.set()
+
+
+def _sendable(name: str) -> str:
+    """Write as escapes what D-Bus cannot carry, so that two names remain two."""
+    return name.encode(errors="backslashreplace").decode().replace("\0", "\\x00")

@@ -1,8 +1,6 @@
 """Brings what an observer reports into the memory: cleaned, redacted, and only what changed."""
 
 import asyncio
-import marshal
-import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,12 +12,11 @@ import structlog
 from opdbus.errors import InvalidArgs, OpDbusError
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
+from opdbus.observe.field_hashes import FieldHashes, differing
 from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Batch, Key, Observer, Report
 from opdbus.state import publish
-from opdbus.state.flatten import bounded
-from opdbus.state.object import Identity, Json, StateObject, digest
-from opdbus.state.redact import redact_identity
+from opdbus.state.object import Identity, Json, StateObject
 from opdbus.tasks import pauses
 
 log = structlog.get_logger()
@@ -29,8 +26,6 @@ _MERGE_SECONDS: Final = 0.05
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 # Of all objects of an observer, as JSON: far more than there is on a sane host.
 _MAX_BYTES: Final = 64 << 20
-# Of an object before its secrets are replaced, which takes long: no less than what may be stored.
-_MAX_RAW_BYTES: Final = 4 * publish.MAX_BYTES
 
 
 class _Seen(NamedTuple):
@@ -82,7 +77,7 @@ class Writer:
         self._memory = memory
         self._changes = changes
         self._folded: dict[Key, Mapping[str, Json]] = {}
-        self._key = secrets.token_bytes(16)
+        self._hashes = FieldHashes()
         self._seen: dict[Key, _Seen] = {}
         # without their secrets two names may be one: the first to have it keeps it
         self._holders: dict[Identity, Key] = {}
@@ -171,11 +166,11 @@ class Writer:
 
     def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json]) -> None:
         """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
-        hashes = self._hashes(properties)
+        hashes = self._hashes.of(properties)
         before = self._seen.get(key)
         if before and hashes == before.latest == before.stored:
             return
-        identity = before.identity if before else self._identity(key)
+        identity = before.identity if before else self._observer.identity(key)
         item = publish.observed(*identity, properties)
         moving = self._observer.volatile.get(key.kind, frozenset())
         self._require_free(new, item.identity, key)
@@ -193,7 +188,7 @@ class Writer:
         new.size += more
         new.holders[item.identity] = key
         since = self._changes.clock()
-        if not before or _differing(before.stored, hashes) - moving:
+        if not before or differing(before.stored, hashes) - moving:
             new.objects.append(StateObject(item.identity, lasting))
         else:
             since = before.since
@@ -203,12 +198,12 @@ class Writer:
         """Note what changed, and return whether it is restless fields, and can wait."""
         before = self._seen[key]
         moving = self._observer.volatile.get(key.kind, frozenset())
-        if changed := _differing(before.latest, hashes) - moving:
+        if changed := differing(before.latest, hashes) - moving:
             new.changed[key] = changed
         if key.kind not in new.restless:
             count = self._report.count(key.kind)
             new.restless[key.kind] = self._changes.restless(key.kind, count)
-        unstored = _differing(before.stored, hashes) - moving
+        unstored = differing(before.stored, hashes) - moving
         is_restless = bool(unstored) and unstored <= new.restless[key.kind]
         return is_restless and self._changes.clock() < self._due(key)
 
@@ -254,25 +249,3 @@ class Writer:
     def _require_room(self, new: _Prepared, more: int) -> None:
         if more > 0 and self._size + new.size + more > _MAX_BYTES:
             raise InvalidArgs(f"all objects together have more than {_MAX_BYTES >> 20} MiB")
-
-    def _hashes(self, properties: Mapping[str, Json]) -> dict[str, bytes]:
-        """Hash each field; raises InvalidArgs for what would be too large anyway."""
-        # newer formats of marshal depend on what else refers to a value
-        plain = {name: marshal.dumps(value, 2) for name, value in properties.items()}
-        if sum(map(len, plain.values())) > _MAX_RAW_BYTES:
-            raise InvalidArgs(f"it has more than {publish.MAX_BYTES} bytes of properties")
-        return {name: digest(data, self._key) for name, data in plain.items()}
-
-    def _identity(self, key: Key) -> Identity:
-        kind, name = (_sendable(part) for part in key)
-        raw = Identity(self._observer.source, self._observer.plugin, kind, name or "?")
-        return bounded(redact_identity(raw))
-
-
-def _differing(some: Mapping[str, bytes], others: Mapping[str, bytes]) -> frozenset[str]:
-    return frozenset(name for name, _ in some.items() ^ others.items())
-
-
-def _sendable(name: str) -> str:
-    """Write as escapes what D-Bus cannot carry, so that two names remain two."""
-    return name.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
