@@ -6,7 +6,7 @@ from typing import Final
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.bus.transport.values import Plain
-from opdbus.observe.report import Observer, Report
+from opdbus.observe.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.system_bus import Service
 
 _NAME: Final = "org.freedesktop.login1"
@@ -38,7 +38,7 @@ async def _list(login: Service, report: Report) -> None:
     for kind, (method, name, path) in _LISTED.items():
         (rows,) = await login.call(_PATH, f"{_NAME}.Manager.{method}")
         found = {}
-        for row in rows:
+        for row in rows[:MAX_OBJECTS]:
             with suppress(RemoteError):  # it has ended meanwhile
                 values = await login.properties(row[path], f"{_NAME}.{kind.title()}")
                 found[str(row[name])] = _read(values)

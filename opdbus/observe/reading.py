@@ -7,24 +7,31 @@ import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from opdbus.observe.report import LostSource
 
 T = TypeVar("T")
+# Readings of one function that hang.
+_MAX_HUNG: Final = 16
 # Of a file of settings: far more than any has.
 _MAX_BYTES: Final = 16 << 20
 # Files of /proc, which say no size: those of /proc/sys refuse reads of 4 MiB.
 _MAX_BYTES_OF_KERNEL: Final = (4 << 20) - 4096
 
 
-async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
+async def in_thread(read: Callable[[], T], seconds: float = 10.0, *, most: int = _MAX_HUNG) -> T:
     """Return what a function returns that reads files; raises what it raises.
 
     A file system whose server is gone hangs for ever. The thread is then left alone, keeps nobody
-    else's work waiting, and does not keep the program from ending. Raises LostSource then.
+    else's work waiting, and does not keep the program from ending. Raises LostSource then, and when
+    `most` readings of the same function hang already.
     """
+    hung = f"hung {_name(read)}"
+    if sum(thread.name == hung for thread in threading.enumerate()) >= most:
+        raise LostSource(f"{most} earlier readings have not ended")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Callable[[], T]] = loop.create_future()
 
@@ -37,11 +44,13 @@ async def in_thread(read: Callable[[], T], seconds: float = 10.0) -> T:
         with suppress(RuntimeError):  # the program has ended meanwhile
             loop.call_soon_threadsafe(settle, outcome)
 
-    threading.Thread(target=work, name="observe", daemon=True).start()
+    thread = threading.Thread(target=work, name="observe", daemon=True)
+    thread.start()
     try:
         async with asyncio.timeout(seconds):
             return (await done)()
     except TimeoutError:
+        thread.name = hung
         raise LostSource(f"reading took more than {seconds:.0f} s") from None
 
 
@@ -51,6 +60,11 @@ def text_of(path: Path, most: int = _MAX_BYTES) -> str:
         return read_at_most(path, most)[0].decode(errors="replace")
     except OSError:
         return ""
+
+
+def _name(read: Callable[[], T]) -> str:
+    function = read.func if isinstance(read, partial) else read
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _outcome(read: Callable[[], T]) -> Callable[[], T]:

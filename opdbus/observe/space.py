@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.observe.mounts import Mount, parsed
+from opdbus.observe.mounts import MAX_MOUNTS, Mount, parsed
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import LostSource
 from opdbus.state.object import Json
@@ -114,7 +114,7 @@ class Gauge:
                 self._asked.discard(mount.path)
 
         try:
-            return self._facts(mount, await in_thread(work, self._seconds))
+            return self._facts(mount, await in_thread(work, self._seconds, most=MAX_MOUNTS))
         except LostSource:
             return {"answers": False}
         except Hidden:

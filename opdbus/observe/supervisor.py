@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import OpDbusError
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
@@ -22,7 +23,7 @@ log = structlog.get_logger()
 # Before an observer is started again: a source that restarts is back soon.
 _RETRY_SECONDS: Final = (0.2, 1.0, 5.0, 20.0, 60.0)
 # An observer that ran for so long begins with the short pause again.
-_STEADY_SECONDS: Final = 60.0
+_STEADY_SECONDS: Final = 5.0
 # Read of a sentence, and shown of it.
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
@@ -130,7 +131,7 @@ class Supervisor:
             with suppress(OpDbusError):  # those that are left are removed at the next attempt
                 await writer.clear()
             return ABSENT, str(error)
-        except (LostSource, OpDbusError, OSError) as error:
+        except (LostSource, RemoteError, OpDbusError, OSError) as error:
             return FAILED, str(error)
         except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
             # it may quote what was read

@@ -17,11 +17,16 @@ _GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
+# After a burst, signals wait so many times as long as it took to deal with it.
+_REST: Final = 19
+_MAX_REST_SECONDS: Final = 1.0
 # Signals that wait to be read, and their bytes; past them the source has to be listed again.
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
 # More than 50,000 units take.
 _MAX_REPLY_BYTES: Final = 16 << 20
+# Of each turn of the event loop: a flood must leave most of it to who asks us something.
+_TURN_SECONDS: Final = 0.0005
 
 
 class Signal(NamedTuple):
@@ -42,8 +47,8 @@ class Service:
 
     def __init__(self, name: str, address: str = "system") -> None:
         self.name = name
-        self._connection = Connection(address, most_of_reply=_MAX_REPLY_BYTES)
-        self._waiting: list[Message] = []
+        self._connection = Connection(address, most_of_reply=_MAX_REPLY_BYTES, turn=_TURN_SECONDS)
+        self._waiting: list[Signal] = []
         self._waiting_bytes = 0
         self._news = asyncio.Event()
         self._owner = ""
@@ -100,18 +105,25 @@ class Service:
         return values if isinstance(values, dict) else {}
 
     async def bursts(self, seconds: float = BURST_SECONDS) -> AsyncGenerator[list[Signal]]:
-        """Yield what was followed, in order: all that comes within some seconds together."""
+        """Yield what was followed, in order: all that comes within some seconds together.
+
+        The longer the caller takes for a burst, the longer the next one lasts, up to a second.
+        """
+        clock = asyncio.get_running_loop().time
         lost = asyncio.create_task(self._connection.closed())
         lost.add_done_callback(lambda _: self._end("the connection to the system bus was lost"))
+        rest = 0.0
         try:
             while True:
                 await self._news.wait()
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(max(seconds, rest))
                 self._news.clear()
                 if self._lost:
                     raise LostSource(self._lost)
-                messages, self._waiting, self._waiting_bytes = self._waiting, [], 0
-                yield [_signal(message) for message in messages]
+                signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                started = clock()
+                yield signals
+                rest = min(_REST * (clock() - started), _MAX_REST_SECONDS)
         finally:
             lost.cancel()
 
@@ -139,7 +151,7 @@ class Service:
         if len(self._waiting) >= _MAX_WAITING:
             self._end(f"{self.name} sends faster than op-dbus can read")
             return
-        self._waiting.append(message)
+        self._waiting.append(_signal(message))
         self._news.set()
 
     def _end(self, reason: str) -> None:

@@ -27,10 +27,15 @@ _LEAD_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """Who attacks: a user and the one group it is in, as root if 0."""
+    """Who attacks: a user and the one group it is in, as root if 0; by which program, and what.
+
+    The target is the bus that the daemon serves, if none is given.
+    """
 
     uid: int = 0
     group: int = 0
+    program: str = "attacks.clients"
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,8 @@ def attacking(bus: str, name: str, attackers: Sequence[Attacker], seconds: float
     """Attack as long as the context is open, for so many seconds at most."""
     length = str(seconds)
     running = [
-        _python("attacks.clients", name, bus, length, str(a.uid), str(a.group)) for a in attackers
+        _python(a.program, name, a.target or bus, length, str(a.uid), str(a.group))
+        for a in attackers
     ]
     try:
         yield

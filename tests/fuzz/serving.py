@@ -14,7 +14,12 @@ EXAMPLE = Path(__file__).parents[2] / "state.example.json"
 
 @contextmanager
 def serving(
-    folder: Path, *, medium: bool, state: bytes = b"", starter: Sequence[str] = ()
+    folder: Path,
+    *,
+    medium: bool,
+    state: bytes = b"",
+    starter: Sequence[str] = (),
+    **settings: object,
 ) -> Iterator[Running]:
     """Run a daemon on a bus of its own, with a tiny model or the medium one."""
     model = {} if medium else {"MODEL": write_tiny_model(folder / "tiny"), "PRECISION": "fp32"}
@@ -22,7 +27,9 @@ def serving(
     file.write_bytes(state or EXAMPLE.read_bytes())
     bus = Bus()
     try:
-        daemon = Running(folder, bus.address, STATE_FILE=file, LOG_LEVEL="info", **model)
+        daemon = Running(
+            folder, bus.address, STATE_FILE=file, LOG_LEVEL="info", **model, **settings
+        )
         daemon.starter = tuple(starter)
         with daemon:
             daemon.wait_for_log("model proven")

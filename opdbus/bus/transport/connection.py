@@ -9,7 +9,7 @@ from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageType, encode
-from opdbus.bus.transport.message_socket import Frame, MessageSocket
+from opdbus.bus.transport.message_socket import READ_SECONDS, Frame, MessageSocket
 from opdbus.bus.transport.messages import (
     Outgoing,
     decoded,
@@ -61,17 +61,24 @@ class Connection:
     `on_call` gets every method call, `on_signal` the signals that were subscribed to and those sent
     to this connection alone, where `wants_signal` accepts their header and size; both run on the
     event loop and must not block. Only the header is read of calls and signals larger than `most`
-    bytes, of replies larger than `most_of_reply`, and of messages that nothing waits for. A value
+    bytes, of replies larger than `most_of_reply`, and of messages that nothing waits for. It reads
+    for `turn` seconds in each turn of the event loop. A value
     of the type `h` is an open file: to be sent, anything with a `fileno`, which the sender still
     owns; received, a Descriptor.
     """
 
     def __init__(
-        self, address: str, *, most: int = _UNLIMITED, most_of_reply: int = _UNLIMITED
+        self,
+        address: str,
+        *,
+        most: int = _UNLIMITED,
+        most_of_reply: int = _UNLIMITED,
+        turn: float = READ_SECONDS,
     ) -> None:
         self._address = address
         self._most = most
         self._most_of_reply = most_of_reply
+        self._turn = turn
         self._transports = transports(address)
         self.on_call: Callable[[Call], None] | None = None
         self.on_signal: Callable[[Message], None] | None = None
@@ -87,7 +94,7 @@ class Connection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 socket = await connect(self._transports)
-                self._transport = MessageSocket(socket, self._receive, self._wants)
+                self._transport = MessageSocket(socket, self._receive, self._wants, self._turn)
                 self._transport.on_lost = self._lost
                 await self._say_hello()
         except (OSError, RemoteError, ValueError) as error:

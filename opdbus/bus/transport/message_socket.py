@@ -21,7 +21,7 @@ _SMALL: Final = 8 << 10
 _CHUNK: Final = 64 << 10
 # Spent on reading in one turn of the event loop: a flood must not stop the loop, and a client
 # behind a flood must not wait for many turns.
-_READ_SECONDS: Final = 0.004
+READ_SECONDS: Final = 0.004
 # Little, since what the kernel holds for a busy bus is sent first in, first out.
 _SEND_BUFFER: Final = 48 << 10
 # Room for as many open files as Linux passes at a time.
@@ -62,7 +62,8 @@ class MessageSocket:
 
     `on_frame` gets each message; `on_lost` is called once, when the connection ends. Messages that
     the bus does not accept at once are queued without bound: a sender looks at `waiting`. `wants`
-    decides by a message's header and size whether it is read or skipped.
+    decides by a message's header and size whether it is read or skipped. In each turn of the event
+    loop it reads for `turn` seconds.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class MessageSocket:
         connected: socket.socket,
         on_frame: Callable[[Frame], None],
         wants: Callable[[frames.Header, int], bool],
+        turn: float = READ_SECONDS,
     ) -> None:
         self.on_lost: Callable[[], None] = lambda: None
         self._on_frame = on_frame
         self._wants = wants
+        self._turn = turn
         self._socket = connected
         self._loop = asyncio.get_running_loop()
         self._chunk = memoryview(bytearray(_CHUNK))
@@ -154,7 +157,7 @@ class MessageSocket:
     def _read(self) -> None:
         """Read for a few milliseconds."""
         try:
-            end = self._loop.time() + _READ_SECONDS
+            end = self._loop.time() + self._turn
             while self._loop.time() < end:
                 self._receive()
         except BlockingIOError:

@@ -1,0 +1,246 @@
+"""Sources that mean harm, each a program of its own: fakes of PID 1 and logind, and files."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from observing import FakeService
+from running import Running
+
+from opdbus.bus.transport.connection import Connection
+from opdbus.bus.transport.messages import new_signal
+from opdbus.bus.transport.send_queue import Written
+
+MARK = "hunter2"
+SECRET = f"{MARK}-PLANTED"
+PID1, LOGIND = "org.freedesktop.systemd1", "org.freedesktop.login1"
+UNITS, SESSIONS = "/org/freedesktop/systemd1/unit", "/org/freedesktop/login1/session"
+CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
+# Of RequestName: others may replace us, we replace others (D-Bus specification).
+_REPLACING = 1 | 2
+# A little less than the largest message that a bus takes.
+_LARGEST = 31 << 20
+# Signals that are sent together.
+_TOGETHER = 500
+# Packages in 100 MB.
+_MANY = 1_200_000
+_NAMES = (
+    f"password={SECRET}",
+    "\x1b[2J\x07bell",
+    "right\u202eto left",
+    "two\nlines\r",
+    "../../etc/shadow",
+    "x" * 100_000,
+    "",
+)
+_Rows = list[list[Any]]
+
+
+def sane(services: dict[str, FakeService], units: int = 300) -> None:
+    """Answer as PID 1 and logind do."""
+    names = [f"unit{n}.service" for n in range(units)]
+    rows = [_unit(name, f"{UNITS}/{name.replace('.', '_2e')}") for name in names]
+    serve(services, rows, [["1", 1000, "alice", "seat0", f"{SESSIONS}/_31"]])
+    for row in rows:
+        services[PID1].properties[row[6]] = {
+            "Id": row[0],
+            "LoadState": "loaded",
+            "ActiveState": "active",
+            "Description": f"{row[0]} --password={SECRET}",
+        }
+    services[LOGIND].properties[f"{SESSIONS}/_31"] = {"Name": "alice", "TTY": f"token={SECRET}"}
+
+
+def serve(services: dict[str, FakeService], units: _Rows, sessions: _Rows) -> None:
+    """Answer with these rows, each of them as ListUnits and ListSessions have them."""
+    manager = f"{PID1}.Manager"
+    services[PID1].answers = {
+        f"{manager}.Subscribe": lambda _: ("", []),
+        f"{manager}.ListUnits": lambda _: ("a(ssssssouso)", [units]),
+        f"{manager}.ListUnitsByPatterns": lambda *_: ("a(ssssssouso)", [units]),
+        f"{manager}.ListUnitFiles": lambda _: ("a(ss)", [[]]),
+        f"{manager}.ListUnitFilesByPatterns": lambda *_: ("a(ss)", [[]]),
+        "org.freedesktop.DBus.Properties.Get": lambda *_: ("v", [["/nowhere"]]),
+    }
+    manager = f"{LOGIND}.Manager"
+    services[LOGIND].answers = {
+        f"{manager}.ListSessions": lambda _: ("a(susso)", [sessions]),
+        f"{manager}.ListUsers": lambda _: ("a(uso)", [[]]),
+        f"{manager}.ListSeats": lambda _: ("a(so)", [[]]),
+        f"{manager}.ListInhibitors": lambda _: ("a(ssssuu)", [[]]),
+    }
+
+
+def _unit(name: str, path: str) -> list[Any]:
+    return [name, name, "loaded", "active", "running", "", path, 0, "", "/"]
+
+
+async def hang(services: dict[str, FakeService]) -> None:
+    """Answer nothing."""
+    for service in services.values():
+        service.is_silent = True
+    await asyncio.Event().wait()
+
+
+async def flood(services: dict[str, FakeService]) -> None:
+    """Send as many signals as the bus takes."""
+    sane(services)
+    blocks = []
+    for service, path in ((services[PID1], UNITS), (services[LOGIND], SESSIONS)):
+        for n in range(_TOGETHER):
+            outgoing = new_signal(f"{path}/unit{n}_2eservice", CHANGED, "sa{sv}as", _changed(path))
+            blocks.append((service, service.connection.encoded(outgoing).data))
+    while True:
+        for service in services.values():
+            data = b"".join(block for owner, block in blocks if owner is service)
+            service.connection.send(Written(data, [], ""))
+            await service.connection.flushed()
+
+
+def _changed(path: str) -> list[Any]:
+    return [
+        f"{PID1}.Unit" if path == UNITS else f"{LOGIND}.Session",
+        {"ActiveState": f"token={SECRET}"},
+        [],
+    ]
+
+
+async def lie(services: dict[str, FakeService]) -> None:
+    """Answer with other types, names that are not sane, and values without measure."""
+    nested: Any = {"password": SECRET}
+    for _ in range(20):
+        nested = {"a": nested, "passwords": [SECRET]}
+    deep = {"Id": nested, "Description": "y" * 500_000, "ActiveState": [1, [2.5, {"b": b"\xff"}]]}
+    sane(services, 50)
+    paths = [f"{UNITS}/odd{n}" for n in range(len(_NAMES))] + ["/somewhere/else"]
+    units = [_unit(f"{n}.service", path) for n, path in zip((*_NAMES, "a"), paths, strict=True)]
+    sessions = [[n, 1 << 31, n, n, f"{SESSIONS}/{i}"] for i, n in enumerate(_NAMES)]
+    serve(services, [*units, _unit("a.service", paths[0])], sessions)
+    services[PID1].properties = dict.fromkeys(paths, deep)
+    services[LOGIND].properties = {row[4]: {"Name": n} for row, n in zip(sessions, _NAMES)}  # noqa: B905 -- as many
+    for n in count():
+        if n % 20 == 10:
+            services[LOGIND].answers[f"{LOGIND}.Manager.ListSessions"] = lambda _: ("i", [7])
+        services[PID1].signal(f"{UNITS}/odd{n % 7}", CHANGED, "i", n)
+        services[PID1].signal(f"{UNITS}/odd{n % 7}", CHANGED, "sa{sv}as", PID1, deep, [])
+        services[LOGIND].signal(SESSIONS, f"{LOGIND}.Manager.SessionNew", "s", _NAMES[n % 7])
+        await asyncio.sleep(0.05)
+
+
+async def many(services: dict[str, FakeService]) -> None:
+    """Answer with as many rows as a message of the bus can hold, and half as many."""
+    sane(services)
+    rows = [["1", 1, "a", "", "/a"]] * (_LARGEST // 40)
+    units = [_unit(f"{n}.service", f"{UNITS}/u{n}") for n in range(60_000)]
+    serve(services, units, rows)
+    for n in count():
+        services[LOGIND].signal("/org/freedesktop/login1", f"{LOGIND}.Manager.SessionNew")
+        if n == 20:
+            serve(services, units, rows[: len(rows) // 2])
+        await asyncio.sleep(0.1)
+
+
+async def flap(services: dict[str, FakeService]) -> None:
+    """Go away and come back ten times a second."""
+    sane(services)
+    while True:
+        for name, service in services.items():
+            await service.connection.ask_bus("ReleaseName", "s", name)
+            await asyncio.sleep(0.05)  # the rhythm is the attack
+            await service.connection.ask_bus("RequestName", "su", name, _REPLACING)
+            await asyncio.sleep(0.05)  # the rhythm is the attack
+
+
+async def behave(services: dict[str, FakeService]) -> None:
+    """Answer as PID 1 and logind do: what is replaced by an attack."""
+    sane(services)
+    await asyncio.Event().wait()
+
+
+SANE = "behaves"
+BUSES: dict[str, Callable[[dict[str, FakeService]], Coroutine[Any, Any, None]]] = {
+    SANE: behave,
+    "hangs": hang,
+    "floods": flood,
+    "lies": lie,
+    "has 400,000 rows": many,
+    "comes and goes": flap,
+}
+
+
+def write_status(path: Path, packages: int) -> None:
+    """Write a status of dpkg with so many packages."""
+    lines = "Package: p{0}\nStatus: install ok installed\nDescription: token=" + SECRET + "\n\n"
+    path.write_text("".join(map(lines.format, range(packages))))
+
+
+def write_statuses(folder: Path) -> None:
+    """Replace dpkg's status again and again, by what is none or has no end."""
+    status, new = folder / "status", folder / "status.new"
+    for n in count():
+        new.unlink(missing_ok=True)
+        match n % 6:
+            case 0:
+                write_status(new, _MANY)
+            case 1:
+                new.write_bytes(os.urandom(16 << 20))
+            case 2:
+                os.mkfifo(new)
+            case 3:
+                new.symlink_to("status")
+            case 4:
+                with new.open("wb") as file:
+                    file.truncate(1 << 30)
+            case 5:
+                new.symlink_to("/dev/zero")
+        new.rename(status)
+        time.sleep(1.5)  # the rhythm is the attack
+
+
+FILES = {"writes bad statuses": write_statuses}
+
+
+def leaks(daemon: Running) -> list[str]:
+    """Say where a planted secret can be read."""
+    said = {"its log": daemon.logs()}
+    for command in (("status",), ("doctor",), ("list",), ("search", "password token")):
+        answer = daemon.cli(*command)
+        said[f"op-dbus {command[0]}"] = answer.stdout + answer.stderr
+    for file in daemon.state_dir.glob("memory.db*"):
+        said[file.name] = file.read_bytes().decode("latin-1")
+    return [f"a secret is in {where}" for where, text in said.items() if MARK in text]
+
+
+@asynccontextmanager
+async def replacing(address: str) -> AsyncIterator[dict[str, FakeService]]:
+    """Own the names of PID 1 and logind until another program takes them, and again after it."""
+    async with AsyncExitStack() as stack:
+        services = {}
+        for name in (PID1, LOGIND):
+            connection = await stack.enter_async_context(Connection(address))
+            services[name] = FakeService(connection)
+            await connection.ask_bus("RequestName", "su", name, _REPLACING)
+        yield services
+
+
+async def _on_bus(work: Callable[[dict[str, FakeService]], Any], address: str) -> None:
+    async with replacing(address) as services:
+        await work(services)
+
+
+def main(name: str, target: str, seconds: float) -> None:
+    """Attack a bus, or a folder."""
+    if name in FILES:
+        FILES[name](Path(target))
+    with suppress(TimeoutError):
+        asyncio.run(asyncio.wait_for(_on_bus(BUSES[name], target), seconds))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
