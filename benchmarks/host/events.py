@@ -118,6 +118,7 @@ def events(folder: Path) -> list[Event]:
     run, enable, port = (f"probe-{name}.service" for name in ("run", "enable", "port"))
     address = f"{sys.executable} {Path(__file__).with_name('address.py')}".split()
     reload = "systemctl daemon-reload"
+    added = ("net", "address", "192.0.2.77/32 on lo")
     timer = UNITS / "probe-enable.timer"
     return [
         Event("start", ctl("start", run), unit(run), {"active_state": "active"}, SOON),
@@ -174,16 +175,8 @@ def events(folder: Path) -> list[Event]:
             None,
             PORTS,
         ),
-        Event(
-            "an address added", [*address, "add"], ("net", "interface", "lo"), {"state": "up"}, SOON
-        ),
-        Event(
-            "an address removed",
-            [*address, "del"],
-            ("net", "interface", "lo"),
-            {"state": "up"},
-            SOON,
-        ),
+        Event("an address added", [*address, "add"], added, {"interface": "lo"}, SOON),
+        Event("an address removed", [*address, "del"], added, None, SOON),
         Event(
             "a user added",
             ["useradd", "--no-create-home", "probe"],
