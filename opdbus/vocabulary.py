@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.state.conditions import Condition, parse
-from opdbus.state.fields import Name
+from opdbus.state.fields import Names
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -68,16 +68,11 @@ class Reader:
     """Finds the traits of objects; made for some at a time, since it remembers their keys."""
 
     def __init__(self) -> None:
-        fields = {c.field for row in rows() for part in row.alternatives for c in part}
-        self._names = {field: Name(field) for field in fields}
+        self._names = Names({c.field for row in rows() for part in row.alternatives for c in part})
 
     def traits(self, identity: Identity, properties: Mapping[str, Json]) -> Traits:
         """Return which values of the vocabulary an object has."""
-        found = {
-            field: values
-            for field, name in self._names.items()
-            if (values := name.values(identity, properties))
-        }
+        found = self._names.values(identity, properties)
         return sum(
             1 << number
             for number, row in enumerate(rows())

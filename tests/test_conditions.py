@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.conditions import MAX_CHARACTERS, MAX_CONDITIONS, hold, number, parse
+from opdbus.state.conditions import MAX_CHARACTERS, MAX_CONDITIONS, AllOf, number, parse
 from opdbus.state.fields import split
 from opdbus.state.object import Identity
 
@@ -32,7 +32,7 @@ FIELDS: dict[str, Any] = {
 
 def holds(text: str) -> bool:
     """Return whether the unit of this file meets conditions."""
-    return hold(parse(text), UNIT, FIELDS)
+    return AllOf(parse(text)).hold(UNIT, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_field_is_named_by_the_words_that_it_ends_in() -> None:
     assert holds("state=failed")
     assert holds("state=dead")
     assert not holds("state!=dead")
-    assert not hold(parse("state=dead"), UNIT, {**FIELDS, "state": "up"})
-    assert hold(parse("state=up"), UNIT, {**FIELDS, "State": "up"})
+    assert not AllOf(parse("state=dead")).hold(UNIT, {**FIELDS, "state": "up"})
+    assert AllOf(parse("state=up")).hold(UNIT, {**FIELDS, "State": "up"})
 
 
 def test_all_conditions_must_be_met() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from opdbus.index import matching, questions
 from opdbus.index.memory import Memory
-from opdbus.state.conditions import OPERATORS, Condition, hold, parse
+from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 LIVE = "live:systemd"
@@ -94,7 +94,7 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
             met = {
                 item.identity.name
                 for item in objects
-                if hold([condition], item.identity, item.properties)
+                if AllOf([condition]).hold(item.identity, item.properties)
             }
             assert {thing.name for thing in found} == met, condition
 

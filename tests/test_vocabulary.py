@@ -9,7 +9,7 @@ import pytest
 from value_host import objects
 
 from opdbus.index.search import VALUE_WEIGHT, named_values, rank
-from opdbus.state.conditions import hold, parse
+from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 from opdbus.vocabulary import MAX_ROWS, Reader, asked, rows
 
@@ -95,4 +95,4 @@ def test_every_question_about_values_has_an_answer() -> None:
     assert len({row["question"] for row in asked_}) == len(asked_) >= 60
     for row in asked_:
         where = parse(row["where"])
-        assert any(hold(where, o.identity, o.properties) for o in host), row
+        assert any(AllOf(where).hold(o.identity, o.properties) for o in host), row

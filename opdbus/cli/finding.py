@@ -109,7 +109,7 @@ def _hint(where: Sequence[str], *, found: bool) -> None:
 
     known = [path for path, _ in ask(lambda client: client.fields({}))]
     for asked in conditions.parse(", ".join(where)):
-        if asked.name.is_in(known):
+        if conditions.AllOf([asked]).names.are_in(known):
             continue
         near = difflib.get_close_matches(asked.field, known, 3, 0.7)
         advice = f"; did you mean {', '.join(near)}?" if near else ""

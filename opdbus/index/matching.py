@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
 from opdbus.state import fields
-from opdbus.state.conditions import Condition, hold
+from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.object import Identity, Json, Thing
 
 T = TypeVar("T")
@@ -33,9 +33,10 @@ async def things(
     # a copy, for other threads
     volatile = dict(memory.volatile)
     clause = await asyncio.to_thread(_clause, conditions, volatile, memory)
+    wanted = AllOf(conditions)
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
-        return [Thing(*identity[1:])] if hold(conditions, identity, properties) else []
+        return [Thing(*identity[1:])] if wanted.hold(identity, properties) else []
 
     found: set[Thing] = set()
     async for part in _parts(memory, clause, volatile, matching):
@@ -94,11 +95,11 @@ def _clause(conditions: Sequence[Condition], volatile: Volatile, memory: Memory)
         clauses += more
         values += their
     # what is volatile is not in the database
+    names = AllOf(conditions).names
     moving = [
         entry.id
         for identity, moved in volatile.items()
-        if any(condition.name.is_in(fields.paths(moved)) for condition in conditions)
-        and (entry := memory.catalogue.get(identity))
+        if names.are_in(fields.paths(moved)) and (entry := memory.catalogue.get(identity))
     ]
     every = " AND ".join(["TRUE", *clauses])
     return f"{every} OR id IN (SELECT value FROM json_each(?))", [*values, json.dumps(moving)]  # noqa: S608 -- our own constants

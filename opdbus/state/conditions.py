@@ -1,9 +1,8 @@
 """Conditions on fields, such as `active_state=failed`: their grammar, and what meets them. Pure."""
 
-import dataclasses
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -52,15 +51,6 @@ class Condition:
     field: str
     operator: str
     value: str
-    name: fields.Name = dataclasses.field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Read the field's name once, for all objects."""
-        object.__setattr__(self, "name", fields.Name(self.field))
-
-    def holds(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
-        """Return whether an object has the field, with such a value."""
-        return self.is_met_by(self.name.values(identity, properties))
 
     def is_met_by(self, found: Sequence[Json]) -> bool:
         """Return whether the values that an object has of the field meet this."""
@@ -139,11 +129,17 @@ def condition(name: str, compared: str, given: str) -> Condition:
     return Condition(name, compared, value.lower())
 
 
-def hold(
-    conditions: Iterable[Condition], identity: Identity, properties: Mapping[str, Json]
-) -> bool:
-    """Return whether an object meets all conditions."""
-    return all(condition.holds(identity, properties) for condition in conditions)
+class AllOf:
+    """Conditions that are to be met together, by one object after the other."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self._conditions = conditions
+        self.names = fields.Names(condition.field for condition in conditions)
+
+    def hold(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
+        """Return whether an object meets them all."""
+        found = self.names.values(identity, properties)
+        return all(c.is_met_by(found.get(c.field, ())) for c in self._conditions)
 
 
 def number(text: str) -> Number | None:

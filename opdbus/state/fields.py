@@ -1,13 +1,15 @@
 """The fields of an object, found by name: `ActiveState` and `active_state` are one field."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from opdbus.state.object import Identity, Json
 
-# How well a field has a name: not at all, by the words that it ends in, or exactly.
-Fit: TypeAlias = Literal[0, 1, 2]
+# How well a field has a name: by the words that it ends in, or exactly.
+Fit: TypeAlias = Literal[1, 2]
+# The dotted path of a value, those of the lists of objects that it is in, and the value itself.
+Leaf: TypeAlias = tuple[str, tuple[str, ...], Json]
 
 # What an object's identity says counts as fields of it.
 IDENTITY: Final = ("source", "plugin", "kind", "name")
@@ -24,102 +26,88 @@ def split(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name)))
 
 
-class Name:
-    """A name of fields: a full dotted path, or its last key.
+class Names:
+    """Names of fields: each is a full dotted path, or its last key.
 
     Where an object has no field of exactly that name, the fields whose path ends in its words
-    count: `state` finds `active_state`.
+    count: `state` finds `active_state`. Of a list that has the name, all that is in it counts.
     """
 
-    def __init__(self, name: str) -> None:
-        self._of_identity = name.lower() if name.lower() in IDENTITY else ""
-        # kept as long as the name only: the keys of objects that are gone are not remembered
-        self._fits = _Fits(name)
+    def __init__(self, names: Iterable[str]) -> None:
+        self._wanted = {name: split(name) for name in names}
+        self._of_identity = [name for name in self._wanted if name.lower() in IDENTITY]
+        # kept as long as the names only: the keys of objects that are gone are not remembered
+        self._fits: dict[tuple[str, tuple[str, ...]], Sequence[tuple[str, Fit]]] = {}
 
-    def values(self, identity: Identity, properties: Mapping[str, Json]) -> list[Json]:
-        """Return the values that an object has under this name, members of lists one by one."""
-        found = _Found([getattr(identity, self._of_identity)] if self._of_identity else [])
-        found.add(properties, "", self._fits)
-        return found.exact or found.ending
+    def values(self, identity: Identity, properties: Mapping[str, Json]) -> dict[str, list[Json]]:
+        """Return the values that an object has under each name, members of lists one by one."""
+        exact = {name: [getattr(identity, name.lower())] for name in self._of_identity}
+        ending: dict[str, list[Json]] = {}
+        for path, lists, value in leaves(properties):
+            for name, fit in self._fit(path, lists):
+                (exact if fit == 2 else ending).setdefault(name, []).append(value)
+        return ending | exact
 
-    def is_in(self, paths: Iterable[str]) -> bool:
-        """Return whether one of the fields at some paths has this name."""
-        return bool(self._of_identity) or any(self._fits[path] for path in paths)
+    def are_in(self, paths: Iterable[str]) -> bool:
+        """Return whether one of the fields at some paths has one of the names."""
+        return bool(self._of_identity) or any(self._fit(path, ()) for path in paths)
+
+    def _fit(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
+        """Return which names the field at a path has, and how well; found out once."""
+        found = self._fits.get((path, lists))
+        if found is None:
+            if len(self._fits) > _MAX_PATHS:
+                self._fits.clear()
+            fits = ((name, _fit(wanted, path, lists)) for name, wanted in self._wanted.items())
+            found = self._fits[path, lists] = tuple((name, fit) for name, fit in fits if fit)
+        return found
+
+
+def leaves(properties: Mapping[str, Json], path: str = "") -> Iterator[Leaf]:
+    """Yield every value; positions in lists are no part of paths, and an empty list is None."""
+    return _leaves(properties, path, ())
 
 
 def paths(properties: Mapping[str, Json]) -> set[str]:
-    """Return the dotted paths of all fields and lists; positions in lists are no part of them."""
-    asked = _Paths()
-    _Found([]).add(properties, "", asked)
-    return asked.seen
+    """Return the dotted paths of all fields and lists."""
+    found: set[str] = set()
+    for path, lists, _ in leaves(properties):
+        found |= {path, *lists}
+    return found
 
 
-class _Fits(dict[str, Fit]):
-    """How well the field at each dotted path has a name, found out once for each path."""
-
-    def __init__(self, name: str) -> None:
-        self._wanted = split(name)
-
-    def __missing__(self, path: str) -> Fit:
-        if len(self) > _MAX_PATHS:
-            self.clear()
-        wanted, words = self._wanted, split(path)
-        fit: Fit = 0
-        if wanted and words[-len(wanted) :] == wanted:
-            fit = 2 if wanted in {words, split(path.rpartition(".")[2])} else 1
-        self[path] = fit
-        return fit
+def _leaves(values: Mapping[str, Json], path: str, lists: tuple[str, ...]) -> Iterator[Leaf]:
+    for key, value in values.items():
+        here = f"{path}.{key}" if path else key
+        # the type itself, since this runs for every field of 100,000 objects
+        kind = type(value)
+        if kind is dict:
+            yield from _leaves(value, here, lists)
+        elif kind is list:
+            yield from _members(value, here, lists)
+        else:
+            yield here, lists, value
 
 
-class _Every(dict[str, Fit]):
-    """Takes whatever is in a list that has the name for values of that name."""
+def _members(members: Sequence[Json], path: str, lists: tuple[str, ...]) -> Iterator[Leaf]:
+    if not members:
+        yield path, lists, None
+    for member in members:
+        if isinstance(member, dict):
+            yield from _leaves(member, path, (*lists, path))
+        elif isinstance(member, list):
+            yield from _members(member, path, lists)
+        else:
+            yield path, lists, member
 
-    def __missing__(self, _path: str) -> Fit:
-        return 2
 
-
-class _Paths(dict[str, Fit]):
-    """Takes note of every path that it is asked for."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-
-    def __missing__(self, path: str) -> Fit:
-        self.seen.add(path)
+def _fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
+    """Return how well a field has a name; what is in a list of that name has it, too."""
+    if not wanted:
         return 0
-
-
-class _Found:
-    """The values that an object has under a name, by how well their fields have it."""
-
-    __slots__ = ("ending", "exact")
-
-    def __init__(self, exact: list[Json]) -> None:
-        self.exact = exact
-        self.ending: list[Json] = []
-
-    def add(self, values: Mapping[str, Json], path: str, fits: Mapping[str, Fit]) -> None:
-        """Add the values of fields below a path."""
-        for key, value in values.items():
-            here = f"{path}.{key}" if path else key
-            # the type itself, since this runs for every field of 100,000 objects
-            kind = type(value)
-            if kind is dict:
-                self.add(value, here, fits)
-            elif kind is list:
-                self._add_members(value, here, fits)
-            elif fit := fits[here]:
-                (self.exact if fit == 2 else self.ending).append(value)
-
-    def _add_members(self, members: Sequence[Json], path: str, fits: Mapping[str, Fit]) -> None:
-        fit = fits[path]
-        into = self.exact if fit == 2 else self.ending if fit else []
-        if not members:
-            into.append(None)
-        for member in members:
-            if isinstance(member, dict):
-                self.add(member, path, _Every() if fit == 2 else fits)
-            elif isinstance(member, list):
-                self._add_members(member, path, fits)
-            else:
-                into.append(member)
+    if any(_fit(wanted, listed, ()) == 2 for listed in lists):
+        return 2
+    words = split(path)
+    if words[-len(wanted) :] != wanted:
+        return 0
+    return 2 if wanted in {words, split(path.rpartition(".")[2])} else 1
