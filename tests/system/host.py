@@ -120,7 +120,7 @@ class Host:
     def monitor(self, *matches: str) -> Iterator[Monitor]:
         """Hear what is said on the bus from now on."""
         command = ["busctl", "--json=short", "monitor", *(f"--match={match}" for match in matches)]
-        with self._running(*command) as process:
+        with self.running(*command) as process:
             assert process.stdout
             assert process.stderr
             # said once the bus has made it a monitor
@@ -130,7 +130,7 @@ class Host:
     @contextmanager
     def subscribed(self) -> Iterator[None]:
         """Have a client that asked systemd to send its signals."""
-        with self._running(f"{PROGRAM}/bin/python", "-c", _SUBSCRIBE) as process:
+        with self.running(f"{PROGRAM}/bin/python", "-c", _SUBSCRIBE) as process:
             assert process.stdout
             assert process.stdout.readline() == b"subscribed\n"
             yield
@@ -138,12 +138,12 @@ class Host:
     @contextmanager
     def _lines(self, *command: str) -> Iterator[Iterator[bytes]]:
         """Follow what a command prints, a line at a time, no longer than patience lasts."""
-        with self._running(*command) as process:
+        with self.running(*command) as process:
             assert process.stdout
             yield _until_late(process.stdout.fileno())
 
     @contextmanager
-    def _running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a command inside until we leave, or end."""
         # nsenter forks, and what it forked would outlive it
         tied = self.enter("sh", "-c", '"$@" & read -r _; kill $!', "sh", *command)

@@ -1,0 +1,91 @@
+"""Observers that run on a booted host: what they show of objects, line by line as it changes.
+
+`python -m system.watched systemd` runs an observer and prints each object that changes.
+"""
+
+import asyncio
+import json
+import os
+import select
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from observing import observed
+
+from opdbus.observe.table import OURS
+from system.host import Host
+
+PATIENCE_SECONDS = 30.0
+_ROOT = Path(__file__).parents[2]
+
+
+class Watched:
+    """The objects that a host's observer has, as they are and as they change."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        # every change, in order
+        self.changes: list[str] = []
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def until(self, name: str, **values: object) -> dict[str, Any]:
+        """Wait until an object has these values, and give it; without any, until it is gone."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not self._is(name, values):
+            assert time.monotonic() < end, f"{name} is {self.objects.get(name)}, not {values}"
+            self._listen(1.0)
+        return self.objects.get(name, {})
+
+    def _is(self, name: str, values: dict[str, object]) -> bool:
+        if not values:
+            return name not in self.objects
+        return self.objects.get(name, {}).items() >= values.items()
+
+    def _listen(self, seconds: float) -> None:
+        if select.select([self._descriptor], [], [], seconds)[0]:
+            more = os.read(self._descriptor, 1 << 20)
+            assert more, "the observer has ended"
+            *lines, self._rest = (self._rest + more).split(b"\n")
+            # others are of the log
+            for line in filter(lambda line: line.startswith(b'["'), lines):
+                name, properties = json.loads(line)
+                self.changes.append(name)
+                if properties is None:
+                    del self.objects[name]
+                else:
+                    self.objects[name] = properties
+
+
+@contextmanager
+def watched(host: Host, observer: str) -> Iterator[Watched]:
+    """Run an observer on a host."""
+    paths = f"PYTHONPATH={_ROOT}:{_ROOT / 'tests'}"
+    with host.running("env", paths, sys.executable, "-m", "system.watched", observer) as process:
+        assert process.stdout
+        yield Watched(process.stdout.fileno())
+
+
+async def _print_changes(observer: str) -> None:
+    known: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with observed(Path(folder), *(o for o in OURS if o.name == observer)) as host:
+            while True:
+                names = host.names
+                now = {name: await host.properties(name) for name in names}
+                for name in now.keys() | known.keys():
+                    if now.get(name) != known.get(name):
+                        sys.stdout.write(json.dumps([name, now.get(name)]) + "\n")
+                sys.stdout.flush()
+                known = now
+                generation = host.memory.generation
+                await host.until(lambda before=generation: host.memory.generation != before)
+
+
+if __name__ == "__main__":
+    asyncio.run(_print_changes(*sys.argv[1:]))
