@@ -20,12 +20,13 @@ from opdbus.state.object import Json
 
 Values = Mapping[str, Plain]
 
-# Fields that move by themselves, or change with each start.
+# Fields that move by themselves or change with each start; a reload forgets unmet conditions.
 VOLATILE: Final = frozenset(
-    "main_pid n_restarts status_text active_since state_changed next_elapse last_trigger".split()
+    "main_pid n_restarts status_text active_since state_changed next_elapse last_trigger"
+    " unmet_condition".split()
 )
 # Of a unit that was unloaded these say nothing any more.
-_OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal", "unmet_condition"}
+_OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal"}
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
 _EXITED: Final = 1

@@ -74,10 +74,12 @@ def watched(host: Host, observer: str) -> Iterator[Watched]:
 async def _print_changes(observer: str) -> None:
     known: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        async with observed(Path(folder), *(o for o in OURS if o.name == observer)) as host:
+        (ours,) = (each for each in OURS if each.name == observer)
+        moving = frozenset[str]().union(*ours.volatile.values())
+        async with observed(Path(folder), ours) as host:
             while True:
                 names = host.names
-                now = {name: await host.properties(name) for name in names}
+                now = {name: _lasting(await host.properties(name), moving) for name in names}
                 for name in now.keys() | known.keys():
                     if now.get(name) != known.get(name):
                         sys.stdout.write(json.dumps([name, now.get(name)]) + "\n")
@@ -85,6 +87,10 @@ async def _print_changes(observer: str) -> None:
                 known = now
                 generation = host.memory.generation
                 await host.until(lambda before=generation: host.memory.generation != before)
+
+
+def _lasting(properties: dict[str, Any], moving: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in properties.items() if key not in moving}
 
 
 if __name__ == "__main__":
