@@ -81,6 +81,8 @@ def booted(bus: str, layer: Path | None = None) -> Iterator[Host]:
         init = 0
         try:
             init = _booted(news, process, folder / "console")
+            # systemd waits for whoever does not read what it says
+            news.close()
             yield Host(init)
         finally:
             _stop(process, init)
