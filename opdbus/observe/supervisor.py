@@ -131,7 +131,9 @@ class Supervisor:
             with suppress(OpDbusError):  # those that are left are removed at the next attempt
                 await writer.clear()
             return ABSENT, str(error)
-        except (LostSource, RemoteError, OpDbusError, OSError) as error:
+        except RemoteError as error:
+            return FAILED, f"it was answered with {error.name}: {error}"
+        except (LostSource, OpDbusError, OSError) as error:
             return FAILED, str(error)
         except Exception as error:  # noqa: BLE001 -- whatever one raises must not end the others
             # it may quote what was read

@@ -11,6 +11,13 @@ searches over {objects:,} objects with the {model} model, while others attack. T
 what the bus daemon itself took for a call meanwhile, which no service behind it can give back.
 
 {rows}"""
+_SOURCES = """\
+From `benchmarks/results/{file}` (`python -m robustness.sources`), measured on {machine}: the same
+while what the daemon observes is hostile: fakes of PID 1 and logind on a system bus of their own,
+and a dpkg whose status is 100 MB, noise, a FIFO, a circle of links, a sparse file or a device. No
+planted secret was in the log, the database or what commands print.
+
+{rows}"""
 _SOAK = """\
 From `benchmarks/results/{file}` (`make soak`), measured on {machine}:
 {minutes:.0f} minutes of all these attacks and three friends together. The friends lost {lost} of
@@ -51,6 +58,15 @@ def endurance(results: Path = RESULTS) -> str:
 
 
 def _hostile(file: str, found: dict) -> str:
+    return _HOSTILE.format(file=file, rows=_seen(found), **_only(found, "machine objects model"))
+
+
+def _sources(file: str, found: dict) -> str:
+    return _SOURCES.format(file=file, rows=_seen(found), **_only(found, "machine"))
+
+
+def _seen(found: dict) -> str:
+    """Make the table of what was seen of attacks."""
     heads = ("attack", "p99 quiet", "attacked", "ratio", "MiB before", "after", "files left")
     rows = []
     for each in found["attacks"]:
@@ -59,9 +75,7 @@ def _hostile(file: str, found: dict) -> str:
         left = max(0, each["files"][-1] - each["files"][0])
         memory = (f"{before:.0f}", f"{after:.0f}")
         rows.append((each["name"], *points, f"{each['own_ratio']:.1f}", *memory, str(left)))
-    return _HOSTILE.format(
-        file=file, rows=table(heads, rows), **_only(found, "machine objects model")
-    )
+    return table(heads, rows)
 
 
 def _soak(file: str, found: dict) -> str:
@@ -142,6 +156,7 @@ def _times(each: dict) -> tuple[str, ...]:
 
 _MAKERS = {
     "hostile": _hostile,
+    "sources": _sources,
     "admission": _parts,
     "endurance": _endurance,
     "soak": _soak,

@@ -3,8 +3,9 @@
 Starts a private system bus with fakes of PID 1 and logind, another bus that is served, and the
 daemon with the real model and thousands of objects; as root also a dpkg whose status is not sane.
 Prints a table; writes JSON only when asked. Ends with 1 where a friend's calls failed or took five
-times as long and more than 50 ms, more than 15% of memory stayed, a file stayed open, a planted
-secret was found anywhere, or the daemon was not well.
+times as long and more than 50 ms, a file stayed open, a planted secret was found anywhere, or the
+daemon was not well; or where more than 15% and 100 MiB of memory stayed: as many objects as an
+observer may have remain when their source fails, with their texts and vectors.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 # Faster than anybody notices: on two processors the attack itself takes one.
 FAST_MS = 50.0
+MOST_MIB = 100.0
 _IN_PLACE = 'mount --bind "$0" /var/lib/dpkg && exec "$@"'
 
 
@@ -87,11 +89,13 @@ def measure(given: argparse.Namespace) -> Iterator[tuple[Seen, list[str]]]:
                 yield replace(seen, name=f"a source {name}"), leaks(daemon)
 
 
-def slower(seen: Seen) -> list[str]:
-    """Say what went worse than it may; a few milliseconds may become a few more."""
+def excused(seen: Seen) -> list[str]:
+    """Say what went worse than it may; little time and memory may become a little more."""
     found = failures(seen)
     if seen.attacked.own < FAST_MS:
         found = [fault for fault in found if not fault.startswith("p99")]
+    if seen.memory[2] - seen.memory[0] < MOST_MIB:
+        found = [fault for fault in found if not fault.startswith("memory")]
     return found
 
 
@@ -104,7 +108,7 @@ def main() -> int:
     print(HEAD)
     rows = []
     for seen, leaked in measure(given):
-        faults = [*slower(seen), *leaked]
+        faults = [*excused(seen), *leaked]
         print(line(seen), *leaked, sep="\n  ", flush=True)
         rows.append({**seen.report(), "failures": faults})
     model = "tiny" if given.tiny else "medium"
