@@ -14,8 +14,9 @@ what the bus daemon itself took for a call meanwhile, which no service behind it
 _SOURCES = """\
 From `benchmarks/results/{file}` (`python -m robustness.sources`), measured on {machine}: the same
 while what the daemon observes is hostile: fakes of PID 1 and logind on a system bus of their own,
-and a dpkg whose status is 100 MB, noise, a FIFO, a circle of links, a sparse file or a device. No
-planted secret was in the log, the database or what commands print.
+and a status of dpkg that is replaced again and again, by 100 MB, by noise, and by what is no file.
+Secrets are planted in all of it; the run fails if one is in the log, the database or what commands
+print.
 
 {rows}"""
 _SOAK = """\
