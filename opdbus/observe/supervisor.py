@@ -65,7 +65,8 @@ class _Watched:
         reason = _line(reason)
         if (state, reason) != (self.state, self.reason):
             write = log.warning if state == FAILED else log.info
-            write("observer", name=self.observer.name, state=state, reason=reason or None)
+            why = {"reason": reason} if reason else {}
+            write("observer", name=self.observer.name, state=state, **why)
         self.state, self.reason = state, reason
 
 
