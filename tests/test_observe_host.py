@@ -57,7 +57,7 @@ def set_zone(root: Path, zone: str) -> None:
 async def systemd(bus: str) -> AsyncIterator[FakeService]:
     """Serve a manager that runs in KVM, and whose clock chrony sets."""
     async with fake_service(bus, "org.freedesktop.systemd1") as service:
-        rows = [["chrony.service", "", "loaded", "active", "", "", "/x", 0, "", "/"]]
+        rows = [["chrony.service", "", "loaded", "active", "", "", f"{PATH}/unit/x", 0, "", "/"]]
         service.answers = {
             f"{MANAGER}.Subscribe": lambda _: ("", []),
             f"{MANAGER}.ListUnitsByPatterns": lambda _path, _states, names: (

@@ -154,7 +154,7 @@ async def test_a_port_is_for_what_its_unit_is_for(
 ) -> None:
     """The unit says better than /etc/services what a port is for; it is asked for once."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
-    row = ["a.service", "Ticket portal", *(["", "", "", "", "/a"]), 0, "", "/"]
+    row = ["a.service", "Ticket portal", *["", "", "", ""], f"{PATH}/unit/a", 0, "", "/"]
     async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
         asked: list[list[str]] = []
         pid1.answers["org.freedesktop.systemd1.Manager.Subscribe"] = lambda _: ("", [])

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from opdbus.observe import space
+from opdbus.observe import pid1, space
 from opdbus.observe.mounts import MAX_MOUNTS, Mount, SystemdMounts, seen_by_us
 from opdbus.observe.report import Absent, Observer, Report
-from opdbus.observe.system_bus import Service
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
-_SYSTEMD: Final = "org.freedesktop.systemd1"
 _MINUTE: Final = 60.0
 # Places that are named in the status.
 _MAX_NAMED: Final = 3
@@ -48,7 +46,7 @@ class FileSystems:
     async def observe(self, report: Report) -> None:
         """Follow the mounts of systemd, or without it those that this process sees."""
         try:
-            async with Service(_SYSTEMD) as systemd:
+            async with pid1.connected() as systemd:
                 await self._follow(report, SystemdMounts(systemd, self.mountinfo).follow())
         except Absent:
             await self._follow(report, seen_by_us(self.mountinfo))

@@ -7,18 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.bus.transport.connection import RemoteError
-from opdbus.observe import host_facts, machine_facts
+from opdbus.observe import host_facts, machine_facts, pid1
 from opdbus.observe.host_facts import Facts
+from opdbus.observe.pid1 import Pid1
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, Observer, Report
-from opdbus.observe.system_bus import Service
 from opdbus.state.watch import changes
 from opdbus.tasks import until_first_ends
 
-_SYSTEMD: Final = "org.freedesktop.systemd1"
-_PATH: Final = "/org/freedesktop/systemd1"
-_MANAGER: Final = f"{_SYSTEMD}.Manager"
 # Services that set the clock by the network; at most one of them runs.
 _CLOCKS: Final = tuple(
     f"{name}.service"
@@ -47,7 +43,7 @@ class HostItself:
         """Report all facts, and again when a file or who sets the clock changes."""
         while True:
             try:
-                async with Service(_SYSTEMD) as systemd:
+                async with pid1.connected() as systemd:
                     report.busy("")
                     await self._with(systemd, report)
             except Absent as error:
@@ -56,25 +52,23 @@ class HostItself:
                     async with asyncio.timeout(_RETRY_SECONDS):
                         await self._follow_files(report, None)
 
-    async def _with(self, systemd: Service, report: Report) -> None:
-        with suppress(RemoteError):  # it sends signals to us already
-            await systemd.call(_PATH, f"{_MANAGER}.Subscribe")
-        for name in _CLOCKS:
-            await systemd.follow(f"interface='{_MANAGER}',member='JobRemoved',arg2='{name}'")
+    async def _with(self, systemd: Pid1, report: Report) -> None:
+        ended = pid1.of_manager("JobRemoved")
+        await systemd.subscribe(*(f"{ended},arg2='{name}'" for name in _CLOCKS))
         await until_first_ends(
             self._follow_files(report, systemd), self._follow_clock(report, systemd)
         )
 
-    async def _follow_files(self, report: Report, systemd: Service | None) -> None:
+    async def _follow_files(self, report: Report, systemd: Pid1 | None) -> None:
         files = [self.root / name for name in host_facts.FILES]
         async for _ in changes(*files, settle=_SETTLE_SECONDS):
             await self._tell(report, systemd)
 
-    async def _follow_clock(self, report: Report, systemd: Service) -> None:
+    async def _follow_clock(self, report: Report, systemd: Pid1) -> None:
         async for _ in systemd.bursts():
             await self._tell(report, systemd)
 
-    async def _tell(self, report: Report, systemd: Service | None) -> None:
+    async def _tell(self, report: Report, systemd: Pid1 | None) -> None:
         told = await _ask(systemd) if systemd else _Told()
         report.replace("fact", await in_thread(partial(self._facts, told)))
 
@@ -89,13 +83,11 @@ class HostItself:
         }
 
 
-async def _ask(systemd: Service) -> _Told:
+async def _ask(systemd: Pid1) -> _Told:
     """Ask systemd; units that it does not know are not loaded for it."""
-    values = await systemd.properties(_PATH, _MANAGER)
-    (rows,) = await systemd.call(
-        _PATH, f"{_MANAGER}.ListUnitsByPatterns", "asas", ["active"], list(_CLOCKS)
-    )
-    return _Told(str(values.get("Virtualization", "")), str(rows[0][0]) if rows else "")
+    values = await systemd.own_properties()
+    clocks = await systemd.active(_CLOCKS)
+    return _Told(str(values.get("Virtualization", "")), clocks[0].name if clocks else "")
 
 
 OBSERVER: Final = Observer("host", "system", HostItself().observe)

@@ -8,13 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.bus.transport.connection import RemoteError
+from opdbus.observe import pid1
+from opdbus.observe.pid1 import Loaded, Pid1
 from opdbus.observe.reading import in_thread, text_of
-from opdbus.observe.system_bus import Service, Signal
+from opdbus.observe.system_bus import Signal
 
-_PATH: Final = "/org/freedesktop/systemd1"
-_MANAGER: Final = "org.freedesktop.systemd1.Manager"
-_MOUNT: Final = "org.freedesktop.systemd1.Mount"
+_MOUNT: Final = f"{pid1.NAME}.Mount"
 _SUFFIX: Final = ".mount"
 # What systemd mounts before anything else, and has no unit for.
 _EARLY: Final = ("/run", "/dev/shm")  # noqa: S108 -- observed, not written
@@ -94,7 +93,7 @@ class SystemdMounts:
     A service sees its own mounts, most of them read-only; systemd sees those of the host.
     """
 
-    def __init__(self, systemd: Service, mountinfo: Path) -> None:
+    def __init__(self, systemd: Pid1, mountinfo: Path) -> None:
         self._systemd = systemd
         self._mountinfo = mountinfo
         # by the path of the unit on the bus
@@ -102,11 +101,8 @@ class SystemdMounts:
 
     async def follow(self) -> AsyncGenerator[list[Mount]]:
         """Yield what is mounted, at once and after each change."""
-        with suppress(RemoteError):  # it sends signals to us already
-            await self._systemd.call(_PATH, f"{_MANAGER}.Subscribe")
-        for member in ("UnitNew", "UnitRemoved"):
-            await self._systemd.follow(f"interface='{_MANAGER}',member='{member}'")
-        await self._systemd.follow(f"member='PropertiesChanged',arg0='{_MOUNT}'")
+        listed = map(pid1.of_manager, ("UnitNew", "UnitRemoved"))
+        await self._systemd.subscribe(*listed, f"member='PropertiesChanged',arg0='{_MOUNT}'")
         yield await self._list()
         async for burst in self._systemd.bursts():
             if any(map(_is_of_mount, burst)):
@@ -116,15 +112,14 @@ class SystemdMounts:
 
     async def _list(self) -> list[Mount]:
         """Ask for mounted units, and read those that are new: reading others would load them."""
-        (rows,) = await self._systemd.call(
-            _PATH, f"{_MANAGER}.ListUnitsByPatterns", "asas", ["active"], [f"*{_SUFFIX}"]
-        )
-        there_are = {str(row[6]): str(row[1]) for row in rows[:MAX_MOUNTS]}
+        units = (await self._systemd.active([f"*{_SUFFIX}"]))[:MAX_MOUNTS]
+        there_are = {unit.path for unit in units}
         self._known = {path: mount for path, mount in self._known.items() if path in there_are}
-        for path in there_are.keys() - self._known.keys():
-            with suppress(RemoteError):  # it was unmounted meanwhile
-                values = await self._systemd.properties(path, _MOUNT)
-                self._known[path] = _of_unit(values, there_are[path])
+        for unit in units:
+            if unit.path not in self._known and (
+                values := await self._systemd.properties(unit, _MOUNT)
+            ):
+                self._known[unit.path] = _of_unit(values, unit)
         text = await in_thread(lambda: text_of(self._mountinfo))
         early = (m for m in parsed(text, of_superblock=True).values() if m.path in _EARLY)
         return [*self._known.values(), *early]
@@ -134,12 +129,14 @@ def _is_of_mount(signal: Signal) -> bool:
     return signal.member == "PropertiesChanged" or str(signal.body[0]).endswith(_SUFFIX)
 
 
-def _of_unit(values: Mapping[str, object], description: str) -> Mount:
+def _of_unit(values: Mapping[str, object], unit: Loaded) -> Mount:
     path, source, fstype, options = (
         str(values.get(key, "")) for key in ("Where", "What", "Type", "Options")
     )
     # systemd's own description of a mount is its place
-    return Mount(path, source, fstype, options, "" if description == path else description)
+    return Mount(
+        path, source, fstype, options, "" if unit.description == path else unit.description
+    )
 
 
 def _plain(text: str) -> str:

@@ -9,7 +9,6 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from opdbus.observe.report import Absent, LostSource
@@ -98,12 +97,7 @@ class Channel:
         """Use it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close it, unless it was passed."""
         if self._is_ours:
             self._socket.close()

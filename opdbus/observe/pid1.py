@@ -1,15 +1,15 @@
 """What PID 1 is asked: never anything that would load a unit."""
 
 import re
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.bus.transport.values import Plain
 from opdbus.observe.report import LostSource
-from opdbus.observe.system_bus import Service
+from opdbus.observe.system_bus import Service, Signal
 from opdbus.observe.unit_files import is_unit
 
 NAME: Final = "org.freedesktop.systemd1"
@@ -17,6 +17,11 @@ _PATH: Final = "/org/freedesktop/systemd1"
 _MANAGER: Final = f"{NAME}.Manager"
 _PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 _UNITS: Final = f"{_PATH}/unit"
+# A unit has changed: what is special to its type changes only together with what all units have.
+UNIT_CHANGED: Final = (
+    f"path_namespace='{_UNITS}',interface='{_PROPERTIES}',member='PropertiesChanged'"
+    f",arg0='{NAME}.Unit'"
+)
 # PID 1 does nothing else while it lists all unit files, for a second or longer.
 _FILES_SECONDS: Final = 120.0
 # It compares each name with each unit: for more names, all units are listed.
@@ -25,11 +30,12 @@ _ESCAPED: Final = re.compile("_([0-9a-f]{2})")
 
 
 class Loaded(NamedTuple):
-    """A unit that PID 1 has loaded: its name, the path of its object, and its load state."""
+    """A unit that PID 1 has loaded: its name, description and load state, its object's path."""
 
     name: str
-    path: str
+    description: str
     state: str
+    path: str
 
 
 class UnitFile(NamedTuple):
@@ -45,18 +51,26 @@ class Pid1:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def subscribe(self) -> None:
-        """Have PID 1 send signals, and receive those of units and of the manager."""
+    async def subscribe(self, *rules: str) -> None:
+        """Have PID 1 send signals, and receive those that match a rule."""
         try:
             await self._service.call(_PATH, f"{_MANAGER}.Subscribe")
         except RemoteError as error:
             if not error.name.endswith(".AlreadySubscribed"):
                 raise LostSource(f"PID 1 refused Subscribe: {error}") from None
-        # what is special to a unit's type changes only together with what all units have
-        changed = f"interface='{_PROPERTIES}',member='PropertiesChanged',arg0='{NAME}.Unit'"
-        await self._service.follow(f"path_namespace='{_UNITS}',{changed}")
-        for member in ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged"):
-            await self._service.follow(f"path='{_PATH}',interface='{_MANAGER}',member='{member}'")
+        for rule in rules:
+            await self._service.follow(rule)
+
+    def bursts(self) -> AsyncGenerator[list[Signal]]:
+        """Yield the signals that come, those of a tenth of a second together."""
+        return self._service.bursts()
+
+    async def own_properties(self) -> Mapping[str, Plain]:
+        """Return what systemd says of itself and of the machine."""
+        try:
+            return await self._service.properties(_PATH, _MANAGER)
+        except RemoteError as error:
+            raise LostSource(f"PID 1 refused its properties: {error}") from None
 
     async def folders(self) -> list[str]:
         """Return the folders of unit files, the first one counts."""
@@ -71,13 +85,16 @@ class Pid1:
         """Return those of some units that are loaded."""
         if len(names) > _MAX_NAMES:
             return [unit for unit in await self.units() if unit.name in names]
-        method = f"{_MANAGER}.ListUnitsByPatterns"
-        return _loaded(await self._ask(method, "asas", [], list(names)))
+        return await self._matching([], names)
 
-    async def properties(self, unit: Loaded) -> Mapping[str, Plain]:
-        """Return all properties of a unit that is loaded; nothing if it is not any more."""
+    async def active(self, patterns: Collection[str]) -> list[Loaded]:
+        """Return the active units whose names match a pattern such as `*.mount`."""
+        return await self._matching(["active"], patterns)
+
+    async def properties(self, unit: Loaded, interface: str = "") -> Mapping[str, Plain]:
+        """Return the properties of a loaded unit, of all interfaces or one; nothing if it left."""
         with suppress(RemoteError):
-            return await self._service.properties(unit.path, "")
+            return await self._service.properties(unit.path, interface)
         return {}
 
     async def files(self) -> dict[str, UnitFile]:
@@ -91,6 +108,10 @@ class Pid1:
         method = f"{_MANAGER}.ListUnitFilesByPatterns"
         return _files(await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS))
 
+    async def _matching(self, states: list[str], patterns: Collection[str]) -> list[Loaded]:
+        method = f"{_MANAGER}.ListUnitsByPatterns"
+        return _loaded(await self._ask(method, "asas", states, list(patterns)))
+
     async def _ask(
         self, member: str, signature: str = "", *arguments: Plain, seconds: float = 10.0
     ) -> Plain:
@@ -99,6 +120,18 @@ class Pid1:
         except RemoteError as error:
             raise LostSource(f"PID 1 refused {member.rpartition('.')[2]}: {error}") from None
         return answer[0] if answer else None
+
+
+@asynccontextmanager
+async def connected() -> AsyncGenerator[Pid1]:
+    """Connect to PID 1; raises Absent."""
+    async with Service(NAME) as service:
+        yield Pid1(service)
+
+
+def of_manager(member: str) -> str:
+    """Return the rule of a signal of the manager, such as UnitNew."""
+    return f"path='{_PATH}',interface='{_MANAGER}',member='{member}'"
 
 
 def unit_at(path: str) -> str:
@@ -116,9 +149,9 @@ def _loaded(rows: Plain) -> list[Loaded]:
     found = []
     for row in _listed(rows):
         with suppress(TypeError, ValueError):
-            name, _, state, _, _, _, path, *_ = row
+            name, description, state, _, _, _, path, *_ = row
             if is_unit(name) and state != "not-found" and str(path).startswith(_UNITS):
-                found.append(Loaded(name, str(path), str(state)))
+                found.append(Loaded(name, str(description), str(state), str(path)))
     return found
 
 

@@ -9,15 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from opdbus.bus.transport.connection import RemoteError
-from opdbus.observe import net_words
+from opdbus.observe import net_words, pid1
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, number
 from opdbus.observe.ports import ServiceNames, user_name
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
-from opdbus.observe.socket_units import PATH, PID1, descriptions, socket_units
-from opdbus.observe.system_bus import Service
+from opdbus.observe.socket_units import descriptions, socket_units
 from opdbus.state.object import Json
 from opdbus.tasks import pauses, until_first_ends
 
@@ -38,7 +36,6 @@ _ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
 # No event tells of a port. Programs open theirs soon after their unit has changed.
 _SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 _RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
-_CHANGES: Final = f"path_namespace='{PATH}/unit',member='PropertiesChanged',arg0='{PID1}.Unit'"
 
 
 class _Listener(NamedTuple):
@@ -116,7 +113,7 @@ class Sockets:
         if not self.opened_by_pid1.keys() >= opened.keys():
             units: Mapping[str, str] = {}
             # also where what answers is not process 1 as we know it
-            with suppress(Absent, LostSource, RemoteError, ValueError, TypeError):
+            with suppress(Absent, LostSource, ValueError, TypeError):
                 units = await socket_units()
             self.opened_by_pid1.clear()
             self.opened_by_pid1.update({name: units.get(name, _INIT) for name in opened})
@@ -128,7 +125,7 @@ class Sockets:
         units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
         wanted = {unit for several in units.values() for unit in several if unit}
         if not self.purposes.keys() >= wanted:
-            with suppress(Absent, LostSource, RemoteError):
+            with suppress(Absent, LostSource):
                 known = await descriptions(wanted)
                 self.purposes.clear()
                 self.purposes.update({unit: known.get(unit, "") for unit in wanted})
@@ -173,12 +170,11 @@ async def _follow_units(changed: asyncio.Event) -> None:
     """Say when a unit has changed; where systemd cannot be asked, ports are read less often."""
     delays = pauses(_RETRY_SECONDS)
     while True:
-        with suppress(Absent, LostSource, RemoteError):
-            async with Service(PID1) as pid1:
-                await pid1.follow(_CHANGES)
-                await pid1.call(PATH, f"{PID1}.Manager.Subscribe")
+        with suppress(Absent, LostSource):
+            async with pid1.connected() as manager:
+                await manager.subscribe(pid1.UNIT_CHANGED)
                 delays = pauses(_RETRY_SECONDS)
-                async for _ in pid1.bursts():
+                async for _ in manager.bursts():
                     changed.set()
         changed.set()
         await asyncio.sleep(next(delays))

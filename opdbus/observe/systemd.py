@@ -13,12 +13,13 @@ from opdbus.observe.pace import Pace
 from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
-from opdbus.observe.system_bus import Service, Signal
+from opdbus.observe.system_bus import Signal
 from opdbus.observe.unit_documents import UnitDocuments
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
 _KIND: Final = "unit"
+_FOLLOWED: Final = ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged")
 _NEVER: Final = float("inf")
 
 
@@ -37,8 +38,8 @@ class Options:
 
 async def observe(report: Report, options: Options = Options()) -> None:
     """List all units, and follow them."""
-    async with Service(pid1.NAME) as service:
-        units = _Units(service, report, options)
+    async with pid1.connected() as manager:
+        units = _Units(manager, report, options)
         await units.begin()
         await until_first_ends(units.follow(), units.keep_up(), units.describe())
 
@@ -51,9 +52,8 @@ class _Units:
     of some names are loaded, and only those are read.
     """
 
-    def __init__(self, service: Service, report: Report, options: Options) -> None:
-        self._service = service
-        self._pid1 = Pid1(service)
+    def __init__(self, manager: Pid1, report: Report, options: Options) -> None:
+        self._pid1 = manager
         self._report = report
         self._options = options
         self._documents = UnitDocuments(options.places)
@@ -76,7 +76,7 @@ class _Units:
 
     async def begin(self) -> None:
         """Subscribe, and then list: nothing that happens in between is lost."""
-        await self._pid1.subscribe()
+        await self._pid1.subscribe(pid1.UNIT_CHANGED, *map(pid1.of_manager, _FOLLOWED))
         self._folders = await self._pid1.folders()
         self._stamps = await self._scan()
         await self._list()
@@ -88,7 +88,7 @@ class _Units:
 
     async def follow(self) -> None:
         """Note what is to be looked at."""
-        async for burst in self._service.bursts():
+        async for burst in self._pid1.bursts():
             for signal in burst:
                 self._hear(signal)
             self._news.set()
