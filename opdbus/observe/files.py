@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from opdbus.observe.conffiles import Conffiles, Listing, Origin, Sources
 from opdbus.observe.file_watch import FileWatch, Wanted
+from opdbus.observe.pace import Allowance
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
@@ -22,9 +23,6 @@ from opdbus.state.object import Json
 _MAX_BYTES: Final = 4 << 20
 _MAX_ALL_BYTES: Final = 256 << 20
 _SECONDS: Final = 60.0
-# Looking takes at most 5% of a core, and a change is seen within a second or so.
-_REST: Final = 19
-_MAX_REST_SECONDS: Final = 1.0
 
 
 class _Digests(NamedTuple):
@@ -164,6 +162,7 @@ async def _follow(
     # again, since files may have been named before there was a watch
     listing = await in_thread(conffiles.list, _SECONDS)
     is_first = True
+    allowance = Allowance()
     while changed is not None and _is_same(listing, watched):
         started = time.monotonic()
         before, watched = watched.origins, listing
@@ -177,7 +176,7 @@ async def _follow(
                 report.put("file", path, properties)
         is_first = False
         report.busy(listing.limited)
-        await asyncio.sleep(min(_REST * (time.monotonic() - started), _MAX_REST_SECONDS))
+        await asyncio.sleep(allowance.rest(time.monotonic() - started))
         changed = await watch.changed()
         listing = await in_thread(conffiles.list, _SECONDS)
     return listing

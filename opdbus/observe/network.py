@@ -11,18 +11,16 @@ from typing import Final
 
 from opdbus.observe import rtnetlink
 from opdbus.observe.netlink import ROUTE, ROUTE_GROUPS, Channel, Message
-from opdbus.observe.reading import in_thread
+from opdbus.observe.pace import Allowance
+from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.routes import read_routes
 from opdbus.observe.rtnetlink import Properties
 
 _UNIT: Final = "op-dbus-route.socket"
-# Between two listings, and how many times as long as a listing took: at most 5% of a core.
-_REST_SECONDS: Final = 0.05
-_REST: Final = 19
 # The whole table of a router is nothing that people ask for.
 _MAX_ROUTES: Final = 2_000
-_LONG_REST_SECONDS: Final = 60.0
+_MOST_REST_SECONDS: Final = 60.0
 _LEFT_OUT: Final = f"there are more than {_MAX_ROUTES:,} routes: the rest is left out"
 _DATABASE: Final = ("E:ID_VENDOR_FROM_DATABASE", "E:ID_MODEL_FROM_DATABASE")
 
@@ -41,12 +39,13 @@ class Network:
     async def observe(self, report: Report) -> None:
         """Follow the host's network."""
         with Channel(self.passed, ROUTE, ROUTE_GROUPS, _UNIT) as channel:
+            allowance = Allowance(most=_MOST_REST_SECONDS)
             while True:
                 started = time.monotonic()
                 channel.is_stale = False
                 await self._list(channel, report)
-                rest = max(_REST_SECONDS, _REST * (time.monotonic() - started))
-                await asyncio.sleep(_LONG_REST_SECONDS if report.said else rest)
+                rest = allowance.rest(time.monotonic() - started)
+                await asyncio.sleep(_MOST_REST_SECONDS if report.said else rest)
                 await channel.changed()
 
     async def _list(self, channel: Channel, report: Report) -> None:
@@ -79,10 +78,7 @@ def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
     """Return the vendors and models that the hardware database names."""
     found = {}
     for index in indexes:
-        try:
-            lines = (folder / f"n{index}").read_text(errors="replace").splitlines()
-        except OSError:
-            continue  # no udev, or nothing that it knows
+        lines = text_of(folder / f"n{index}").splitlines()
         known = dict(line.partition("=")[::2] for line in lines)
         named = [known[key] for key in _DATABASE if key in known]
         if named:

@@ -1,5 +1,6 @@
-"""When to look at what has changed: at once, and seldom at what keeps changing."""
+"""When to look at what has changed: at once, and seldom at what changes all the time."""
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -47,17 +48,23 @@ class Pace:
 
 
 class Allowance:
-    """A twentieth of the time for work; a little may be done at once after a quiet time."""
+    """A twentieth of the time for work; a little may be done at once after a quiet time.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    No rest takes longer than `most` seconds: changes are seen so late at most.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, most: float = _MOST_SECONDS
+    ) -> None:
         self._clock = clock
+        self._most = most
         self._at = clock()
         # seconds of work that no time was spent for yet
         self._owed = 0.0
 
     def rest(self, worked: float) -> float:
-        """Return for how many seconds to rest after some seconds of work; at most one."""
+        """Return for how many seconds to rest after some seconds of work."""
         now = self._clock()
         self._owed = max(0.0, self._owed - _SHARE * (now - self._at)) + worked
         self._at = now
-        return min(max(0.0, self._owed - _AT_ONCE_SECONDS) / _SHARE, _MOST_SECONDS)
+        return min(max(0.0, self._owed - _AT_ONCE_SECONDS) / _SHARE, self._most)

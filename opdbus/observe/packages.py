@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from opdbus.observe import rpm
 from opdbus.observe.documents import Places
 from opdbus.observe.dpkg import Package, StatusFile
+from opdbus.observe.pace import Allowance
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
@@ -19,11 +20,8 @@ from opdbus.state.watch import changes
 
 # What happens within this time is read at once: an install changes many files.
 _SETTLE_SECONDS: Final = 1.0
-# Between two readings of dpkg's status, which a long run of apt writes often.
-_PAUSE_SECONDS: Final = 1.0
-# rpm takes a second to list: it is asked for at most 5% of the time.
-_REST: Final = 19
-_MAX_REST_SECONDS: Final = 60.0
+# rpm takes a second to list.
+_MOST_REST_SECONDS: Final = 60.0
 _MAX_STATES_BYTES: Final = 8 << 20
 # Of dpkg's fields, those that are shown as they are.
 _FIELDS: Final = ("Section", "Priority", "Homepage")
@@ -55,17 +53,20 @@ class Packages:
 
     async def _dpkg(self, report: Report) -> None:
         status = StatusFile(self.places.dpkg / "status")
+        allowance = Allowance()
         async for _ in changes(status.path, self.states, settle=_SETTLE_SECONDS):
+            started = time.monotonic()
             report.replace("package", await in_thread(lambda: self._listed(status)))
             report.busy(status.limited)
-            await sleep(_PAUSE_SECONDS)
+            await sleep(allowance.rest(time.monotonic() - started))
 
     async def _rpm(self, report: Report) -> None:
+        allowance = Allowance(most=_MOST_REST_SECONDS)
         async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):
             started = time.monotonic()
             rows = await rpm.listed(self.places.rpm)
             report.replace("package", _by_name(map(_of_rpm, rows)))
-            await sleep(min(_REST * (time.monotonic() - started), _MAX_REST_SECONDS))
+            await sleep(allowance.rest(time.monotonic() - started))
 
     def _listed(self, status: StatusFile) -> dict[str, dict[str, Json]]:
         automatic = _automatic(self.states)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.observe.documents import Port, ports
-from opdbus.observe.reading import read_at_most
+from opdbus.observe.reading import text_of
 
 _MAX_BYTES: Final = 4 << 20
 _UNKNOWN: Final = Port("", "")
@@ -24,16 +24,9 @@ class ServiceNames:
     def find(self, wanted: Collection[Key]) -> Mapping[Key, Port]:
         """Return the service of each port, nameless where it has none."""
         if not self._names.keys() >= set(wanted):
-            found = self._read()
+            found = ports(text_of(self._file, _MAX_BYTES))
             self._names = {key: found.get(key, _UNKNOWN) for key in wanted}
         return self._names
-
-    def _read(self) -> dict[Key, Port]:
-        try:
-            content, _ = read_at_most(self._file, _MAX_BYTES)
-        except OSError:
-            return {}  # few systems have no such file
-        return ports(content.decode(errors="replace"))
 
 
 def user_name(uid: int) -> str:

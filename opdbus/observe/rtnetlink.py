@@ -4,6 +4,7 @@ import ipaddress
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from opdbus.observe import net_words
@@ -85,11 +86,13 @@ class Links:
 
     def properties(self, addresses: Iterable[Address]) -> dict[int, Properties]:
         """Return what each interface is, with its addresses."""
-        found = {index: self._properties(link) for index, link in self.links.items()}
-        for index, values in found.items():
-            own: list[Json] = sorted(a.prefix for a in addresses if a.interface == index)
-            values["addresses"] = own
-        return found
+        own: dict[int, list[Json]] = {}
+        for address in sorted(addresses, key=attrgetter("prefix")):
+            own.setdefault(address.interface, []).append(address.prefix)
+        return {
+            index: {**self._properties(link), "addresses": own.get(index, [])}
+            for index, link in self.links.items()
+        }
 
     def _properties(self, link: _Link) -> Properties:
         values = link.attributes
