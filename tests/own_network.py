@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import socket
 import subprocess
 import threading
@@ -62,6 +63,8 @@ class Network:
 @contextmanager
 def own_network() -> Iterator[Network]:
     """Make a namespace; skips where that is not allowed."""
+    if not shutil.which("ip"):
+        pytest.skip("there is no ip: `apt install iproute2`")
     try:
         network = Network()
     except OSError as error:

@@ -33,9 +33,9 @@ _NAMESPACES = "--pid --mount --uts --ipc --net --cgroup".split()
 _UNSHARE = ["setpriv", "--pdeathsig=KILL", "unshare", "--fork", "--kill-child", *_NAMESPACES]
 _PROGRAMS = (
     *("systemctl", "systemd-id128", "dbus-daemon", "dbus-broker", "/usr/lib/polkit-1/polkitd"),
-    *("unshare", "nsenter", "setpriv", "pivot_root", "useradd", "pgrep"),
+    *("unshare", "nsenter", "setpriv", "pivot_root", "useradd", "pgrep", "ip"),
 )
-_PACKAGES = "dbus-daemon dbus-broker polkitd util-linux passwd procps"
+_PACKAGES = "dbus-daemon dbus-broker polkitd util-linux passwd procps iproute2"
 _PROBE = """
 mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root" &&
 mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root" &&
