@@ -11,6 +11,7 @@ from system.service import (
     NAME,
     ROOT_PATH,
     STATE,
+    STATE_FILE,
     STATE_PATH,
     STORE,
     UNIT,
@@ -118,13 +119,17 @@ def test_what_only_a_person_can_mend_is_not_retried(
 def test_an_unreadable_state_file_changes_nothing(host: Host, service: Service) -> None:
     """A state file that the service may not read leaves what was read, and is told of."""
     after = host.cursor()
-    host.ask("chmod", "000", "/etc/op-dbus/state.json")
-    service.systemctl("kill", "--kill-whom=main", "--signal=HUP")
-    entry = host.await_entry(after, OPDBUS_EVENT="state_file_refused")
-    assert "Permission denied" in entry["MESSAGE"]
-    assert service.get("Count", STATE) == len(UNITS)
-    assert "/etc/op-dbus/state.json" in service.get("LastError", STATE)
-    assert service.get("State") == "degraded"
+    mode = host.ask("stat", "--format=%a", STATE_FILE)
+    host.ask("chmod", "000", STATE_FILE)
+    try:
+        service.systemctl("kill", "--kill-whom=main", "--signal=HUP")
+        entry = host.await_entry(after, OPDBUS_EVENT="state_file_refused")
+        assert "Permission denied" in entry["MESSAGE"]
+        assert service.get("Count", STATE) == len(UNITS)
+        assert STATE_FILE in service.get("LastError", STATE)
+        assert service.get("State") == "degraded"
+    finally:
+        host.ask("chmod", mode, STATE_FILE)
     service.declare(UNITS)
     service.until_ready()
     assert service.get("LastError", STATE) == ""
