@@ -4,8 +4,8 @@ Starts a private system bus with fakes of PID 1 and logind, another bus that is 
 daemon with the real model and thousands of objects; as root also a dpkg whose status is not sane.
 Prints a table; writes JSON only when asked. Ends with 1 where a friend's calls failed or took five
 times as long and more than 50 ms, a file stayed open, a planted secret was found anywhere, or the
-daemon was not well; or where more than 15% and 100 MiB of memory stayed: as many objects as an
-observer may have remain when their source fails, with their texts and vectors.
+daemon was not well; or where more than 15% and 100 MiB of memory stayed: an observer may have
+20,000 objects, and what they took is used again, but not given back at once when they are gone.
 """
 
 from __future__ import annotations
