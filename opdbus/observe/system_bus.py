@@ -9,6 +9,7 @@ from opdbus.bus.transport.frames import Header
 from opdbus.bus.transport.library import Message
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import BusError
+from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Absent, LostSource
 
 _BUS: Final = "org.freedesktop.DBus"
@@ -17,9 +18,6 @@ _GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
-# After a burst, signals wait so many times as long as it took to deal with it.
-_REST: Final = 19
-_MAX_REST_SECONDS: Final = 1.0
 # Signals that wait to be read, and their bytes; past them the source has to be listed again.
 _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
@@ -107,12 +105,12 @@ class Service:
     async def bursts(self, seconds: float = BURST_SECONDS) -> AsyncGenerator[list[Signal]]:
         """Yield what was followed, in order: all that comes within some seconds together.
 
-        The longer the caller takes for a burst, the longer the next one lasts, up to a second.
+        A caller that takes long gets fewer and longer bursts, of up to a second: see Allowance.
         """
         clock = asyncio.get_running_loop().time
         lost = asyncio.create_task(self._connection.closed())
         lost.add_done_callback(lambda _: self._end("the connection to the system bus was lost"))
-        rest = 0.0
+        allowance, rest = Allowance(clock), 0.0
         try:
             while True:
                 await self._news.wait()
@@ -123,7 +121,7 @@ class Service:
                 signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
                 started = clock()
                 yield signals
-                rest = min(_REST * (clock() - started), _MAX_REST_SECONDS)
+                rest = allowance.rest(clock() - started)
         finally:
             lost.cancel()
 
