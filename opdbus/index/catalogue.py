@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus import kinds
 from opdbus.errors import UnknownObject
 from opdbus.index import search
 from opdbus.index.quota import Usage
@@ -33,6 +34,9 @@ class View:
         self.entries: list[Entry | None] = []
         # the values of the vocabulary that each has
         self.traits = np.zeros(64, np.int64)
+        # the sorts that each is of, and what is taken from its rank where no question names them
+        self.kinds = np.zeros(64, np.int64)
+        self.less = np.zeros(64, np.float32)
         # the place of each entry by its id
         self.places: dict[int, int] = {}
         # increases with every change
@@ -52,13 +56,19 @@ class View:
                 place = len(self.entries)
                 self.entries.append(None)
                 if place == len(self.traits):
-                    self.traits = np.append(self.traits, np.zeros_like(self.traits))
+                    self._grow()
             self.places[entry.id] = place
             if search.is_starter(thing):
                 self._starters[place] = thing
         self.entries[place] = entry
         self.traits[place] = entry.traits
+        self.kinds[place], self.less[place] = kinds.of_thing(thing)
         self.version += 1
+
+    def _grow(self) -> None:
+        self.traits = np.append(self.traits, np.zeros_like(self.traits))
+        self.kinds = np.append(self.kinds, np.zeros_like(self.kinds))
+        self.less = np.append(self.less, np.zeros_like(self.less))
 
     def entry(self, number: int) -> Entry | None:
         """Return the entry with an id; may be called on another thread."""
@@ -72,7 +82,8 @@ class View:
         self._starters.pop(place, None)
         self._free.append(place)
         self.entries[place] = None
-        self.traits[place] = 0
+        self.traits[place] = self.kinds[place] = 0
+        self.less[place] = 0
         self.version += 1
 
     def pairs(self) -> Sequence[tuple[int, int, str]]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus import vocabulary
+from opdbus import kinds, vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical, questions
-from opdbus.index.catalogue import matches, thing_of
+from opdbus.index.catalogue import View, matches, thing_of
 from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
-from opdbus.index.search import Score, ceiling, named_values, rank, relevant
+from opdbus.index.search import Raised, Score, ceiling, named_kinds, named_values, rank, relevant
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.conditions import Condition
@@ -169,10 +169,8 @@ class Finder:
         pairs = relevant(query.question, view.pairs()) if query.question else []
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        # what has the values that words name, unless it is to be by meaning only
-        asked = vocabulary.asked(query.question) if query.matches is not None else []
-        values = named_values(asked, view.traits[: len(view.entries)])
-        for index, score in rank(cosines, shares, pairs, within, values):
+        raised = None if query.matches is None else _raised(query.question, view)
+        for index, score in rank(cosines, shares, pairs, within, raised):
             entry = view.entries[index]
             if entry is None:
                 continue
@@ -196,6 +194,14 @@ class Finder:
             for entry, score in found
             if entry.id in contents
         ]
+
+
+def _raised(question: str, view: View) -> Raised:
+    """Raise what has the values, and what is of the sorts, that words of a question name."""
+    entries = slice(len(view.entries))
+    values = named_values(vocabulary.asked(question), view.traits[entries])
+    asked = kinds.asked(question)
+    return Raised(values, named_kinds(asked, view.kinds[entries], view.less[entries], values))
 
 
 def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, float]:

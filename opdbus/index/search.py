@@ -17,6 +17,11 @@ LEXICAL_WEIGHT: Final = 0.5
 # Weight of having all values that a question names, if they are rare: measured by questions about
 # values (tests/data/value_questions.json), and so that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
+# What it is worth to be of a sort that a question names: measured by benchmarks/host/questions.py.
+KIND_WEIGHT: Final = 0.15
+# What it is worth to be both of such a sort and of the values that a question names, if few are.
+BOTH_WEIGHT: Final = 0.4
+_LEAST: Final = np.float32(1e-6)
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
@@ -44,6 +49,18 @@ class Score:
     values: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What counts besides what entries say (entries,).
+
+    `values` are shares of the values that a question names, None if it names none; `kinds` is what
+    the sort of each entry adds to its score, or takes from it.
+    """
+
+    values: NDArray[np.float32] | None
+    kinds: NDArray[np.float32]
+
+
 def ceiling(matches: Sequence[int], objects: int) -> float:
     """Return an upper bound of BM25 scores, from how many objects match each term.
 
@@ -60,22 +77,26 @@ def rank(
     shares: NDArray[np.float32],
     pairs: Sequence[tuple[int, int]] = (),
     within: NDArray[np.intp] | None = None,
-    values: NDArray[np.float32] | None = None,
+    raised: "Raised | None" = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
     without a vector, and None in lexical mode, which yields matches only; `pairs` are (index of a
-    starter, index of its service); only indexes `within` these are yielded; `values` (entries,) are
-    shares of the values asked for. Equal scores keep the order of the entries.
+    starter, index of its service); only indexes `within` these are yielded. Equal scores keep the
+    order of the entries.
     """
     vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
     total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
     for starter, service in pairs:
         total[service] = max(total[service], total[starter])
         total[starter] = np.nextafter(total[service], np.float32(-1))
+    values = None if raised is None else raised.values
     if values is not None:
         total += VALUE_WEIGHT * values
+    if raised is not None:
+        # what does not match at all is not made to
+        total = np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total)
     places = np.arange(len(total)) if within is None else np.sort(within)
     for index in places[np.argsort(-total[places], kind="stable")].tolist():
         if cosines is None and total[index] <= 0:
@@ -97,6 +118,17 @@ def named_values(asked: Sequence[int], traits: NDArray[np.int64]) -> NDArray[np.
         having = traits & bits != 0
         total[having] += _rarity(int(having.sum()), len(traits)) / len(asked)
     return total
+
+
+def named_kinds(
+    asked: int,
+    kinds: NDArray[np.int64],
+    less: NDArray[np.float32],
+    values: NDArray[np.float32] | None,
+) -> NDArray[np.float32]:
+    """Return what the sorts of entries (entries,) add to their scores: see Raised."""
+    more = np.float32(KIND_WEIGHT) + (0 if values is None else BOTH_WEIGHT * values)
+    return np.where(kinds & asked != 0, more, -less)
 
 
 def _rarity(having: int, entries: int) -> float:

@@ -97,7 +97,7 @@ def system(root: Path) -> Facts:
     if "end_of_support" not in facts and (end := _end_of_support(root, facts)):
         facts["end_of_support"] = end
     name = facts.get("pretty_name") or facts.get("id") or "unknown"
-    return {"description": f"operating system {name}", **facts}
+    return {"description": f"operating system, Linux distribution and release: {name}", **facts}
 
 
 def _end_of_support(root: Path, facts: Mapping[str, str]) -> str:

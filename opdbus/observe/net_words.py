@@ -6,8 +6,8 @@ from typing import Final
 from opdbus.state.object import Json
 
 _SCOPES: Final = {
-    "host": "by which programs on this machine reach each other",
-    "link": "that counts only between direct neighbours",
+    "host": "loopback, programs on this machine reach each other",
+    "link": "link-local, counts only between direct neighbours",
 }
 _EXPOSED: Final = {
     "all addresses": "open to other machines",
@@ -19,9 +19,9 @@ _EXPOSED: Final = {
 def of_address(properties: Mapping[str, Json]) -> str:
     """Say where an address counts."""
     family = "IPv6" if properties["family"] == "ipv6" else "IPv4"
-    scope = _SCOPES.get(str(properties["scope"]), "of this machine")
+    words = _SCOPES.get(str(properties["scope"]), f"{family} address of this machine")
     given = ", given by the network for a time" if properties["dynamic"] else ""
-    return f"{family} address {scope}, on {properties['interface']}{given}"
+    return f"{words}, on {properties['interface']}{given}"
 
 
 def of_route(properties: Mapping[str, Json]) -> str:

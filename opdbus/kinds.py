@@ -1,0 +1,94 @@
+"""Words that name a sort of things, such as `ports` or `file systems`, from kinds.tsv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from opdbus.state.object import Thing
+
+# Which rows of the table a thing is in, or a question names: one bit each.
+Kinds: TypeAlias = int
+
+_WORD = re.compile(r"[a-z0-9]+")
+_LONGEST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Phrases, the things that they name, and what is taken from those if nobody asks for them."""
+
+    phrases: tuple[tuple[str, ...], ...]
+    things: tuple[str, ...]
+    less: float
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Read the table."""
+    text = (resources.files("opdbus") / "kinds.tsv").read_text("utf-8")
+    return tuple(_row(*line.split("\t")) for line in text.splitlines() if not line.startswith("#"))
+
+
+def _row(phrases: str, things: str, less: str) -> Row:
+    return Row(
+        tuple(tuple(phrase.split()) for phrase in phrases.split("|")),
+        tuple(filter(None, things.split("|"))),
+        int(less) / 100,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _of_sort(sort: str) -> tuple[Kinds, float]:
+    fitting = [
+        (1 << number, row.less)
+        for number, row in enumerate(rows())
+        if any(fnmatchcase(sort, thing) for thing in row.things)
+    ]
+    return sum(bit for bit, _ in fitting), fitting[0][1] if fitting else 0.0
+
+
+def of_thing(thing: Thing) -> tuple[Kinds, float]:
+    """Return the rows that a thing is in, and what is taken from it if nobody asks for them."""
+    return _of_sort(f"{thing.plugin}/{thing.kind}/{_telling(thing)}")
+
+
+def _telling(thing: Thing) -> str:
+    """Return the part of a name that tells a sort: few different ones are remembered."""
+    if thing.kind == "unit":
+        _, at, suffix = thing.name.rpartition("@.")
+        return f"{at or '.'}{suffix if at else thing.name.rpartition('.')[2]}"
+    if thing.kind == "package":
+        name = thing.name.partition(":")[0]
+        return "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"
+    return thing.name if thing.kind == "fact" else ""
+
+
+def asked(question: str) -> Kinds:
+    """Return the rows that a question names; of several phrases at one place the longest."""
+    words = _WORD.findall(question.lower())
+    found, at = 0, 0
+    while at < len(words):
+        for length in range(min(_LONGEST, len(words) - at), 0, -1):
+            kinds = _phrases().get(tuple(words[at : at + length]))
+            if kinds is not None:
+                found |= kinds
+                at += length - 1
+                break
+        at += 1
+    return found
+
+
+@cache
+def _phrases() -> Mapping[tuple[str, ...], Kinds]:
+    found: dict[tuple[str, ...], Kinds] = {}
+    for number, row in enumerate(rows()):
+        for phrase in row.phrases:
+            found[phrase] = found.get(phrase, 0) | (1 << number if row.things else 0)
+    return found
