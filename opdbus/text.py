@@ -4,6 +4,7 @@ What a text holds was decided by measurement: see benchmarks/quality.py.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,8 @@ MAX_LIST: Final = 4
 DESCRIBING: Final = (
     "description summary comment purpose title label role gecos fullname realname".split()
 )
+# Keys of what the host's documents say of a thing besides.
+DOCUMENTS: Final = (("manual",), ("packagesummary",))
 # Keys whose values tell most about an object without a description, best first.
 TELLING: Final = {
     key: rank
@@ -95,10 +98,11 @@ def render(item: StateObject) -> Rendering:
     The glossary fills gaps only: what has a description is not described by it.
     """
     pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
-    described = _description(pairs)
+    described = ", ".join(_described(pairs))
     telling = _telling(item, pairs)
     meanings = [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
-    what = described or next(filter(None, meanings), "")
+    # an account or a group is rarely meant by what its service is for
+    what = described or ("" if item.plugin == "users" else next(filter(None, meanings), ""))
     line = f"{_head(item)}: {what}" if what else _head(item)
     if telling and not described:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
@@ -133,9 +137,15 @@ def _short(value: Json) -> str:
     return str(value)
 
 
-def _description(pairs: list[tuple[str, str]]) -> str:
+def _described(pairs: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield what a description says, and what documents say of the thing besides."""
     found = {_joined(key.rpartition(".")[2]): value for key, value in reversed(pairs)}
-    return next((found[key] for key in DESCRIBING if found.get(key)), "")
+    before = ""
+    for keys in (DESCRIBING, *DOCUMENTS):
+        said = next((found[key] for key in keys if found.get(key)), "")
+        if said and said.lower() not in before:
+            yield said
+            before += said.lower()
 
 
 def _joined(key: str) -> str:

@@ -173,6 +173,7 @@ async def test_files_that_are_not_sane(
     (root / "proc/sys/kernel/tainted").write_text("9" * 5000)
     async with watched(tmp_path, root, monkeypatch, bus_address) as host:
         await host.until_shown("system/fact/time", timezone="UTC")
-        await host.until_shown("system/fact/os", description="operating system unknown")
+        described = "operating system, Linux distribution and release: unknown"
+        await host.until_shown("system/fact/os", description=described)
         await host.until_shown("system/fact/kernel", tainted=False)
         assert host.status.objects == 6

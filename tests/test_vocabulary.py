@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from value_host import objects
 
-from opdbus.index.search import VALUE_WEIGHT, named_values, rank
+from opdbus.index.search import VALUE_WEIGHT, Raised, named_values, rank
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 from opdbus.vocabulary import MAX_ROWS, Reader, asked, rows
@@ -31,7 +31,7 @@ def test_the_vocabulary_fits() -> None:
     ("question", "properties"),
     [
         ("what has failed?", {"active_state": "failed"}),
-        ("is it running", {"active_state": "active"}),
+        ("is it running", {"sub_state": "running"}),
         ("what is not running", {"active_state": "inactive"}),
         ("which ones aren't running?", {"active_state": "inactive"}),
         ("what is no longer running", {"active_state": "inactive"}),
@@ -82,7 +82,8 @@ def test_values_raise_and_do_not_filter() -> None:
     """Yield every entry, those with the value before equals without it."""
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
-    ranked = list(rank(cosines, shares, values=values))
+    raised = Raised(values, np.zeros(3, np.float32))
+    ranked = list(rank(cosines, shares, raised=raised))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1
 

@@ -1,14 +1,20 @@
 """What the host's documents say of units: the package that a unit's file is of, its manual page."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Final
 
 from opdbus.observe.documents import Documents, Places
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import LostSource
 from opdbus.state.object import Json
 
+# Pages of programs and of daemons; a page without a section may be one.
+_PROGRAM: Final = re.compile(r"man:[^()]+(?:\([18][a-z]*\))?")
+# Of more units a package's summary does not tell what one of them is.
+_MANY: Final = 10
 Told = Mapping[str, Json]
 
 
@@ -22,6 +28,8 @@ class UnitDocuments:
         self._is_free = asyncio.Lock()
         self._found: dict[str, Told] = {}
         self._new: set[str] = set()
+        # of each package, as far as they were looked up
+        self._units: dict[str, set[str]] = {}
 
     def of(self, name: str) -> Told:
         """Return what is known of a unit; one that is not known is to be looked up."""
@@ -45,8 +53,23 @@ class UnitDocuments:
             found: dict[str, Told] = {}
             with suppress(LostSource):  # documents that hang are done without
                 found = await in_thread(lambda: _found(self._documents, wanted))
-            self._found |= {name: {} for name in wanted} | found
+            self._found |= {name: {} for name in wanted} | self._telling(found)
             return [name for name, facts in found.items() if facts]
+
+    def _telling(self, found: Mapping[str, Told]) -> dict[str, Told]:
+        """Leave out what a package says that has many units: it says little of each."""
+        for name, facts in found.items():
+            if package := facts.get("package"):
+                self._units.setdefault(str(package), set()).add(name)
+        many = {package for package, units in self._units.items() if len(units) > _MANY}
+        return {
+            name: {
+                key: value
+                for key, value in facts.items()
+                if key != "package_summary" or facts.get("package") not in many
+            }
+            for name, facts in found.items()
+        }
 
 
 def _found(documents: Documents, units: Mapping[str, Told]) -> dict[str, Told]:
@@ -59,12 +82,14 @@ def _found(documents: Documents, units: Mapping[str, Told]) -> dict[str, Told]:
         facts: dict[str, Json] = {}
         if owner:
             facts = {"package": owner.package, "package_summary": owner.summary}
-        pages = told.get("documentation")
-        lines = map(documents.manual, filter(_is_page, pages if isinstance(pages, list) else []))
+        lines = map(documents.manual, _pages(told.get("documentation")))
         facts["manual"] = next(filter(None, lines), "")
         found[name] = {key: value for key, value in facts.items() if value}
     return found
 
 
-def _is_page(reference: Json) -> bool:
-    return isinstance(reference, str) and reference.startswith("man:")
+def _pages(references: Json) -> list[str]:
+    """Return the manual pages of programs, daemons first: others are not about one unit."""
+    given = references if isinstance(references, list) else []
+    found = [page for page in given if isinstance(page, str) and _PROGRAM.fullmatch(page)]
+    return sorted(found, key=lambda page: not page.endswith("(8)"))
