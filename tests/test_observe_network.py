@@ -102,6 +102,9 @@ async def test_routes_come_and_go(tmp_path: Path) -> None:
         await host.until_shown("net/route/10.3.0.0/16 via fe80::9 dev wan", family="ipv4")
         await host.until_shown("net/route/default ipv6 dev wan", family="ipv6")
         await host.until_shown("net/route/192.0.2.0/28 dev wan", source="192.0.2.10")
+        # each interface has a link-local route, which tells nothing
+        await host.until(lambda: any("/fe80:" in n and n.endswith("on wan") for n in host.names))
+        assert not [name for name in host.names if name.startswith("net/route/fe80:")]
         # the kernel tells of none of these routes that they are gone
         net.ip("link", "set", "wan", "down")
         await host.until(lambda: default not in host.names)

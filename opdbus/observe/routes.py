@@ -21,36 +21,44 @@ _ROUTE_TYPES: Final = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohi
 _MAIN, _LOCAL = 254, 255
 _TABLES: Final = {253: "default", _MAIN: "main"}
 _CLONED: Final = 0x200
+# The route that the kernel makes for each IPv6 interface.
+_LINK_LOCAL: Final = (2, "fe80::/64")
 # What the kernel gives IPv6 routes that were given none.
 _USUAL_METRICS: Final = {2: {0}, 10: {0, 256, 1024}}
 
 
 def read_routes(found: Iterable[Message], links: Links, most: int) -> dict[str, Properties]:
-    """Return routes by their names, as many as are wanted; no local and no cached ones."""
+    """Return routes by their names, as many as are wanted; no local and no cached ones.
+
+    Nor those of link-local addresses: each interface has the same one, also each of a container.
+    """
     named: dict[str, Properties] = {}
     for message in found:
-        if message.type != _NEW_ROUTE or len(message.body) < _ROUTE.size or len(named) >= most:
+        if len(named) >= most:
+            break
+        if message.type != _NEW_ROUTE or len(message.body) < _ROUTE.size:
             continue
         family, length, _, _, table, protocol, _, kind, flags = _ROUTE.unpack_from(message.body)
         if family not in FAMILIES or kind not in _ROUTE_TYPES or flags & _CLONED:
             continue
         values = attributes(message.body, _ROUTE.size)
         table = number(values.get(15)) or table
-        if table != _LOCAL:
-            network = f"{address_text(values.get(1), family)}/{length}" if length else "default"
-            properties: Properties = {
-                "family": FAMILIES[family],
-                "destination": network,
-                "type": _ROUTE_TYPES[kind],
-                "table": _TABLES.get(table, str(table)),
-                "protocol": _PROTOCOLS.get(protocol, str(protocol)),
-                "metric": number(values.get(6)),
-            }
-            properties |= _way(values, family, links)
-            if source := address_text(values.get(7), family):
-                properties["source"] = source
-            properties["description"] = net_words.of_route(properties)
-            named[_route_name(properties, family)] = properties
+        network = f"{address_text(values.get(1), family)}/{length}" if length else "default"
+        if table == _LOCAL or (protocol, network) == _LINK_LOCAL:
+            continue
+        properties: Properties = {
+            "family": FAMILIES[family],
+            "destination": network,
+            "type": _ROUTE_TYPES[kind],
+            "table": _TABLES.get(table, str(table)),
+            "protocol": _PROTOCOLS.get(protocol, str(protocol)),
+            "metric": number(values.get(6)),
+        }
+        properties |= _way(values, family, links)
+        if source := address_text(values.get(7), family):
+            properties["source"] = source
+        properties["description"] = net_words.of_route(properties)
+        named[_route_name(properties, family)] = properties
     return named
 
 
@@ -91,8 +99,11 @@ def _route_name(properties: Properties, family: int) -> str:
     words.append(str(properties["destination"]))
     if family != 2 and properties["destination"] == "default" and "gateway" not in properties:
         words.append("ipv6")
-    words += [f"via {properties[key]}" for key in ("gateway",) if key in properties]
-    words += [f"dev {properties[key]}" for key in ("interface",) if key in properties]
+    words += [
+        f"{word} {properties[key]}"
+        for word, key in (("via", "gateway"), ("dev", "interface"))
+        if key in properties
+    ]
     if properties["metric"] not in _USUAL_METRICS[family]:
         words.append(f"metric {properties['metric']}")
     if properties["table"] != "main":
