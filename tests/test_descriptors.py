@@ -23,7 +23,7 @@ from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType
-from opdbus.bus.transport.messages import Outgoing
+from opdbus.bus.transport.messages import Outgoing, decoded
 from opdbus.errors import AccessDenied, BusError, InvalidArgs
 
 BULK = f"{names.VECTORIZER}.VectorizeBulk"
@@ -89,8 +89,8 @@ class Service:
             unix_fds=files,
             **where,
         )
-        reply, _ = await self.client._answer(Outgoing(message, copies(files)))
-        return (reply.error_name or "").rpartition(".")[2]
+        frame = await self.client._reply_to(Outgoing(message, copies(files)))
+        return (decoded(frame).error_name or "").rpartition(".")[2]
 
 
 def run(bus: str, ask: Callable[[Service], Awaitable[Any]], interface: Any = None) -> Any:
