@@ -146,7 +146,7 @@ async def test_what_the_kernel_refuses() -> None:
     """A list that the kernel has not got is an error with the kernel's reason."""
     with (
         Channel(None, netlink.ROUTE, 0, "") as channel,
-        pytest.raises(Refused, match="refuses a list: Operation not supported"),
+        pytest.raises(Refused, match="refused a list: Operation not supported"),
     ):
         await channel.dump(98, bytes(16))
 

@@ -1,4 +1,4 @@
-"""Counts how often fields change, to find those that move by themselves and nobody said so."""
+"""Counts how often fields change, to find those that move by themselves and are not volatile."""
 
 import time
 from array import array
@@ -22,7 +22,7 @@ _MAX_NAMED: Final = 3
 
 
 class ChangesPerHour:
-    """Knows which fields of an observer's objects are restless, and what of them was folded."""
+    """Knows which fields of an observer's objects are restless, and counts their folded changes."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, fold_seconds: float = FOLD_SECONDS
@@ -33,7 +33,7 @@ class ChangesPerHour:
         # than there may be in an hour
         self._times: dict[tuple[str, str], dict[str, array[int]]] = {}
         self._counted = 0
-        # when room was made last, which takes time
+        # making room takes time: when it was last done
         self._made_room = -_HOUR
         self._folded: Counter[tuple[str, str]] = Counter()
 
@@ -68,7 +68,7 @@ class ChangesPerHour:
         )
 
     def proposal(self, plugin: str, objects: Callable[[str], int]) -> str:
-        """Say which fields had better be volatile, and how; empty if there are none."""
+        """Propose the fields that should be volatile, in a sentence; empty if there are none."""
         found = {
             (kind, field): self._folded[kind, field]
             for kind in sorted({kind for kind, _ in list(self._times)})
@@ -81,12 +81,12 @@ class ChangesPerHour:
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         return (
             f"{', '.join(shown)}{more}: more than {PER_HOUR} changes an hour, of which"
-            f" {sum(found.values()):,} were folded; if they tell nothing, set"
+            f" {sum(found.values()):,} were folded; if nobody needs them, set"
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )
 
     def _of(self, key: Key, field: str, now: int) -> "array[int]":
-        """Return where a field's changes are counted; nowhere, if there is no room."""
+        """Return the list of times of a field's changes; if there is no room, one that is lost."""
         times = self._times.get((key.kind, field), {}).get(key.name)
         if times is not None:
             return times

@@ -60,7 +60,7 @@ class Sources:
 
     places: Places = field(default_factory=Places)
     ucf: Path = Path("/var/lib/ucf")
-    # not those of packages, which change only with them, nor what programs make below /run
+    # neither those of packages, which change only with these, nor what programs write below /run
     units: tuple[Path, ...] = (
         Path("/etc/systemd/system"),
         Path("/run/systemd/system"),

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-# Where the hierarchy is whose groups have ids; the second beside the older hierarchies.
+# The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
 FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _MARK: Final = "cgroup.controllers"
 _MAX_GROUPS: Final = 50_000

@@ -18,7 +18,7 @@ MAX_STATUS_BYTES: Final = 32 << 20
 # Of one package: the longest of Debian 12 has 12 KB.
 _MAX_PARAGRAPH_BYTES: Final = 256 << 10
 _MAX_LIST_BYTES: Final = 16 << 20
-# dpkg itself takes them over into its status after 250.
+# dpkg itself merges them into its status after 250.
 _MAX_UPDATES: Final = 1000
 # Of a field that is one line.
 _MAX_VALUE: Final = 1000
@@ -68,7 +68,7 @@ class StatusFile:
         self._parsed: dict[bytes, Package | None] = {}
 
     def read(self) -> list[Package]:
-        """Return the packages that there are, or whose configuration is left; raises OSError."""
+        """Return packages that are installed or have left configuration behind; raises OSError."""
         self.limited = ""
         content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
         if is_cut:
@@ -87,7 +87,7 @@ class StatusFile:
         """Return the paragraphs that dpkg has noted since its run began, in order."""
         updates = sorted((self.path.parent / "updates").glob("[0-9]*"))
         for path in updates[:_MAX_UPDATES]:
-            with suppress(OSError):  # taken over into the status meanwhile
+            with suppress(OSError):  # merged into the status meanwhile
                 yield read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
 
     def _paragraphs(self, content: bytes) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from opdbus.observe.report import LostSource
 
 # Events within this time are read together.
 _SETTLE_SECONDS: Final = 0.3
-# After more events at once, everything is looked at anew instead.
+# After more events at once, all files are checked instead.
 _MAX_EVENTS: Final = 1000
 _MAX_LINKS: Final = 40
 _EVENTS: Final = (
@@ -30,7 +30,7 @@ _NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errn
 
 
 class Wanted(NamedTuple):
-    """What to watch: files by path, and folders of which every file counts."""
+    """What to watch: files by path, and folders with all files in them."""
 
     files: Collection[str]
     folders: Collection[str]
@@ -68,8 +68,8 @@ def _target(link: str) -> str:
 class FileWatch:
     """A watch of files: from the moment it is made, no change of them is missed.
 
-    What was wanted is asked for once; for anything else, another watch is made. Raises LostSource
-    where the kernel has no more watches for us, and OSError.
+    For other files, make another watch. Raises OSError, and LostSource where this user has no
+    watches left.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -132,7 +132,8 @@ class FileWatch:
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise LostSource(
-                        "too many watches: raise fs.inotify.max_user_watches"
+                        "this user has no inotify watches left: raise the sysctl"
+                        " fs.inotify.max_user_watches"
                     ) from None
                 if error.errno not in _NOT_WATCHED:
                     raise

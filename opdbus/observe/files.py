@@ -19,7 +19,7 @@ from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
 
-# Larger files are not hashed, nor what comes after so much in one reading.
+# Larger files are not hashed; in one reading, no more than so many bytes in all.
 _MAX_BYTES: Final = 4 << 20
 _MAX_ALL_BYTES: Final = 256 << 20
 _SECONDS: Final = 60.0

@@ -90,7 +90,7 @@ def _facts(mount: Mount) -> dict[str, Json]:
 
 
 def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
-    """Say of which mounts it is not known how full they are, and why."""
+    """Name the mounts that could not be measured, and say why."""
     places: dict[str, list[str]] = {}
     for path, facts in measured.items():
         if reason := facts.get("not_measured") or ("answers" in facts and "it does not answer"):

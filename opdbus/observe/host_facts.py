@@ -1,4 +1,4 @@
-"""The facts that a host's files tell of it; each fact is one object."""
+"""Facts about the host from its files; each fact is one object."""
 
 import csv
 import shlex
@@ -10,7 +10,7 @@ from opdbus.observe.reading import text_of
 from opdbus.state.object import Json
 
 Facts: TypeAlias = dict[str, Json]
-# Files whose change is a change of a fact.
+# A change of one of these files changes a fact.
 FILES: Final = (
     *("etc/hostname", "etc/machine-info", "etc/os-release", "etc/locale.conf"),
     *("etc/default/locale", "etc/vconsole.conf", "etc/default/keyboard", "etc/localtime"),
@@ -44,10 +44,10 @@ _ZONES: Final = "zoneinfo/"
 
 
 def hostname(root: Path) -> Facts:
-    """Tell what the host is called, and what its administrator says that it is."""
+    """Return the host's name, and how its administrator describes it."""
     lines = text_of(root / "etc/hostname").splitlines()
     names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    # without the file, as the network or the hypervisor said at our start
+    # without the file: the name that the network or the hypervisor gave
     name = names[0] if names else text_of(root / "proc/sys/kernel/hostname").strip()
     info = _taken(_assignments(root / "etc/machine-info"), _MACHINE_INFO)
     words = [f"this host is called {name}"]
@@ -56,14 +56,14 @@ def hostname(root: Path) -> Facts:
 
 
 def time(root: Path, service: str | None) -> Facts:
-    """Tell the time zone, and who sets the clock; `service` is "" for nobody, None if unknown."""
+    """Return the time zone and what sets the clock; `service` is "" for none, None if unknown."""
     facts: Facts = {
         "timezone": _timezone(root),
         "rtc_in_local_time": "LOCAL" in text_of(root / "etc/adjtime").split(),
     }
     if service is not None:
         facts["ntp_service"] = service or "none"
-    # other services keep it to themselves
+    # other services do not tell every user
     if service in {"", _TIMESYNCD}:
         is_synchronized = (root / "run/systemd/timesync/synchronized").exists()
         facts["ntp_synchronized"] = bool(service) and is_synchronized
@@ -75,7 +75,7 @@ def time(root: Path, service: str | None) -> Facts:
 
 
 def locale(root: Path) -> Facts:
-    """Tell the language and the keyboard."""
+    """Return the language and the keyboard."""
     language = _assignments(root / "etc/locale.conf") or _assignments(root / "etc/default/locale")
     facts = {
         key.lower(): value
@@ -91,7 +91,7 @@ def locale(root: Path) -> Facts:
 
 
 def system(root: Path) -> Facts:
-    """Tell the distribution, its version and the end of its support."""
+    """Return the distribution, its version and the end of its support."""
     values = _assignments(root / "etc/os-release") or _assignments(root / "usr/lib/os-release")
     facts = _taken(values, _OS_RELEASE)
     if "end_of_support" not in facts and (end := _end_of_support(root, facts)):
@@ -111,7 +111,7 @@ def _end_of_support(root: Path, facts: Mapping[str, str]) -> str:
 
 
 def _timezone(root: Path) -> str:
-    """Name the zone by the link, or by the file that Debian has besides."""
+    """Return the zone that the link names, or else the file that Debian also has."""
     try:
         _, is_there, zone = str((root / "etc/localtime").readlink()).partition(_ZONES)
     except OSError:

@@ -1,4 +1,4 @@
-"""The facts that the kernel tells: of itself, and of the machine."""
+"""Facts about the kernel and the machine, from /proc and /sys."""
 
 import os
 import re
@@ -41,7 +41,7 @@ _MEMORY = re.compile(r"^MemTotal:\s*(\d{1,18}) kB", re.MULTILINE)
 
 
 def kernel(root: Path) -> Facts:
-    """Tell the kernel's release, how it was started, and what it warns of."""
+    """Return the kernel's release, its command line, and its warnings."""
     folder = root / "proc/sys/kernel"
     release = text_of(folder / "osrelease").strip()
     facts = {
@@ -57,7 +57,7 @@ def kernel(root: Path) -> Facts:
 
 
 def hardware(root: Path, virtualization: str | None) -> Facts:
-    """Tell what the machine is; `virtualization` is "" for none, None if unknown."""
+    """Return what the machine is; `virtualization` is "" for none, None if unknown."""
     facts: Facts = {**_product(root), **_firmware(root)}
     processors = text_of(root / "proc/cpuinfo")
     if model := _PROCESSOR.search(processors):

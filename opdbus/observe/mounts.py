@@ -71,7 +71,7 @@ async def seen_by_us(mountinfo: Path) -> AsyncGenerator[list[Mount]]:
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     with mountinfo.open("rb") as file, select.epoll() as poll:
-        # the file always counts as readable: only what is exceptional says that it changed
+        # the file is always readable: a change is reported as an exceptional event
         with suppress(PermissionError):  # a plain file, in tests
             poll.register(file, select.EPOLLPRI | select.EPOLLERR)
         loop.add_reader(poll.fileno(), changed.set)
@@ -80,7 +80,7 @@ async def seen_by_us(mountinfo: Path) -> AsyncGenerator[list[Mount]]:
                 changed.clear()
                 poll.poll(0)
                 found = parsed(await in_thread(lambda: text_of(mountinfo)))
-                # of two at one place the last one hides the other
+                # where two are mounted on one place, the last one hides the other
                 yield list({mount.path: mount for mount in found.values()}.values())
                 await changed.wait()
         finally:

@@ -1,4 +1,4 @@
-"""Lists that the kernel gives over a netlink socket, see netlink(7), and its hints of changes."""
+"""Lists from the kernel over a netlink socket, see netlink(7), and news of changes."""
 
 import asyncio
 import errno
@@ -108,7 +108,7 @@ class Channel:
         header = (_HEADER.size + len(body), kind, _REQUEST_DUMP, self._number, 0)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                # the rest of a dump that was asked for by another process, or given up
+                # the rest of a list that another process asked for, or that was given up
                 await self._drain()
                 self._socket.send(_HEADER.pack(*header) + body)
                 return await self._answers(self._number)
@@ -134,11 +134,11 @@ class Channel:
                     _require_success(message.body)
                     return found
                 found.append(message)
-            # a long list must keep nobody waiting
+            # a long list must not block the event loop
             await asyncio.sleep(0)
 
     async def _drain(self) -> None:
-        """Read all that waits: it says that something has changed, and not what is there now."""
+        """Read all that waits: any message means that something has changed."""
         with suppress(BlockingIOError):
             for _ in range(_TURNS):
                 for _ in range(_AT_ONCE):
@@ -193,7 +193,7 @@ def _require_success(body: bytes) -> None:
     """Raise Refused where the number that ends an answer is that of an error."""
     code = int.from_bytes(body[:4], sys.byteorder, signed=True)
     if code < 0:
-        raise Refused(f"the kernel refuses a list: {os.strerror(-code)}")
+        raise Refused(f"the kernel refused a list: {os.strerror(-code)}")
 
 
 def _aligned(length: int) -> int:

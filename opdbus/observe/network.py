@@ -18,7 +18,7 @@ from opdbus.observe.routes import read_routes
 from opdbus.observe.rtnetlink import Properties
 
 _UNIT: Final = "op-dbus-route.socket"
-# The whole table of a router is nothing that people ask for.
+# Nobody asks for the whole table of a router.
 _MAX_ROUTES: Final = 2_000
 _MOST_REST_SECONDS: Final = 60.0
 _LEFT_OUT: Final = f"there are more than {_MAX_ROUTES:,} routes: the rest is left out"
@@ -29,8 +29,9 @@ _DATABASE: Final = ("E:ID_VENDOR_FROM_DATABASE", "E:ID_MODEL_FROM_DATABASE")
 class Network:
     """Lists everything at first, and again when the kernel says that something has changed.
 
-    What it says is not applied: it does not tell all, such as IPv4 routes that go with their
-    interface. `udev` is the folder in which udev leaves what it knows of devices.
+    Its messages are not applied one by one, since it sends none for some changes, such as IPv4
+    routes that go with their interface. `udev` is the folder where udev notes what it knows of
+    devices.
     """
 
     passed: socket.socket | None = None

@@ -142,7 +142,7 @@ def _megabytes(size: int) -> float:
 
 
 def _automatic(states: Path) -> dict[str, set[str]] | None:
-    """Return the architectures of packages that nobody asked for; None without apt's states."""
+    """Return the architectures of packages installed as dependencies; None without apt's states."""
     try:
         content, _ = read_at_most(states, _MAX_STATES_BYTES)
     except OSError:

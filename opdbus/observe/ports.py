@@ -15,7 +15,7 @@ Key = tuple[int, str]
 
 
 class ServiceNames:
-    """What /etc/services says of ports; it is read only for one that was not asked for before."""
+    """What /etc/services says of ports; it is read again only for a port that is new."""
 
     def __init__(self, file: Path = Path("/etc/services")) -> None:
         self._file = file

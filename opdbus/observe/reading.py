@@ -25,13 +25,13 @@ _MAX_BYTES_OF_KERNEL: Final = (4 << 20) - 4096
 async def in_thread(read: Callable[[], T], seconds: float = 10.0, *, most: int = _MAX_HUNG) -> T:
     """Return what a function returns that reads files; raises what it raises.
 
-    A file system whose server is gone hangs for ever. The thread is then left alone, keeps nobody
-    else's work waiting, and does not keep the program from ending. Raises LostSource then, and when
-    `most` readings of the same function hang already.
+    A file system whose server is gone hangs for ever. The thread is then left alone: it delays no
+    other work, and the program can end without it. Raises LostSource then, and when `most` readings
+    of the same function hang already.
     """
     hung = f"hung {_name(read)}"
     if sum(thread.name == hung for thread in threading.enumerate()) >= most:
-        raise LostSource(f"{most} earlier readings have not ended")
+        raise LostSource(f"{most} earlier readings have not ended: a file system hangs")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Callable[[], T]] = loop.create_future()
 
@@ -51,7 +51,8 @@ async def in_thread(read: Callable[[], T], seconds: float = 10.0, *, most: int =
             return (await done)()
     except TimeoutError:
         thread.name = hung
-        raise LostSource(f"reading took more than {seconds:.0f} s") from None
+        limit = f"{seconds:.0f} s"
+        raise LostSource(f"reading took more than {limit}: a file system may hang") from None
 
 
 def text_of(path: Path, most: int = _MAX_BYTES) -> str:
@@ -83,7 +84,7 @@ def _outcome(read: Callable[[], T]) -> Callable[[], T]:
 
 def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
     """Return the first bytes of a regular file, and whether there are more; raises OSError."""
-    # what is no file may have no end, or nobody who writes
+    # devices and pipes may have no end, or wait for a writer
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -179,7 +179,7 @@ class Report:
         if not gone:
             return
         if sum(map(len, self._waiting.values())) + len(gone) > _MAX_WAITING:
-            raise LostSource("there were more changes than could be written")
+            raise LostSource("changes came faster than they could be written")
         self._names[kind] -= gone
         self._waiting.setdefault(kind, {}).update(dict.fromkeys(gone))
         self.news.set()

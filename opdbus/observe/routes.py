@@ -94,7 +94,7 @@ def _gateway(values: Mapping[int, bytes], family: int) -> str:
 
 
 def _route_name(properties: Properties, family: int) -> str:
-    """Name a route as ip(8) does, by what tells it from others."""
+    """Name a route as ip(8) does, by what distinguishes it from others."""
     words = ["" if properties["type"] == "unicast" else str(properties["type"])]
     words.append(str(properties["destination"]))
     if family != 2 and properties["destination"] == "default" and "gateway" not in properties:

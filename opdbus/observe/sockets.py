@@ -1,4 +1,4 @@
-"""Open ports and whose they are, from the kernel."""
+"""Open ports, and the units and users that have them, from the kernel."""
 
 import asyncio
 import ipaddress
@@ -33,7 +33,7 @@ _STATES: Final = {
     "udp": (socket.IPPROTO_UDP, _UNCONNECTED),
 }
 _ADDRESS_BYTES: Final = {int(socket.AF_INET): 4, int(socket.AF_INET6): 16}
-# No event tells of a port. Programs open theirs soon after their unit has changed.
+# There are no events for ports. Programs open theirs soon after their unit has changed.
 _SECONDS: Final = (0.5, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 _RETRY_SECONDS: Final = (1.0, 5.0, 60.0)
 
@@ -49,7 +49,7 @@ class _Listener(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What those that share a port have in common."""
+        """Its protocol, address and port, which several sockets may share."""
         address = f"[{self.address}]" if ":" in self.address else self.address
         return f"{self.protocol} {address}:{self.port}"
 
@@ -106,7 +106,7 @@ class Sockets:
         report.replace("listener", named)
 
     async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
-        """Replace process 1 by its socket units, of which it is asked for new ports only.
+        """Replace process 1 by its socket units; it is asked for new ports only.
 
         Where control groups filter packets, the kernel names the socket unit itself.
         """
@@ -121,7 +121,7 @@ class Sockets:
             values["unit"] = self.opened_by_pid1[name]
 
     async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
-        """Say what ports are for; process 1 is asked for new units only."""
+        """Add what each port is for; process 1 is asked for new units only."""
         units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
         wanted = {unit for several in units.values() for unit in several if unit}
         if not self.purposes.keys() >= wanted:
@@ -194,7 +194,7 @@ def listeners(protocol: str, answers: Iterable[Message]) -> Iterator[_Listener]:
 
 
 def _exposed(address: str) -> str:
-    """Say who can reach what listens there, as far as its address tells."""
+    """Say who can reach a port, by its address."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
         ip = ip.ipv4_mapped

@@ -1,4 +1,4 @@
-"""How large and how full file systems are; one that does not answer keeps no other waiting."""
+"""How large and how full file systems are; one that does not answer delays no other."""
 
 import asyncio
 import errno
@@ -14,13 +14,13 @@ from opdbus.state.object import Json
 
 # A file system that takes longer does not answer.
 ANSWER_SECONDS: Final = 3.0
-# How full is told in steps, so that not every file that is written is news, and a step is left
-# when the middle of the next one is passed by the margin.
+# How full is rounded to steps, so that not every write is a change. A step is left when the real
+# value is more than half a step and the margin away from it.
 _STEP: Final = 5
 _MARGIN: Final = 1.0
 # Less than this is not full: nothing is rounded up to 100%.
 _FULL: Final = 99.5
-# Inodes are told where they are about to run out: elsewhere nobody asks for them.
+# Inodes are shown only where they are about to run out.
 _MANY_INODES: Final = 80
 # Images that are made full.
 _IMAGES: Final = frozenset("squashfs erofs iso9660 udf cramfs".split())
@@ -57,7 +57,7 @@ def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
     used = found.f_blocks - found.f_bfree
     return Space(
         found.f_blocks * found.f_frsize,
-        # as `df` has it: what is kept for root is neither used nor free
+        # as in `df`: what is reserved for root is neither used nor free
         _percent(used, used + found.f_bavail),
         _percent(found.f_files - found.f_ffree, found.f_files),
     )
@@ -79,7 +79,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 class Gauge:
-    """Measures mounts, and remembers what it told of them."""
+    """Measures mounts, and remembers the steps that it returned."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Gauge:
         self._seconds = seconds
         self._measure = measure
         self._steps: dict[str, int] = {}
-        # where an answer is waited for, perhaps for ever: no second thread is to wait there
+        # paths that have not answered yet, perhaps never will: only one thread waits for each
         self._asked: set[str] = set()
 
     async def read(self, mounts: Iterable[Mount]) -> dict[str, Mapping[str, Json]]:
-        """Return what there is to say of each mount, by its place."""
+        """Return what was measured of each mount, by its path."""
         wanted = {mount.path: mount for mount in mounts}
         seen = parsed(await in_thread(lambda: text_of(self._mountinfo)))
         found = await asyncio.gather(*(self._one(mount, seen) for mount in wanted.values()))

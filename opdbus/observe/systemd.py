@@ -47,11 +47,11 @@ async def observe(report: Report, options: Options = Options()) -> None:
 
 
 class _Units:
-    """The units of a host, told to a report.
+    """Keeps the units of a host in a report.
 
-    Reading a unit loads it, and loading is told as a change: two who answer each change by reading
-    would never end. So every change, also that a unit is new or gone, leads to the question which
-    of some names are loaded, and only those are read.
+    Reading a unit loads it, and loading it sends a signal: two programs that answer each signal by
+    reading would never end. So after a change, PID 1 is asked which of the names are loaded, and
+    only those are read.
     """
 
     def __init__(self, manager: Pid1, report: Report, options: Options) -> None:
@@ -59,7 +59,7 @@ class _Units:
         self._report = report
         self._options = options
         self._documents = UnitDocuments(options.places)
-        # while many are told, which are reported together at the end
+        # while many are read, to be reported together at the end
         self._is_quiet = True
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
@@ -79,7 +79,7 @@ class _Units:
         self._states: dict[str, str] = {}
 
     async def begin(self) -> None:
-        """Subscribe, and then list: nothing that happens in between is lost."""
+        """Subscribe and then list, so that nothing that happens in between is lost."""
         await self._pid1.subscribe(pid1.UNIT_CHANGED, *map(pid1.of_manager, _FOLLOWED))
         self._folders = await self._pid1.folders()
         self._stamps = await self._scan()
@@ -91,14 +91,14 @@ class _Units:
         self._files_at = self._clock() + self._options.files_after
 
     async def follow(self) -> None:
-        """Note what is to be looked at."""
+        """Note which units to read."""
         async for burst in self._pid1.bursts():
             for signal in burst:
                 self._hear(signal)
             self._news.set()
 
     async def keep_up(self) -> None:
-        """Look at what has changed, when it is time for it."""
+        """Read what has changed, when it is time for it."""
         while True:
             at = min(self._list_at, self._files_at, self._pace.next_at)
             with suppress(TimeoutError):
@@ -114,7 +114,7 @@ class _Units:
                 await self._list_files()
 
     async def describe(self) -> None:
-        """Look up in the host's documents what new units are, after they were told."""
+        """Look up in the host's documents what new units are, after they were reported."""
         while True:
             await self._documents.has_new.wait()
             for name in await self._documents.look_up(self._told):
@@ -175,13 +175,13 @@ class _Units:
     async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]]) -> None:
         values = await self._pid1.properties(unit)
         if not values or values.get("LoadState") == "not-found":
-            return  # it was unloaded meanwhile, which is told next
+            return  # it was unloaded meanwhile: a signal comes next
         told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
         self._loaded.add(unit.name)
         self._tell(unit.name, texts.get(unit.name, {}) | told)
 
     async def _look_at_unloaded(self, names: Collection[str]) -> None:
-        """Tell of units that are not loaded what their files say; without a file they are gone."""
+        """Report what the files of unloaded units say; a unit without a file is gone."""
         self._loaded -= set(names)
         await self._tell_files(names, await self._pid1.files_of(names))
 
@@ -197,7 +197,7 @@ class _Units:
                 self._report.gone(_KIND, name)
 
     async def _list_files(self) -> None:
-        """Tell of all unit files that are not loaded; what else is not loaded is gone."""
+        """Report all unit files that are not loaded; other units that are not loaded are gone."""
         self._files_at = _NEVER
         files = await self._pid1.files()
         self._files_listed_at = self._clock()
@@ -206,11 +206,11 @@ class _Units:
         await self._documents.look_up(self._told)
         self._is_quiet = False
         told = {name: {**told, **self._documents.of(name)} for name, told in self._told.items()}
-        # what the memory has from earlier and is not there any more is gone, too
+        # removes also what an earlier run stored and is not there any more
         self._report.replace(_KIND, told)
 
     async def _look_at_files(self) -> None:
-        """Look at the units whose files have changed, and whether they are enabled now."""
+        """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
         before, self._stamps = self._stamps, await self._scan()
         names = unit_files.changed(before, self._stamps)
@@ -221,7 +221,7 @@ class _Units:
     async def _scan(self) -> Mapping[Path, unit_files.Stamp]:
         with suppress(LostSource):
             return await in_thread(lambda: unit_files.scan(self._folders))
-        # a folder that hangs: all that is not loaded is listed from time to time
+        # a folder hangs: unit files are still listed from time to time
         return self._stamps
 
     async def _texts(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 # Where other packages name their observers.
 GROUP: Final = "opdbus.observers"
-# Those that need nothing of systemd.
+# Those that need no socket from systemd.
 OURS: Final = (
     files.OBSERVER,
     filesystems.OBSERVER,
@@ -41,10 +41,10 @@ OURS: Final = (
 
 
 def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
-    """Return the observers of OP_DBUS_OBSERVE; `auto` is all of ours, none of other packages.
+    """Return the observers that OP_DBUS_OBSERVE names; `auto` means all of our own.
 
     `passed` has the sockets that systemd made, by the names that their units give them.
-    Raises ConfigError for a name that there is not, and for one that cannot be loaded.
+    Raises ConfigError for an unknown name, and for an observer that cannot be loaded.
     """
     all_ours = (
         *OURS,
@@ -59,7 +59,7 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
 
 
 def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
-    """Return observers of which more fields are volatile, each plugin/kind:field."""
+    """Return the observers with more volatile fields, each given as plugin/kind:field."""
     return [_moving(observer, fields) for observer in observers]
 
 

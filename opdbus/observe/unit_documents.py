@@ -1,4 +1,4 @@
-"""What the host's documents say of units: the package that a unit's file is of, its manual page."""
+"""What the host's documents say of units: the package of a unit's file, its manual page."""
 
 import asyncio
 import re
@@ -39,19 +39,19 @@ class UnitDocuments:
         return self._found.get(name, {})
 
     def forget(self, names: Iterable[str]) -> None:
-        """Have units looked up again, whose files have changed."""
+        """Have units looked up again because their files have changed."""
         for name in names:
             self._found.pop(name, None)
 
     async def look_up(self, told: Mapping[str, Told]) -> list[str]:
-        """Look up those of some units that are new; return those of which something was found."""
+        """Look up the new ones of some units; return those about which something was found."""
         # looking for the owners of files takes as long for many as for one
         async with self._is_free:
             wanted = {name: told[name] for name in self._new if name in told}
             self._new.clear()
             self.has_new.clear()
             found: dict[str, Told] = {}
-            with suppress(LostSource):  # documents that hang are done without
+            with suppress(LostSource):  # the documents hang: go on without them
                 found = await in_thread(lambda: _found(self._documents, wanted))
             self._found |= {name: {} for name in wanted} | self._telling(found)
             return [name for name, facts in found.items() if facts]
@@ -74,7 +74,7 @@ class UnitDocuments:
 
 def _found(documents: Documents, units: Mapping[str, Told]) -> dict[str, Told]:
     paths = {name: str(told.get("fragment_path", "")) for name, told in units.items()}
-    # no package has what was made since the host was booted
+    # files in /run were made since boot, by no package
     owners = documents.owners([p for p in paths.values() if p and not p.startswith("/run/")])
     found: dict[str, Told] = {}
     for name, told in units.items():

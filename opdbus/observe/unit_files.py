@@ -14,14 +14,14 @@ TYPES: Final = "service socket timer mount automount swap device target path sli
 _NAME: Final = re.compile(rf"[A-Za-z0-9:_.\\@-]{{1,247}}\.({'|'.join(TYPES)})")
 # Folders of links and of drop-in files, named after a unit.
 _FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
-# Far more than any host has; and of one file, its first part tells what it is.
+# Far more than any host has; of one file, the beginning is enough.
 _MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 1 << 16
 _SECTION: Final = "[Unit]"
 
 
 class Stamp(NamedTuple):
-    """What tells that a file, or where a link leads, has changed."""
+    """Differs after a file, or the target of a link, has changed."""
 
     modified: int
     size: int

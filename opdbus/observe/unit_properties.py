@@ -1,4 +1,4 @@
-"""What is told of a unit: few of the properties that PID 1 has of it, under plain names."""
+"""The properties of a unit: few of those that PID 1 has, under plain names."""
 
 import signal
 import time
@@ -25,7 +25,7 @@ VOLATILE: Final = frozenset(
     "main_pid n_restarts status_text active_since state_changed next_elapse last_trigger"
     " unmet_condition".split()
 )
-# Of a unit that was unloaded these say nothing any more.
+# These say nothing about a unit that was unloaded.
 _OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal"}
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
@@ -50,7 +50,7 @@ _OFTEN: Final = {
 
 
 def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
-    """Return what is told of a unit that is loaded, from all its properties.
+    """Return the properties of a loaded unit, from all that PID 1 has.
 
     A state of its file that was asked for later than PID 1 read it comes first. What is empty, or
     not of the type that it should have, is left out.
@@ -65,7 +65,7 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
 
 
 def of_file(path: str, state: str) -> dict[str, Json]:
-    """Return what is told of a unit file that is not loaded."""
+    """Return the properties of a unit file that is not loaded."""
     return {"fragment_path": path, "unit_file_state": state} | of_file_state(state)
 
 
@@ -80,7 +80,7 @@ def of_file_state(state: str) -> dict[str, Json]:
 
 
 def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what is told of a unit that was loaded and is not any more, but has its file."""
+    """Return the properties of a unit that was unloaded but still has its file."""
     lasting = {name: value for name, value in properties.items() if name not in _OF_A_RUN}
     lasting.pop("load_state", None)
     return lasting | {"active_state": "inactive", "sub_state": "dead"}

@@ -45,5 +45,5 @@ def as_number(value: Plain) -> int | None:
 
 
 def if_true(value: Plain) -> bool | None:
-    """Return True, or None: what is not so is not told."""
+    """Return True, or None, which leaves the field out."""
     return True if value is True else None

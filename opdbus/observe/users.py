@@ -10,7 +10,7 @@ from opdbus.observe.report import MAX_OBJECTS, Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import changes
 
-# Ids of people begin here, as in login.defs of all large distributions; nobody is no person.
+# Ids of people begin here, as in login.defs of all large distributions; `nobody` is not one.
 _FIRST_PERSON: Final = 1000
 _NOBODY: Final = 65534
 # Programs in the place of a shell that end, or do one thing, instead of taking commands.
@@ -107,7 +107,7 @@ def _number(text: str) -> int:
 
 
 def _entries(path: Path, read: Callable[..., T], limits: list[str]) -> dict[str, T]:
-    """Return the entries of a file by name, of two of one name the first; say what is none."""
+    """Return the entries of a file by name, the first one of each; add to `limits` what is bad."""
     found: dict[str, T] = {}
     bad = 0
     for line in text_of(path).split("\n"):
@@ -157,7 +157,7 @@ def _properties(
         "administrator": account.uid == 0 or not _ADMINISTRATORS.isdisjoint([group, *groups]),
     }
     facts["type"] = _type(account.uid, facts)
-    # most accounts of the system have their name a second time, which describes nothing
+    # for most system accounts it only repeats the name
     if full_name not in {"", name}:
         facts["full_name"] = full_name
         facts["description"] = f"{full_name}, {facts['type']}"
@@ -165,7 +165,7 @@ def _properties(
 
 
 def _type(uid: int, facts: Mapping[str, Json]) -> str:
-    """Say in words what an account may do; what is usual for its type is not said."""
+    """Say in words what an account may do, without what is usual for its type."""
     if uid == 0:
         return "superuser"
     words = ["system account" if facts["system"] else "user account"]

@@ -29,7 +29,7 @@ _MAX_BYTES: Final = 64 << 20
 
 
 class _Seen(NamedTuple):
-    """An object as it was seen: hashes of its fields, under a key that nobody knows.
+    """An object as it was seen: hashes of its fields, under a secret key.
 
     `stored` are those of what is stored, since when, and `latest` of what was reported last: they
     differ while a change is folded.
@@ -208,7 +208,7 @@ class Writer:
         return is_restless and self._changes.clock() < self._due(key)
 
     def _due(self, key: Key) -> float:
-        """Return when an object may be stored again of which only restless fields change."""
+        """Return when an object whose restless fields alone change may be stored again."""
         return self._seen[key].since + self._changes.fold_seconds
 
     def _refuse(self, new: _Prepared, key: Key, reason: str) -> None:
