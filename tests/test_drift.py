@@ -20,6 +20,7 @@ from opdbus.index.health import Health
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Content, Entry
+from opdbus.observe.supervisor import Supervisor
 from opdbus.serving.serving import Serving
 from opdbus.state.drift import MAX_FIELD, MAX_FIELDS, drifted_fields, leaves
 from opdbus.state.object import FILE, Identity, StateObject
@@ -134,7 +135,8 @@ def test_nothing_drifts_from_itself(properties: dict[str, Any]) -> None:
 def _state(memory: Memory, tmp_path: Path) -> StateInterface:
     vectors = ObjectVectors(memory, Serving(load({})))
     declared = Declared(tmp_path / "state.json", memory)
-    return StateInterface(vectors, Finder(vectors), declared, Health(vectors, declared))
+    health, observers = Health(vectors, declared), Supervisor((), memory)
+    return StateInterface(vectors, Finder(vectors), declared, health, observers)
 
 
 def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
