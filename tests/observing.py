@@ -111,6 +111,8 @@ class Host:
                     if name in self.names:
                         found = await self.properties(name)
                         if found.items() >= values.items():
+                            # it may be on the disk and not yet in the catalogue
+                            await self.memory.of_source("")
                             return found
                     await asyncio.sleep(0.005)
         except TimeoutError:
