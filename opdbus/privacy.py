@@ -19,7 +19,7 @@ _MEND: Final = "systemd-tmpfiles --create op-dbus.conf"
 
 
 class Fault(NamedTuple):
-    """Who may read too much, or that the service may not read, and the command that mends it."""
+    """A wrong owner, mode or member of the group, and the command that corrects it."""
 
     finding: str
     advice: str
@@ -36,7 +36,7 @@ class Rule:
     member: str = "op-dbus"
 
     def faults(self) -> list[Fault]:
-        """List what is otherwise, as far as this user may look."""
+        """List what is wrong, as far as this user may look."""
         if not self.folder.is_dir():
             return []
         try:
@@ -49,7 +49,7 @@ class Rule:
     def _files(self) -> list[Fault]:
         wrong = [f"{path} is {how}" for path in self._paths() if (how := self._otherwise(path))]
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        finding = f"{self.owner} and {self.group} own it, closed to others; {{}}{more}"
+        finding = f"{self.owner} and {self.group} should own it, closed to others; {{}}{more}"
         return [Fault(finding.format(wrong[0]), f"as root, `{_MEND}`")] if wrong else []
 
     def _paths(self) -> Iterator[Path]:
@@ -59,7 +59,7 @@ class Rule:
         yield from (path for path in below if not path.is_symlink())
 
     def _otherwise(self, path: Path) -> str:
-        """Give owner, group and mode where they should be others."""
+        """Return mode, owner and group where they are wrong, else an empty string."""
         found = path.lstat()
         names = _user(found.st_uid), _group(found.st_gid)
         # what the group may not read, the service cannot

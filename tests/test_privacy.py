@@ -31,7 +31,7 @@ def closed(tmp_path: Path) -> Path:
 
 def findings(folder: Path) -> str:
     """Give what is found about files, each with its cure."""
-    faults = [fault for fault in rule(folder).faults() if "own it" in fault.finding]
+    faults = [fault for fault in rule(folder).faults() if "should own it" in fault.finding]
     assert all("systemd-tmpfiles --create op-dbus.conf" in fault.advice for fault in faults)
     return "\n".join(fault.finding for fault in faults)
 

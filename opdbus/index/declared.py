@@ -20,7 +20,7 @@ log = structlog.get_logger()
 class Declared:
     """What a state file declares; a bad file changes only `last_error`.
 
-    A file that is `optional` may be missing: then nothing is declared, unless something was before.
+    An `optional` file may be missing: then nothing is declared, unless something was before.
     `on_change` is called on the event loop when `last_error` or `attempted` changes.
     """
 

@@ -23,7 +23,7 @@ _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
 # More than 50,000 units take.
 _MAX_REPLY_BYTES: Final = 16 << 20
-# Of each turn of the event loop: a flood must leave most of it to who asks us something.
+# Of each turn of the event loop: a flood must leave most of it to our clients.
 _TURN_SECONDS: Final = 0.0005
 
 
@@ -133,7 +133,7 @@ class Service:
         return str(owner)
 
     def _wants(self, header: Header, size: int) -> bool:
-        # anybody may send us anything: only the bus and the service itself are believed
+        # anybody may send us anything: only the bus and the service itself are trusted
         if self._lost or header.sender not in {_BUS, self._owner}:
             return False
         self._waiting_bytes += size
@@ -144,7 +144,7 @@ class Service:
     def _take(self, message: Message) -> None:
         if message.sender == _BUS:
             if message.member == "NameOwnerChanged" and message.body[0] == self.name:
-                self._end(f"{self.name} went away or began anew")
+                self._end(f"{self.name} went away or was restarted")
             return
         if len(self._waiting) >= _MAX_WAITING:
             self._end(f"{self.name} sends faster than op-dbus can read")
@@ -153,7 +153,7 @@ class Service:
         self._news.set()
 
     def _end(self, reason: str) -> None:
-        """Let `bursts` end: what still waits is of a source that is to be listed again."""
+        """Let `bursts` end, without what still waits: the source is to be listed again."""
         self._lost = self._lost or reason
         self._waiting = []
         self._news.set()

@@ -92,8 +92,8 @@ class Users:
             yield f"accounts of {', '.join(names)} are not listed, only those of {self.passwd}"
 
 
-def _account(_password: str, uid: str, gid: str, gecos: str, home: str, shell: str) -> _Account:
-    return _Account(_number(uid), _number(gid), gecos, home, shell)
+def _account(_password: str, uid: str, gid: str, *rest: str) -> _Account:
+    return _Account(_number(uid), _number(gid), *rest)
 
 
 def _group(_password: str, gid: str, members: str) -> _Group:

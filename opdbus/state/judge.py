@@ -1,4 +1,4 @@
-"""What a state file would come to: its objects, their names, hidden secrets, what looks wrong."""
+"""What the daemon would make of a state file: objects, names, hidden secrets, what looks wrong."""
 
 import re
 from collections import Counter
@@ -36,7 +36,7 @@ class Judgement:
 
 
 def judge(content: Content) -> Judgement:
-    """Say what the content of a valid state file would come to."""
+    """Judge the content of a valid state file."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
     things = [Thing(*item.identity[1:]) for item in objects]
@@ -56,7 +56,7 @@ def judge(content: Content) -> Judgement:
 
 
 def _first(thing: Thing) -> Thing:
-    """Return the thing that another of the same name is told apart from by an ordinal."""
+    """Return the first thing of a name: others have an ordinal such as #2."""
     return thing._replace(name=_ORDINAL.sub("", thing.name))
 
 
@@ -86,7 +86,7 @@ def _fields(value: Json, at: str) -> Iterator[str]:
 
 
 def _warnings(content: Content, objects: Sequence[StateObject]) -> Iterator[str]:
-    """Yield what is allowed and probably not meant."""
+    """Yield what is allowed, but probably not meant."""
     for key in sorted(content.keys() - {"version", "plugins"}):
         yield f'the key {_named(key)} beside "plugins" is not read'
     if not objects:

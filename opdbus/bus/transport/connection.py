@@ -62,9 +62,8 @@ class Connection:
     to this connection alone, where `wants_signal` accepts their header and size; both run on the
     event loop and must not block. Only the header is read of calls and signals larger than `most`
     bytes, of replies larger than `most_of_reply`, and of messages that nothing waits for. It reads
-    for `turn` seconds in each turn of the event loop. A value
-    of the type `h` is an open file: to be sent, anything with a `fileno`, which the sender still
-    owns; received, a Descriptor.
+    for `turn` seconds in each turn of the event loop. A value of the type `h` is an open file: to
+    be sent, anything with a `fileno`, which the sender still owns; received, a Descriptor.
     """
 
     def __init__(
@@ -163,9 +162,8 @@ class Connection:
         """Call `interface.method` and give the reply's values, variants taken out.
 
         `is_interactive` says that there is time for an administrator to be asked, `may_start` that
-        the destination may be started to answer. Raises
-        RemoteError with the error reply, InvalidArgs if the values do not fit the signature,
-        BusError if the connection is lost.
+        the destination may be started to answer. Raises RemoteError with the error reply,
+        InvalidArgs if the values do not fit the signature, BusError if the connection is lost.
         """
         outgoing = new_call(destination, path, member, signature, body)
         if is_interactive:
@@ -175,11 +173,7 @@ class Connection:
         frame = await self._reply_to(outgoing)
         if not frame.is_whole:
             raise BusError(f"{destination} answered {member} with {frame.total} bytes: too many")
-        try:
-            large = frame.total > _LARGE
-            answer = await asyncio.to_thread(_answer, frame) if large else _answer(frame)
-        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
-            raise BusError(f"the reply of {destination} is damaged: {error}") from None
+        answer = await _read(frame, destination)
         if answer.error:
             raise RemoteError(answer.error, str(answer.values[0]) if answer.values else "")
         return answer.values
@@ -287,6 +281,15 @@ class Connection:
     def _lost(self) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
+
+
+async def _read(frame: Frame, sender: str) -> _Answer:
+    """Read a reply, a large one on a thread; raises BusError."""
+    try:
+        is_large = frame.total > _LARGE
+        return await asyncio.to_thread(_answer, frame) if is_large else _answer(frame)
+    except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+        raise BusError(f"the reply of {sender} is damaged: {error}") from None
 
 
 def _answer(frame: Frame) -> _Answer:
