@@ -132,8 +132,8 @@ def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
         assert house.declared.attempted
         assert house.names() == {"a"}
         assert house.declared.last_error.endswith(
-            "state.json: No such file or directory; write it or set OP_DBUS_STATE_FILE;"
-            " the stored objects are served until then"
+            'state.json: No such file or directory; write it ({"version": 1, "plugins": {}}'
+            " declares nothing) or set OP_DBUS_STATE_FILE; the stored objects are served until then"
         )
 
     run(tmp_path, first)

@@ -101,19 +101,36 @@ def test_it_agrees_with_every_object_looked_at(tmp_path: Path) -> None:
     run(tmp_path, objects, compare)
 
 
-def test_either_entry_may_meet_them(tmp_path: Path) -> None:
-    """Find a thing whose declared or observed entry meets all conditions, not both together."""
+def test_all_that_is_known_of_a_thing_counts(tmp_path: Path) -> None:
+    """What was observed counts before what is declared, and both together meet conditions."""
     objects = [
-        unit("a", FILE, enabled=True),
+        unit("a", FILE, enabled=True, active_state="active"),
         unit("a", active_state="failed"),
         unit("b", enabled=True),
     ]
 
     async def look(memory: Memory) -> list[list[str]]:
-        asked = ("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed")
+        asked = (
+            *("enabled=yes", "active_state=failed", "enabled=yes, active_state=failed"),
+            *("active_state=active", "source=file, active_state=failed"),
+        )
         return [names(await matching.things(memory, parse(text))) for text in asked]
 
-    assert run(tmp_path, objects, look) == [["a", "b"], ["a"], []]
+    assert run(tmp_path, objects, look) == [["a", "b"], ["a"], ["a"], [], ["a"]]
+
+
+def test_what_op_dbus_saw_counts_before_what_was_published(tmp_path: Path) -> None:
+    """A program that publishes about a thing adds to what is observed, and hides nothing of it."""
+    objects = [
+        unit("a", "live:systemd", active_state="active"),
+        unit("a", "publish:probe", active_state="failed", note="odd"),
+    ]
+
+    async def look(memory: Memory) -> list[list[str]]:
+        asked = ("active_state=active", "active_state=failed", "note=odd")
+        return [names(await matching.things(memory, parse(text))) for text in asked]
+
+    assert run(tmp_path, objects, look) == [["a"], [], ["a"]]
 
 
 def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:

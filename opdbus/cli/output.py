@@ -6,7 +6,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 # columns that may be broken into lines, and how narrow they may get
@@ -27,24 +28,32 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """
     cells = [[visible(" ".join(said(cell).split())) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if not sys.stdout.isatty():
-        for row in cells:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print(line.rstrip())
-        return
-    # rich takes a third of the time that this command may start in, so only a terminal pays it
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    if sys.stdout.isatty():
+        _narrow(columns, widths, shutil.get_terminal_size().columns)
+    for number, row in enumerate(cells):
+        for line in _lines(row, widths):
+            print(style(line, "bold") if not number else line)
 
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    least = [min(w, _LEAST) if c in _PROSE else w for c, w in zip(columns, widths, strict=True)]
-    for column, width in zip(cells[0], least, strict=True):
-        drawn.add_column(column, overflow="fold", min_width=width)
-    for row in cells[1:]:
-        drawn.add_row(*map(Text, row))
-    room = max(shutil.get_terminal_size().columns, sum(least) + 2 * len(least))
-    Console(highlight=False, width=room).print(drawn)
+
+def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
+    """Take from the widest prose what a line has too much."""
+    prose = [place for place, column in enumerate(columns) if column in _PROSE]
+    while (excess := sum(widths) + 2 * (len(widths) - 1) - room) > 0 and prose:
+        widest = max(prose, key=widths.__getitem__)
+        widths[widest] = max(_LEAST, widths[widest] - excess)
+        if widths[widest] == _LEAST:
+            prose.remove(widest)
+
+
+def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a row whose long cells are broken."""
+    parts = [
+        textwrap.wrap(cell, width) if len(cell) > width else [cell]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    for cells in zip_longest(*parts, fillvalue=""):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        yield line.rstrip()
 
 
 def pairs(values: Mapping[str, object]) -> None:
@@ -84,13 +93,13 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def style(text: str, colour: str) -> str:
-    """Colour a text, on a terminal."""
+def style(text: str, look: str) -> str:
+    """Give a text a colour, or make it bold, on a terminal."""
     if not sys.stdout.isatty():
         return text
     import click
 
-    return click.style(text, fg=colour)
+    return click.style(text, bold=True) if look == "bold" else click.style(text, fg=look)
 
 
 def said(value: object) -> str:

@@ -12,7 +12,7 @@ from opdbus.errors import UnknownObject
 from opdbus.index import search
 from opdbus.index.quota import Usage
 from opdbus.index.store import Entry
-from opdbus.state.object import FILE, Identity, Thing
+from opdbus.state.object import FILE, LIVE, Identity, Thing
 
 # The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"
@@ -107,8 +107,8 @@ class Catalogue:
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         self.view = View(lambda thing: self._by_thing.get(thing, ()))
-        # things that are both declared and observed
-        self._paired: set[Thing] = set()
+        # things that several sources tell of
+        self._shared: set[Thing] = set()
         # things in listing order, without those that were added since, with those that were removed
         self._order: list[Thing] = []
         self._added: set[Thing] = set()
@@ -129,8 +129,8 @@ class Catalogue:
             thing = thing_of(entry)
             changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
             others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
-            # the declared entry first, then the last observed one, whatever the clock says
-            self._set(thing, tuple(sorted([entry, *others], key=_is_observed)))
+            # the declared entry first, then what op-dbus saw itself, then what was published last
+            self._set(thing, tuple(sorted([entry, *others], key=_rank)))
             self.view.put(entry, thing)
             if before := self._by_identity.get(entry.identity):
                 self.usage.count(before, -1)
@@ -164,10 +164,10 @@ class Catalogue:
             if thing not in self._by_thing:
                 self._added.add(thing)
             self._by_thing[thing] = entries
-        if len({_is_observed(entry) for entry in entries}) > 1:
-            self._paired.add(thing)
+        if len(entries) > 1:
+            self._shared.add(thing)
         else:
-            self._paired.discard(thing)
+            self._shared.discard(thing)
 
     def get(self, identity: Identity) -> Entry | None:
         """Return an entry by identity."""
@@ -184,8 +184,20 @@ class Catalogue:
 
     def pairs(self, wanted: Mapping[str, str]) -> list[Pair]:
         """Return the declared and the last observed entry of matching things that have both."""
-        found = (self._by_thing[thing] for thing in sorted(self._paired))
-        return [(entries[0], entries[1]) for entries in found if matches(entries[0], wanted)]
+        found = (self._by_thing[thing] for thing in sorted(self._shared))
+        return [
+            (entries[0], entries[1])
+            for entries in found
+            if entries[0].identity.source == FILE and matches(entries[0], wanted)
+        ]
+
+    def shared(self) -> list[Thing]:
+        """Return the things that several sources tell of."""
+        return list(self._shared)
+
+    def is_shared(self, thing: Thing) -> bool:
+        """Return whether several sources tell of a thing."""
+        return thing in self._shared
 
     def has(self, thing: Thing) -> bool:
         """Return whether a thing is known."""
@@ -234,5 +246,6 @@ def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:
     return all(getattr(entry.identity, key) == value for key, value in wanted.items())
 
 
-def _is_observed(entry: Entry) -> bool:
-    return entry.identity.source != FILE
+def _rank(entry: Entry) -> int:
+    source = entry.identity.source
+    return 0 if source == FILE else 1 if source.startswith(LIVE) else 2

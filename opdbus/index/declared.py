@@ -116,7 +116,8 @@ def _meanwhile(path: Path) -> str:
     """Say what to do about a file that cannot be loaded, and what is served until then."""
     served = "the stored objects are served until"
     if not os.path.exists(path):  # noqa: PTH110 -- Path.exists() raises where it may not look
-        return f"write it or set OP_DBUS_STATE_FILE; {served} then"
+        nothing = '{"version": 1, "plugins": {}}'
+        return f"write it ({nothing} declares nothing) or set OP_DBUS_STATE_FILE; {served} then"
     if not os.access(path, os.R_OK):
         return f"let the user that op-dbus runs as read it; {served} then"
     return f"{served} it is corrected"

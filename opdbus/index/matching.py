@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from opdbus.index.memory import Memory
-from opdbus.index.store import Store
+from opdbus.index.store import Content, Entry, Store
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.object import Identity, Json, Thing
@@ -29,21 +29,52 @@ _AT_A_TIME: Final = 256
 async def things(
     memory: Memory, conditions: Sequence[Condition], *, only_first: bool = False
 ) -> frozenset[Thing]:
-    """Return the things of which the declared or an observed entry meets all conditions."""
+    """Return the things that meet all conditions.
+
+    Where several sources tell of a thing, what was observed counts before what is declared, as
+    Memory.joined has it.
+    """
     # a copy, for other threads
     volatile = dict(memory.volatile)
     clause = await asyncio.to_thread(_clause, conditions, volatile, memory)
     wanted = AllOf(conditions)
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
-        return [Thing(*identity[1:])] if wanted.hold(identity, properties) else []
+        thing = Thing(*identity[1:])
+        is_met = not memory.catalogue.is_shared(thing) and wanted.hold(identity, properties)
+        return [thing] if is_met else []
 
     found: set[Thing] = set()
     async for part in _parts(memory, clause, volatile, matching):
         found.update(part)
         if found and only_first:
-            break
-    return frozenset(found)
+            return frozenset(found)
+    return frozenset(found | await _shared(memory, wanted))
+
+
+async def _shared(memory: Memory, wanted: AllOf) -> set[Thing]:
+    """Return the things that meet all conditions of those that several sources tell of."""
+    found: set[Thing] = set()
+    things = memory.catalogue.shared()
+    for part in (things[n : n + _AT_A_TIME] for n in range(0, len(things), _AT_A_TIME)):
+        about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
+        contents = await memory.content([entry for entries in about.values() for entry in entries])
+        found.update(await asyncio.to_thread(_meeting, memory, wanted, about, contents))
+    return found
+
+
+def _meeting(
+    memory: Memory,
+    wanted: AllOf,
+    about: Mapping[Thing, Sequence[Entry]],
+    contents: Mapping[int, Content],
+) -> list[Thing]:
+    joined = {thing: memory.joined(entries, contents) for thing, entries in about.items()}
+    return [
+        thing
+        for thing, entries in about.items()
+        if any(wanted.hold(entry.identity, joined[thing]) for entry in entries)
+    ]
 
 
 async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]:

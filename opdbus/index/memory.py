@@ -1,6 +1,7 @@
 """The host's memory: all its objects, kept on disk and in a catalogue that agree."""
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -269,6 +270,20 @@ class Memory:
         """Return the content of entries, by id."""
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids))
+
+    def joined(self, entries: Sequence[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
+        """Return all that is known of a thing: each field as the first of its sources has it.
+
+        What op-dbus saw itself comes first, then what was published last, then what is declared.
+        """
+        fields: dict[str, Json] = {}
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        declared = [entry for entry in entries if entry.identity.source == FILE]
+        for entry in (*declared, *reversed(observed)):
+            if entry.id in contents:
+                fields |= json.loads(contents[entry.id].properties)
+                fields |= self.volatile.get(entry.identity, {})
+        return fields
 
     async def texts(self, entries: Sequence[Entry]) -> Mapping[bytes, str]:
         """Return the texts of entries by digest: for the indexer, which needs each of them once."""

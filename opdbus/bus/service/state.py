@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.health import Health
-    from opdbus.index.memory import Memory
     from opdbus.index.object_vectors import ObjectVectors
-    from opdbus.index.store import Content, Entry
 
     # A hit, a vector and a published object, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
@@ -269,20 +267,13 @@ async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
         "Name": thing.name,
         "Source": entry.identity.source,
         "Declared": contents[declared[0].id].properties if declared else "",
-        "Observed": _observed(vectors.memory, observed[0], contents) if observed else "",
+        "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Text": contents[entry.id].text,
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
         "Distance": vectors.distance(declared[0], observed[0]) if pair else float("nan"),
         "UpdatedAt": entry.updated_at,
     }
-
-
-def _observed(memory: Memory, entry: Entry, contents: Mapping[int, Content]) -> str:
-    """Give what was observed last as JSON, with the fields that are only in memory."""
-    stored = contents[entry.id].properties
-    volatile = memory.volatile.get(entry.identity)
-    return canonical(json.loads(stored) | volatile) if volatile else stored
 
 
 def _state_objects(
