@@ -102,11 +102,8 @@ def fields(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
 
 
 def _hint(where: Sequence[str], *, found: bool) -> None:
-    """Say on stderr that nothing was found, and which fields are meant if none is as asked."""
-    if found:
-        return
-    click.echo("nothing found", err=True)
-    if not where:
+    """Say on stderr which fields are meant, if nothing was found and no object has those asked."""
+    if found or not where:
         return
     import difflib
 

@@ -29,6 +29,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     cells = [[visible(" ".join(said(cell).split())) for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty():
+        if not rows:
+            print("nothing found")
+            return
         _narrow(columns, widths, shutil.get_terminal_size().columns)
     for number, row in enumerate(cells):
         for line in _lines(row, widths):
