@@ -21,8 +21,6 @@ from opdbus.tasks import until_first_ends
 _KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged")
 _NEVER: Final = float("inf")
-# Between two listings of all units, times as long as one took: thousands keep PID 1 busy.
-_REST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Options:
     # all unit files: after the start or a change, and since the last time
     files_after: float = 10.0
     files_every: float = 600.0
-    # all units: since the last time at least, when one reload follows another
+    # all units: since the last time, when one reload follows another
     units_every: float = 1.0
     most_units: int = MAX_OBJECTS
     places: Places = field(default_factory=Places)
@@ -69,8 +67,6 @@ class _Units:
         # when to list all units, and all unit files; and when that was done
         self._list_at = self._files_at = _NEVER
         self._listed_at = self._files_listed_at = 0.0
-        # between two listings of all units
-        self._rest = options.units_every
         self._folders: list[str] = []
         self._stamps: Mapping[Path, unit_files.Stamp] = {}
         self._told: dict[str, dict[str, Json]] = {}
@@ -131,7 +127,7 @@ class _Units:
                 self._is_reloading = first is True
                 if not self._is_reloading:
                     self._have_files_changed = True
-                    self._list_at = max(now, self._listed_at + self._rest)
+                    self._list_at = max(now, self._listed_at + self._options.units_every)
             case "UnitFilesChanged":
                 self._have_files_changed = True
                 options = self._options
@@ -144,7 +140,7 @@ class _Units:
 
     async def _list(self) -> None:
         """Read all units that are loaded, new ones first; those that are not any more are gone."""
-        self._list_at, started = _NEVER, self._clock()
+        self._list_at = _NEVER
         units = await self._pid1.units()
         most = self._options.most_units
         self._report.busy(
@@ -160,7 +156,6 @@ class _Units:
             # others must not wait until all are read
             await self._look(self._pace.take())
         self._listed_at = self._clock()
-        self._rest = max(self._options.units_every, _REST * (self._listed_at - started))
 
     async def _look(self, names: Collection[str]) -> None:
         """Read those of some units that are loaded."""
