@@ -174,7 +174,7 @@ async def test_a_value_that_is_no_json_is_left_out(tmp_path: Path, source: Sourc
     source.lamps["odd"] = {"when": object()}
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk")
-        assert host.status.state == "up"
+        await host.until(lambda: host.status.state == "up")
         assert "left out" in host.status.detail
 
 

@@ -68,8 +68,9 @@ def ask(bus: str, calls: Sequence[Sequence[Any]], user: User | None = None) -> t
             connection.on_call = Dispatcher(
                 connection, authorizer, {"/it": node}.get, RunningCalls()
             ).take
-            client.on_signal = lambda m: signals.append((m.path, m.member, from_wire(m.body)))
             await client.subscribe(f"type='signal',sender='{connection.name}'")
+            # what the bus says of the client's own name has come by now
+            client.on_signal = lambda m: signals.append((m.path, m.member, from_wire(m.body)))
             sent = [[connection.name, "/it", *call] for call in calls]
             if user:
                 found = await asyncio.to_thread(answers, user, bus, sent)
