@@ -103,7 +103,7 @@ PARTS = {
         _SCHEDULER + "Turn.is_one_of_many", lambda _: property(lambda _: False), (FLOODS,)
     ),
     "fair sending": Part("transport.send_queue:SendQueue.enqueue", _fifo, (FLOODS, SLOW[1], FAST)),
-    "4 ms of reading": Part(_SOCKET + "_READ_SECONDS", _constant(1e6), (QUIET_FLOOD, UNREAD)),
+    "4 ms of reading": Part(_SOCKET + "READ_SECONDS", _constant(1e6), (QUIET_FLOOD, UNREAD)),
     "8 KiB of reading": Part(_SOCKET + "_SMALL", _constant(64 << 10), (QUIET_FLOOD,)),
     "unwanted signals": Part(
         "authorization.authorizer:Authorizer.trusts", _always(answer=True), ("signals of 4 MiB",)
