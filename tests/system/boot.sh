@@ -12,6 +12,7 @@
 # the kernel's settings are read-only.
 set -eu
 outside=$1 bus=$2 layer=${3:-}
+code=$(cd "$(dirname "$0")/../.." && pwd)
 umask 022
 
 folder=$outside/root
@@ -34,6 +35,12 @@ mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
 mkdir "$root/run/host"
 mount --bind "$outside/host" "$root/run/host"
+if [ ! -e "$root$code" ]; then
+    # a checkout below /tmp, or on a file system of its own: tests run its observers inside
+    mkdir -p "$root$code"
+    mount --bind "$code" "$root$code"
+    mount -o remount,bind,ro "$root$code"
+fi
 
 mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
 for device in null zero full random urandom tty; do
