@@ -12,6 +12,8 @@ STOP_WORDS: Final = frozenset(
     "thing things this those to up us was we were what when where whether which who whom "
     "whose why will with would you your list find please belong belongs happens happen".split()
 )
+# Words with a digit that name no single thing.
+_PLAIN: Final = frozenset("ipv4 ipv6 utf8 x86 i386 amd64".split())
 _TERM = re.compile(r"[^\W_]+(?:[-._:/@+]+[^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 # A question of more terms is a document: looking for all of them would take too long.
@@ -34,4 +36,4 @@ def terms(question: str) -> list[str]:
 
 def is_identifier(term: str) -> bool:
     """Return whether a term is an address, port, path or numbered name, not a mere word."""
-    return "/" in term or any(c.isdigit() for c in term)
+    return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)

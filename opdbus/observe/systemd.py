@@ -1,6 +1,7 @@
 """All units: those that PID 1 has loaded, and the unit files that it has not."""
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from opdbus.tasks import until_first_ends
 _KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged")
 _NEVER: Final = float("inf")
+_GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ class _Units:
     async def begin(self) -> None:
         """Subscribe and then list, so that nothing that happens in between is lost."""
         await self._pid1.subscribe(pid1.UNIT_CHANGED, *map(pid1.of_manager, _FOLLOWED))
-        self._folders = await self._pid1.folders()
+        folders = await self._pid1.folders()
+        # what generators make is made anew at each reload, after which all units are read anyway
+        self._folders = [name for name in folders if not _GENERATED.search(name)]
         self._stamps = await self._scan()
         await self._list()
         await self._documents.look_up(self._told)
