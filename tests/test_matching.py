@@ -260,3 +260,21 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
         return [names(await matching.things(memory, conditions)) for conditions in taken]
 
     assert run(tmp_path, QUESTION, look) == [["cups.service"], ["cups.service"], []]
+
+
+def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
+    """Give the places of what has just this name, of a service without its suffix too."""
+    objects = [unit("ssh.service"), unit("ssh.socket"), unit("sshd.service"), unit("ssh")]
+
+    async def look(memory: Memory) -> list[list[str]]:
+        catalogue = memory.catalogue
+        places = [catalogue.named(name) for name in ("ssh", "sshd", "ssh.socket", "nothing")]
+        entries = [[catalogue.view.entries[place] for place in found] for found in places]
+        return [sorted(entry.identity.name for entry in found if entry) for found in entries]
+
+    assert run(tmp_path, objects, look) == [
+        ["ssh", "ssh.service"],
+        ["sshd.service"],
+        ["ssh.socket"],
+        [],
+    ]

@@ -81,3 +81,8 @@ def test_questions_lose_what_every_question_has() -> None:
     assert lexical.terms("What is the DNS of the dns server?") == ["dns", "server"]
     assert lexical.terms("") == []
     assert len(lexical.terms(" ".join(f"word{n}" for n in range(999)))) == lexical.MAX_TERMS
+
+
+def test_the_words_of_a_question_that_may_be_names() -> None:
+    """Punctuation around a word is no part of it, inside a name it is."""
+    assert lexical.names("is 'wg0' up, and who uses ssh-agent?") == ["wg0", "uses", "ssh-agent"]

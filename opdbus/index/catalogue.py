@@ -106,6 +106,8 @@ class Catalogue:
         self.sources: Counter[str] = Counter()
         self._by_identity: dict[Identity, Entry] = {}
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
+        # every (plugin, kind) that there ever was: few
+        self._sorts: set[tuple[str, str]] = set()
         self.view = View(lambda thing: self._by_thing.get(thing, ()))
         # things that several sources tell of
         self._shared: set[Thing] = set()
@@ -163,6 +165,7 @@ class Catalogue:
         else:
             if thing not in self._by_thing:
                 self._added.add(thing)
+                self._sorts.add(thing[:2])
             self._by_thing[thing] = entries
         if len(entries) > 1:
             self._shared.add(thing)
@@ -190,6 +193,12 @@ class Catalogue:
             for entries in found
             if entries[0].identity.source == FILE and matches(entries[0], wanted)
         ]
+
+    def named(self, name: str) -> list[int]:
+        """Return the places of entries of just this name; of a service also without its suffix."""
+        names = (name, f"{name}.service")
+        found = (Thing(*sort, name) for sort in self._sorts for name in names)
+        return [self.view.places[e.id] for thing in found for e in self._by_thing.get(thing, ())]
 
     def shared(self) -> list[Thing]:
         """Return the things that several sources tell of."""

@@ -11,11 +11,20 @@ from opdbus import kinds, vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.index import lexical, questions
-from opdbus.index.catalogue import View, matches, thing_of
+from opdbus.index.catalogue import Catalogue, matches, thing_of
 from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
-from opdbus.index.search import Raised, Score, ceiling, named_kinds, named_values, rank, relevant
+from opdbus.index.search import (
+    NAME_WEIGHT,
+    Raised,
+    Score,
+    ceiling,
+    named_kinds,
+    named_values,
+    rank,
+    relevant,
+)
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.conditions import Condition
@@ -27,6 +36,8 @@ _NO_WORDS = " \t\n?!.,;"
 _UNRANKED = Score(0.0, 0.0, 0.0)
 # An identifier that more entries than this have, such as a common port, names none of them.
 _FEW = 5
+# Things that lose more than this where nobody asks for their sort are not raised by their names.
+_LEAST_NAMED = -0.05
 # Words are looked for in this much of a question: the rest of a longer one would stop the loop.
 _QUESTION_CHARACTERS = 10_000
 
@@ -169,7 +180,7 @@ class Finder:
         pairs = relevant(query.question, view.pairs()) if query.question else []
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        raised = None if query.matches is None else _raised(query.question, view)
+        raised = None if query.matches is None else _raised(query.question, self._memory.catalogue)
         for index, score in rank(cosines, shares, pairs, within, raised):
             entry = view.entries[index]
             if entry is None:
@@ -196,12 +207,18 @@ class Finder:
         ]
 
 
-def _raised(question: str, view: View) -> Raised:
-    """Raise what has the values, and what is of the sorts, that words of a question name."""
+def _raised(question: str, catalogue: Catalogue) -> Raised:
+    """Raise what has the values, is of the sorts, or has the very name that words of it say."""
+    view = catalogue.view
     entries = slice(len(view.entries))
     values = named_values(vocabulary.asked(question), view.traits[entries])
     asked = kinds.asked(question)
-    return Raised(values, named_kinds(asked, view.kinds[entries], view.less[entries], values))
+    more = named_kinds(asked, view.kinds[entries], view.less[entries], values)
+    for name in lexical.names(question):
+        # accounts, groups and the like have names of ordinary words
+        places = [at for at in catalogue.named(name) if more[at] >= _LEAST_NAMED]
+        more[places] += NAME_WEIGHT
+    return Raised(values, more)
 
 
 def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, float]:

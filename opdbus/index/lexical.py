@@ -34,6 +34,12 @@ def terms(question: str) -> list[str]:
     return [term for term in found if term not in STOP_WORDS][:MAX_TERMS]
 
 
+def names(question: str) -> list[str]:
+    """Return the words of a question that may be whole names, as they are written."""
+    words = dict.fromkeys(word.strip("?!.,;:'\"()") for word in question.split())
+    return [word for word in words if word and word.lower() not in STOP_WORDS][:MAX_TERMS]
+
+
 def is_identifier(term: str) -> bool:
     """Return whether a term is an address, port, path or numbered name, not a mere word."""
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)

@@ -19,6 +19,8 @@ LEXICAL_WEIGHT: Final = 0.5
 VALUE_WEIGHT: Final = 0.4
 # What it is worth to be of a sort that a question names: measured by benchmarks/host/questions.py.
 KIND_WEIGHT: Final = 0.15
+# What it counts that a word of a question is the whole name of a thing.
+NAME_WEIGHT: Final = 0.2
 # What it is worth to be both of such a sort and of the values that a question names, if few are.
 BOTH_WEIGHT: Final = 0.4
 _LEAST: Final = np.float32(1e-6)
