@@ -191,7 +191,7 @@ class _Units:
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
             self._tell(name, before | unit_properties.of_file(*files[name]))
         for name in set(names) - set(there):
-            self._documents.forget([name])
+            self._documents.forget(name)
             if self._told.pop(name, None) is not None:
                 self._report.gone(_KIND, name)
 
@@ -213,7 +213,7 @@ class _Units:
         self._have_files_changed = False
         before, self._stamps = self._stamps, await self._scan()
         names = unit_files.changed(before, self._stamps)
-        self._documents.forget(names)
+        self._documents.outdate(names)
         self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
         await self._look(names)
 

@@ -28,33 +28,40 @@ class UnitDocuments:
         self._is_free = asyncio.Lock()
         self._found: dict[str, Told] = {}
         self._new: set[str] = set()
+        self._outdated: set[str] = set()
         # of each package, as far as they were looked up
         self._units: dict[str, set[str]] = {}
 
     def of(self, name: str) -> Told:
-        """Return what is known of a unit; one that is not known is to be looked up."""
-        if name not in self._found:
+        """Return what is known of a unit, and have it looked up if it is new or outdated."""
+        if name not in self._found or name in self._outdated:
+            self._outdated.discard(name)
             self._new.add(name)
             self.has_new.set()
         return self._found.get(name, {})
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Have units looked up again because their files have changed."""
-        for name in names:
-            self._found.pop(name, None)
+    def outdate(self, names: Iterable[str]) -> None:
+        """Note that the files of units have changed; until the next look what is known counts."""
+        self._outdated |= self._found.keys() & set(names)
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of a unit that is gone."""
+        self._found.pop(name, None)
+        self._outdated.discard(name)
 
     async def look_up(self, told: Mapping[str, Told]) -> list[str]:
-        """Look up the new ones of some units; return those about which something was found."""
+        """Look up the new ones of some units; return those of which something else is known now."""
         # looking for the owners of files takes as long for many as for one
         async with self._is_free:
             wanted = {name: told[name] for name in self._new if name in told}
             self._new.clear()
             self.has_new.clear()
+            before = {name: self._found.get(name, {}) for name in wanted}
             found: dict[str, Told] = {}
             with suppress(LostSource):  # the documents hang: go on without them
                 found = await in_thread(lambda: _found(self._documents, wanted))
-            self._found |= {name: {} for name in wanted} | self._telling(found)
-            return [name for name, facts in found.items() if facts]
+            self._found |= before | self._telling(found)
+            return [name for name in wanted if self._found[name] != before[name]]
 
     def _telling(self, found: Mapping[str, Told]) -> dict[str, Told]:
         """Leave out what a package says that has many units: it says little of each."""

@@ -1,0 +1,48 @@
+"""What the documents say of a unit stays as it is while they are looked at again."""
+
+from pathlib import Path
+
+from observing import in_loop
+
+from opdbus.observe.documents import Places
+from opdbus.observe.unit_documents import UnitDocuments
+
+NAME = "tidy.service"
+TOLD = {NAME: {"documentation": ["man:tidyd(8)"]}}
+FACTS = {"manual": "tidies each night"}
+
+
+def write_page(tmp_path: Path, text: str) -> Places:
+    """Write a manual page in a folder, and give where the documents are."""
+    page = tmp_path / "man8" / "tidyd.8"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(f".TH TIDY 8\n.SH NAME\ntidyd \\- {text}\n.SH DESCRIPTION\n")
+    return Places(tmp_path, tmp_path / "dpkg", tmp_path, "no-rpm", ())
+
+
+@in_loop
+async def test_what_is_known_counts_until_the_next_look(tmp_path: Path) -> None:
+    """A unit whose files have changed keeps its facts; those that have changed are told."""
+    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
+    assert documents.of(NAME) == {}
+    assert await documents.look_up(TOLD) == [NAME]
+    documents.outdate([NAME])
+    assert documents.of(NAME) == FACTS
+    assert documents.has_new.is_set()
+    assert await documents.look_up(TOLD) == []
+    write_page(tmp_path, "tidies each day")
+    documents.outdate([NAME])
+    assert documents.of(NAME) == FACTS
+    assert await documents.look_up(TOLD) == [NAME]
+    assert documents.of(NAME) == {"manual": "tidies each day"}
+
+
+@in_loop
+async def test_a_unit_that_is_gone_is_not_known(tmp_path: Path) -> None:
+    """A unit of the same name is another one: nothing is known of it before a look."""
+    documents = UnitDocuments(write_page(tmp_path, FACTS["manual"]))
+    documents.of(NAME)
+    await documents.look_up(TOLD)
+    documents.forget(NAME)
+    assert documents.of(NAME) == {}
+    assert documents.has_new.is_set()
