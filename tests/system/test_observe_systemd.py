@@ -100,6 +100,8 @@ def test_a_new_timer(bare: Host, units: Watched) -> None:
     bare.path("/etc/systemd/system/tidy.timer").unlink()
     bare.ask("systemctl", "daemon-reload")
     units.until(TIMER)
+    # nothing needs it any more
+    units.until(SERVICE, load_state=None)
 
 
 def test_a_drop_in_reaches_the_unit(bare: Host, units: Watched) -> None:

@@ -35,7 +35,10 @@ class Watched:
         self._rest = b""
 
     def until(self, name: str, **values: object) -> dict[str, Any]:
-        """Wait until an object has these values, and give it; without any, until it is gone."""
+        """Wait until an object has these values, and give it; without any, until it is gone.
+
+        None is the value of a field that it has not got.
+        """
         end = time.monotonic() + PATIENCE_SECONDS
         while not self._is(name, values):
             assert time.monotonic() < end, f"{name} is {self.objects.get(name)}, not {values}"
@@ -43,9 +46,10 @@ class Watched:
         return self.objects.get(name, {})
 
     def _is(self, name: str, values: dict[str, object]) -> bool:
-        if not values:
-            return name not in self.objects
-        return self.objects.get(name, {}).items() >= values.items()
+        if not values or name not in self.objects:
+            return not values and name not in self.objects
+        shown = self.objects[name]
+        return all(shown.get(key) == value for key, value in values.items())
 
     def _listen(self, seconds: float) -> None:
         if select.select([self._descriptor], [], [], seconds)[0]:
