@@ -5,7 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from docs_parts import bus, endurance, engine, figures, limits, modules, observers, questions
+from docs_parts import bus, endurance, engine, figures, host, limits, modules, observers, questions
 from docs_parts.tables import ROOT
 
 from opdbus import config
@@ -38,6 +38,7 @@ PARTS = {
     "cost": figures.cost,
     "settings": settings,
     "figures": figures.figures,
+    "host": host.host,
     "host_questions": questions.host_questions,
     "install": figures.install,
     "endurance": endurance.endurance,

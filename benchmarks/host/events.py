@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,20 +40,24 @@ _FILES = {
     "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=default.target\n",
     "probe-port.service": f'[Service]\nExecStart={sys.executable} -c "{_LISTEN}"\n',
     "probe-loop.service": (
-        "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/bin/true\nRestart=always\n"
-        "RestartSec=90ms\n"
+        # systemd's clock for restarts is coarse: the program waits instead
+        "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/bin/sleep 0.09\nRestart=always\n"
+        "RestartSec=0\n"
     ),
 }
 _TIMER = "[Timer]\nOnCalendar=daily\n"
 
 
 class Event(NamedTuple):
-    """A command, the object that it changes, what it then shows (None: it is gone), the limit."""
+    """A command, the object that it changes, what it then shows (None: it is gone), the limit.
+
+    What it shows may only be known after the command.
+    """
 
     name: str
     command: list[str]
     thing: tuple[str, str, str]
-    wanted: dict[str, Any] | None
+    wanted: dict[str, Any] | Callable[[], dict[str, Any]] | None
     limit: float
 
 
@@ -88,12 +93,13 @@ class Probe:
             subprocess.run, event.command, capture_output=True, text=True, check=False
         )
         ended = time.monotonic()
-        while not _is_so(found := await self.observed(event.thing), event.wanted):
+        wanted = event.wanted() if callable(event.wanted) else event.wanted
+        while not _is_so(found := await self.observed(event.thing), wanted):
             if time.monotonic() - ended > _GIVE_UP_SECONDS:
                 break
             await asyncio.sleep(0.005)
         seen = time.monotonic()
-        is_shown = _is_so(found, event.wanted)
+        is_shown = _is_so(found, wanted)
         await asyncio.sleep(_SETTLED_SECONDS)
         return {
             "event": event.name,
@@ -122,7 +128,7 @@ def events(folder: Path) -> list[Event]:
     timer = UNITS / "probe-enable.timer"
     return [
         Event("start", ctl("start", run), unit(run), {"active_state": "active"}, SOON),
-        Event("restart", ctl("restart", run), unit(run), {"active_state": "active"}, SOON),
+        Event("restart", ctl("restart", run), unit(run), _main_pid, SOON),
         Event("stop", ctl("stop", run), unit(run), {"active_state": "inactive"}, SOON),
         Event(
             "fail",
@@ -199,6 +205,12 @@ def events(folder: Path) -> list[Event]:
             SLOW,
         ),
     ]
+
+
+def _main_pid() -> dict[str, Any]:
+    command = ["systemctl", "show", "probe-run.service", "--property=MainPID", "--value"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {"main_pid": int(done.stdout)}
 
 
 def _package(folder: Path) -> Path:
