@@ -35,12 +35,10 @@ mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/tmp"
 mkdir "$root/run/host"
 mount --bind "$outside/host" "$root/run/host"
-if [ ! -e "$root$code" ]; then
-    # a checkout below /tmp, or on a file system of its own: tests run its observers inside
-    mkdir -p "$root$code"
-    mount --bind "$code" "$root$code"
-    mount -o remount,bind,ro "$root$code"
-fi
+# observers of the tests' own run inside; at its own path it may lie below /tmp, which is empty here
+mkdir -p "$root/mnt/code"
+mount --bind "$code" "$root/mnt/code"
+mount -o remount,bind,ro "$root/mnt/code"
 
 mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
 for device in null zero full random urandom tty; do

@@ -39,7 +39,7 @@ def disturb(host: Host) -> None:
     for number in range(20):
         with address(host, f"198.51.100.{number}/32"):
             pass
-    host.run("systemd-run", "--wait", "--quiet", "timeout", "0.5", *WEB)
+    host.run("systemd-run", "--wait", "--quiet", "--collect", "timeout", "0.5", *WEB)
 
 
 def states(host: Host) -> list[str]:

@@ -22,6 +22,8 @@ from system.host import Host
 
 PATIENCE_SECONDS = 30.0
 _ROOT = Path(__file__).parents[2]
+# where boot.sh shows it
+_INSIDE = Path("/mnt/code")
 
 
 class Watched:
@@ -69,8 +71,11 @@ class Watched:
 @contextmanager
 def watched(host: Host, observer: str) -> Iterator[Watched]:
     """Run an observer on a host."""
-    paths = f"PYTHONPATH={_ROOT}:{_ROOT / 'tests'}"
-    with host.running("env", paths, sys.executable, "-m", "system.watched", observer) as process:
+    paths = f"PYTHONPATH={_INSIDE}:{_INSIDE / 'tests'}"
+    python = Path(sys.executable)
+    if python.is_relative_to(_ROOT):
+        python = _INSIDE / python.relative_to(_ROOT)
+    with host.running("env", paths, str(python), "-m", "system.watched", observer) as process:
         assert process.stdout
         yield Watched(process.stdout.fileno())
 
