@@ -80,8 +80,9 @@ from opdbus.bus.transport.connection import Connection
 async def hear(bus):
     async with Connection(bus) as connection:
         heard = []
-        connection.on_signal = lambda m: heard.append([m.member, repr(m.body)])
         await connection.subscribe("type='signal',sender='org.opdbus'")
+        # what the bus says of this client's own name has come by now
+        connection.on_signal = lambda m: heard.append([m.member, repr(m.body)])
         print("listening", flush=True)
         for line in sys.stdin:
             # it is answered after what was sent before
