@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from opdbus import tables
 
 _UNIT = re.compile(
     r"\.(?:service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$"
@@ -20,24 +16,9 @@ _NUMBER = re.compile(r"(?:-\d[\w.+~-]*|\d+)$")
 
 
 @cache
-def version() -> str:
-    """Return a hash of the glossary: texts are rendered again when it changes."""
-    return hashlib.blake2b(_file().read_bytes(), digest_size=4).hexdigest()
-
-
-def _file() -> Traversable:
-    return resources.files("opdbus") / "glossary.tsv"
-
-
-@cache
 def entries() -> Mapping[str, str]:
     """Read the glossary: the meaning of each name."""
-    names: dict[str, str] = {}
-    for line in _file().read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            listed, meaning = line.split("\t")
-            names |= dict.fromkeys(listed.split(), meaning)
-    return names
+    return {name: meaning for names, meaning in tables.rows("glossary") for name in names.split()}
 
 
 def gloss(name: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
-from importlib import resources
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from opdbus import tables
 
 if TYPE_CHECKING:
     from opdbus.state.object import Thing
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 Kinds: TypeAlias = int
 
 _WORD = re.compile(r"[a-z0-9]+")
-_LONGEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Phrases, the things that they name, and what is taken from those if nobody asks for them."""
 
-    phrases: tuple[tuple[str, ...], ...]
+    phrases: str
     things: tuple[str, ...]
     less: float
 
@@ -32,15 +31,9 @@ class Row:
 @cache
 def rows() -> tuple[Row, ...]:
     """Read the table."""
-    text = (resources.files("opdbus") / "kinds.tsv").read_text("utf-8")
-    return tuple(_row(*line.split("\t")) for line in text.splitlines() if not line.startswith("#"))
-
-
-def _row(phrases: str, things: str, less: str) -> Row:
-    return Row(
-        tuple(tuple(phrase.split()) for phrase in phrases.split("|")),
-        tuple(filter(None, things.split("|"))),
-        int(less) / 100,
+    return tuple(
+        Row(phrases, tuple(filter(None, things.split("|"))), int(less) / 100)
+        for phrases, things, less in tables.rows("kinds")
     )
 
 
@@ -72,23 +65,14 @@ def _telling(thing: Thing) -> str:
 
 def asked(question: str) -> Kinds:
     """Return the rows that a question names; of several phrases at one place the longest."""
-    words = _WORD.findall(question.lower())
-    found, at = 0, 0
-    while at < len(words):
-        for length in range(min(_LONGEST, len(words) - at), 0, -1):
-            kinds = _phrases().get(tuple(words[at : at + length]))
-            if kinds is not None:
-                found |= kinds
-                at += length - 1
-                break
-        at += 1
+    found = 0
+    for _, kinds in _phrases().find(_WORD.findall(question.lower())):
+        found |= kinds
     return found
 
 
 @cache
-def _phrases() -> Mapping[tuple[str, ...], Kinds]:
-    found: dict[tuple[str, ...], Kinds] = {}
-    for number, row in enumerate(rows()):
-        for phrase in row.phrases:
-            found[phrase] = found.get(phrase, 0) | (1 << number if row.things else 0)
-    return found
+def _phrases() -> tables.Phrases:
+    return tables.Phrases(
+        (row.phrases, 1 << number if row.things else 0) for number, row in enumerate(rows())
+    )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from opdbus import glossary, text, vocabulary
+from opdbus import tables, text, vocabulary
 from opdbus.errors import StoreError
 from opdbus.index.database import Damaged
 from opdbus.index.store import Entry, Record, Store
@@ -14,8 +14,8 @@ from opdbus.state.object import Json, StateObject, digest
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000
 WRITTEN_BY: Final = (
-    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {glossary.version()},"
-    f" vocabulary {vocabulary.version()}"
+    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {tables.version('glossary')},"
+    f" vocabulary {tables.version('vocabulary')}"
 )
 
 
