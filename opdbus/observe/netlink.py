@@ -44,25 +44,27 @@ class Message(NamedTuple):
 
 def messages(data: bytes) -> Iterator[Message]:
     """Yield the messages of a datagram, up to the first that is cut off."""
-    start = 0
-    while start + _HEADER.size <= len(data):
-        length, kind, flags, number, _ = _HEADER.unpack_from(data, start)
-        if length < _HEADER.size or start + length > len(data):
-            return
-        yield Message(kind, flags, number, data[start + _HEADER.size : start + length])
-        start += _aligned(length)
+    for (_, kind, flags, number, _), body in records(data, _HEADER):
+        yield Message(kind, flags, number, body)
 
 
 def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
     """Return the attributes from some byte on, by type, up to the first that is cut off."""
-    found = {}
-    while start + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, start)
-        if length < _ATTRIBUTE.size or start + length > len(data):
-            break
-        found[kind & _ATTRIBUTE_TYPE] = data[start + _ATTRIBUTE.size : start + length]
-        start += _aligned(length)
-    return found
+    return {kind & _ATTRIBUTE_TYPE: value for (_, kind), value in records(data[start:], _ATTRIBUTE)}
+
+
+def records(data: bytes, header: struct.Struct) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield the header and content of records that begin with their length.
+
+    Each begins at a multiple of 4 bytes. Ends at the first that is cut off.
+    """
+    start = 0
+    while start + header.size <= len(data):
+        length, *others = header.unpack_from(data, start)
+        if length < header.size or start + length > len(data):
+            return
+        yield (length, *others), data[start + header.size : start + length]
+        start += (length + 3) & ~3
 
 
 def number(value: bytes | None) -> int:
@@ -194,7 +196,3 @@ def _require_success(body: bytes) -> None:
     code = int.from_bytes(body[:4], sys.byteorder, signed=True)
     if code < 0:
         raise Refused(f"the kernel refused a list: {os.strerror(-code)}")
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3

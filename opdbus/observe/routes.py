@@ -1,11 +1,11 @@
 """Reads the kernel's messages on routes, see rtnetlink(7)."""
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opdbus.observe import net_words
-from opdbus.observe.netlink import Message, attributes, number
+from opdbus.observe.netlink import Message, attributes, number, records
 from opdbus.observe.rtnetlink import FAMILIES, Links, Properties, address_text
 
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
@@ -66,7 +66,7 @@ def _way(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
     """Return the gateways and interfaces of a route, several of them joined."""
     hops = [(number(values.get(4)), values)]
     if 9 in values:
-        hops = list(_next_hops(values[9]))
+        hops = [(hop[-1], attributes(own)) for hop, own in records(values[9], _NEXT_HOP)]
     gateways = [_gateway(own, family) for _, own in hops]
     names = [links.name(index) for index, _ in hops if index]
     found: Properties = {}
@@ -75,16 +75,6 @@ def _way(values: Mapping[int, bytes], family: int, links: Links) -> Properties:
     if names:
         found["interface"] = ", ".join(names)
     return found
-
-
-def _next_hops(data: bytes) -> Iterator[tuple[int, Mapping[int, bytes]]]:
-    start = 0
-    while start + _NEXT_HOP.size <= len(data):
-        length, _, _, index = _NEXT_HOP.unpack_from(data, start)
-        if length < _NEXT_HOP.size or start + length > len(data):
-            return
-        yield index, attributes(data[start : start + length], _NEXT_HOP.size)
-        start += (length + 3) & ~3
 
 
 def _gateway(values: Mapping[int, bytes], family: int) -> str:
