@@ -1,4 +1,4 @@
-"""Who may read /etc/op-dbus: its files may hold secrets, and are for root and the service only."""
+"""Whether others may read /etc/op-dbus: its files may hold secrets, for root and the service."""
 
 import grp
 import os
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from opdbus.accounts import group_name, user_name
 
 FOLDER: Final = Path("/etc/op-dbus")
 GROUP: Final = "op-dbus-config"
@@ -61,7 +63,7 @@ class Rule:
     def _otherwise(self, path: Path) -> str:
         """Return mode, owner and group where they are wrong, else an empty string."""
         found = path.lstat()
-        names = _user(found.st_uid), _group(found.st_gid)
+        names = user_name(found.st_uid), group_name(found.st_gid)
         # what the group may not read, the service cannot
         is_read = found.st_mode & stat.S_IRGRP
         if names == (self.owner, self.group) and is_read and not found.st_mode & _OPEN:
@@ -78,17 +80,3 @@ class Rule:
         if self.member not in group.gr_mem:
             finding = f"{self.member} is not in the group {self.group}, so the service cannot read"
             yield Fault(finding, f"as root, `{_GET_GROUP}`, and restart the service")
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)

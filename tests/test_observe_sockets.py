@@ -14,7 +14,7 @@ from opdbus.bus.transport.values import Typed
 from opdbus.observe import sockets
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.netlink import DIAG
-from opdbus.observe.ports import ServiceNames, user_name
+from opdbus.observe.ports import ServiceNames
 from opdbus.observe.report import Observer
 from opdbus.observe.socket_units import socket_units
 
@@ -210,9 +210,3 @@ def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
 def test_without_control_groups_there_are_no_units(tmp_path: Path) -> None:
     """A host without the hierarchy that has ids tells no units."""
     assert ControlGroups([tmp_path]).units([7]) == {7: ""}
-
-
-def test_a_user_without_a_name() -> None:
-    """A number that no user has stays a number."""
-    assert user_name(0) == "root"
-    assert user_name(4_000_000_000) == "4000000000"

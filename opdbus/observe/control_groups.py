@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from opdbus.observe.known import Known
+
 # The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
 FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 _MARK: Final = "cgroup.controllers"
@@ -20,13 +22,12 @@ class ControlGroups:
 
     def __init__(self, folders: Collection[Path] = FOLDERS) -> None:
         self._folders = folders
-        self._units: dict[int, str] = {}
+        self._units = Known[int, str]("")
 
     def units(self, ids: Collection[int]) -> Mapping[int, str]:
         """Return the units of groups; empty for what is in none, or has left meanwhile."""
-        if not self._units.keys() >= set(ids):
-            found = dict(self._walk())
-            self._units = {identity: found.get(identity, "") for identity in ids}
+        if self._units.lacks(ids):
+            self._units.learn(ids, dict(self._walk()))
         return self._units
 
     def _walk(self) -> Iterator[tuple[int, str]]:

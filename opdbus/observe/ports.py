@@ -1,11 +1,11 @@
-"""The names of services and users that belong to open ports."""
+"""The names of services that belong to open ports."""
 
-import pwd
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from opdbus.observe.documents import Port, ports
+from opdbus.observe.known import Known
 from opdbus.observe.reading import text_of
 
 _MAX_BYTES: Final = 4 << 20
@@ -19,19 +19,10 @@ class ServiceNames:
 
     def __init__(self, file: Path = Path("/etc/services")) -> None:
         self._file = file
-        self._names: dict[Key, Port] = {}
+        self._names = Known[Key, Port](_UNKNOWN)
 
     def find(self, wanted: Collection[Key]) -> Mapping[Key, Port]:
         """Return the service of each port, nameless where it has none."""
-        if not self._names.keys() >= set(wanted):
-            found = ports(text_of(self._file, _MAX_BYTES))
-            self._names = {key: found.get(key, _UNKNOWN) for key in wanted}
+        if self._names.lacks(wanted):
+            self._names.learn(wanted, ports(text_of(self._file, _MAX_BYTES)))
         return self._names
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name; the number where there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)

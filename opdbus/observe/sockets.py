@@ -9,10 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from opdbus.accounts import user_name
 from opdbus.observe import net_words, pid1
 from opdbus.observe.control_groups import ControlGroups
+from opdbus.observe.known import Known
 from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, number
-from opdbus.observe.ports import ServiceNames, user_name
+from opdbus.observe.ports import ServiceNames
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.socket_units import descriptions, socket_units
@@ -63,9 +65,9 @@ class Sockets:
     services: ServiceNames = field(default_factory=ServiceNames)
     seconds: Sequence[float] = _SECONDS
     # of ports that process 1 opened: their socket units
-    opened_by_pid1: dict[str, str] = field(default_factory=dict)
+    opened_by_pid1: Known[str, str] = field(default_factory=lambda: Known(_INIT))
     # of units that have ports: what they are for
-    purposes: dict[str, str] = field(default_factory=dict)
+    purposes: Known[str, str] = field(default_factory=lambda: Known(""))
 
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
@@ -110,13 +112,12 @@ class Sockets:
 
         Where control groups filter packets, the kernel names the socket unit itself.
         """
-        if not self.opened_by_pid1.keys() >= opened.keys():
+        if self.opened_by_pid1.lacks(opened):
             units: Mapping[str, str] = {}
             # also where what answers is not process 1 as we know it
             with suppress(Absent, LostSource, ValueError, TypeError):
                 units = await socket_units()
-            self.opened_by_pid1.clear()
-            self.opened_by_pid1.update({name: units.get(name, _INIT) for name in opened})
+            self.opened_by_pid1.learn(opened, units)
         for name, values in opened.items():
             values["unit"] = self.opened_by_pid1[name]
 
@@ -124,11 +125,9 @@ class Sockets:
         """Add what each port is for; process 1 is asked for new units only."""
         units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
         wanted = {unit for several in units.values() for unit in several if unit}
-        if not self.purposes.keys() >= wanted:
+        if self.purposes.lacks(wanted):
             with suppress(Absent, LostSource):
-                known = await descriptions(wanted)
-                self.purposes.clear()
-                self.purposes.update({unit: known.get(unit, "") for unit in wanted})
+                self.purposes.learn(wanted, await descriptions(wanted))
         for name, values in named.items():
             purpose = _joined(self.purposes.get(unit, "") for unit in units[name])
             usual = str(values.pop("usual"))

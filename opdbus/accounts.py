@@ -1,0 +1,20 @@
+"""The names of users and groups."""
+
+import grp
+import pwd
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name; the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """Return a group's name; the number where there is none."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except (KeyError, OverflowError):
+        return str(gid)
