@@ -3,7 +3,9 @@
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 from opdbus.errors import OpDbusError
 
@@ -13,19 +15,7 @@ def main() -> None:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Exact search multiplies one matrix by one vector: a second thread only costs memory.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # each adds its commands to the root
-    from opdbus.cli import (  # noqa: F401
-        bench,
-        changing,
-        checking,
-        engine,
-        finding,
-        local,
-        models,
-        reading,
-        status,
-        vectorizing,
-    )
+    modules()
     from opdbus.cli.root import Unread, root
 
     if sys.stdout is None:  # closed by who started us
@@ -46,3 +36,24 @@ def main() -> None:
     except (BrokenPipeError, Unread):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def modules() -> Sequence[ModuleType]:
+    """Import what adds commands to the root, in the order of the manual.
+
+    First being a daemon, then asking one, then what it runs with.
+    """
+    from opdbus.cli import (
+        bench,
+        changing,
+        checking,
+        engine,
+        finding,
+        local,
+        models,
+        reading,
+        status,
+        vectorizing,
+    )
+
+    return local, checking, status, reading, finding, changing, vectorizing, models, engine, bench

@@ -36,8 +36,8 @@ async def things(
     """
     # a copy, for other threads
     volatile = dict(memory.volatile)
-    clause = await asyncio.to_thread(_clause, conditions, volatile, memory)
     wanted = AllOf(conditions)
+    clause = await asyncio.to_thread(_clause, wanted, volatile, memory)
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
         thing = Thing(*identity[1:])
@@ -118,19 +118,18 @@ async def _parts(
             return
 
 
-def _clause(conditions: Sequence[Condition], volatile: Volatile, memory: Memory) -> Clause:
+def _clause(wanted: AllOf, volatile: Volatile, memory: Memory) -> Clause:
     """Return SQL that is true of all that may meet conditions, so that little else is read."""
     clauses, values = [], []
-    for condition in conditions:
+    for condition in wanted.conditions:
         more, their = _clause_of(condition)
         clauses += more
         values += their
     # what is volatile is not in the database
-    names = AllOf(conditions).names
     moving = [
         entry.id
         for identity, moved in volatile.items()
-        if names.are_in(fields.paths(moved)) and (entry := memory.catalogue.get(identity))
+        if wanted.names.are_in(fields.paths(moved)) and (entry := memory.catalogue.get(identity))
     ]
     every = " AND ".join(["TRUE", *clauses])
     return f"{every} OR id IN (SELECT value FROM json_each(?))", [*values, json.dumps(moving)]  # noqa: S608 -- our own constants

@@ -133,13 +133,13 @@ class AllOf:
     """Conditions that are to be met together, by one object after the other."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
-        self._conditions = conditions
+        self.conditions = conditions
         self.names = fields.Names(condition.field for condition in conditions)
 
     def hold(self, identity: Identity, properties: Mapping[str, Json]) -> bool:
         """Return whether an object meets them all."""
         found = self.names.values(identity, properties)
-        return all(c.is_met_by(found.get(c.field, ())) for c in self._conditions)
+        return all(c.is_met_by(found.get(c.field, ())) for c in self.conditions)
 
 
 def number(text: str) -> Number | None:

@@ -6,18 +6,7 @@ from collections.abc import Iterator
 import click
 import roff
 
-from opdbus.cli import (
-    bench,
-    changing,
-    checking,
-    engine,
-    finding,
-    local,
-    models,
-    reading,
-    status,
-    vectorizing,
-)
+from opdbus.cli import modules
 from opdbus.cli.root import root
 
 _DESCRIPTION = """\
@@ -28,9 +17,7 @@ D-Bus. The other commands ask the daemon, or show the models and the hardware th
 Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, by their D-Bus path, or by a part
 of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`.
 """
-# The order of reading: being a daemon, asking one, and what it runs with.
-_MODULES = local, checking, status, reading, finding, changing, vectorizing, models, engine, bench
-_ORDER = [module.__name__ for module in _MODULES]
+_ORDER = [module.__name__ for module in modules()]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),
