@@ -52,10 +52,9 @@ ALL_DEVICES: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """Which providers may run the model, best first; a strict request allows no fallback."""
+    """Which providers may run the model, best first; one alone has no fallback."""
 
     names: tuple[str, ...]
-    strict: bool
 
     def __str__(self) -> str:
         """Give the request as it is written in a setting."""
@@ -64,13 +63,13 @@ class ProviderRequest:
 
 def _providers(text: str) -> ProviderRequest:
     if text.strip().lower() == AUTO:
-        return ProviderRequest(AUTO_CHAIN, strict=False)
+        return ProviderRequest(AUTO_CHAIN)
     asked = [part.strip().lower() for part in text.split(",")]
     names = tuple(dict.fromkeys(PROVIDER_ALIASES.get(name, name) for name in asked))
     if not all(name in PROVIDERS for name in names):
         accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES])
         raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
-    return ProviderRequest(names, strict=len(names) == 1)
+    return ProviderRequest(names)
 
 
 def _devices(text: str) -> tuple[str, ...]:

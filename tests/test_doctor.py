@@ -63,11 +63,11 @@ def test_a_provider_that_is_not_there(healthy: Config) -> None:
     """Call a strict provider that is missing wrong, and one of a chain a warning."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("there is a GPU here")
-    strict = replace(healthy, execution_provider=ProviderRequest(("cuda",), strict=True))
+    strict = replace(healthy, execution_provider=ProviderRequest(("cuda",)))
     verdict = look(strict, "provider cuda")
     assert (verdict.status, "cuda cannot run" in verdict.finding) == ("wrong", True)
     assert verdict.advice
-    chain = replace(healthy, execution_provider=ProviderRequest(("cuda", "cpu"), strict=False))
+    chain = replace(healthy, execution_provider=ProviderRequest(("cuda", "cpu")))
     assert look(chain, "provider cuda").status == "warning"
     for engine in cpu_engines():
         assert look(chain, f"provider {engine}").status == "ok"

@@ -820,7 +820,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
                 await made.event(Vectorized)
             assert await made.finder.search("mail", Page(5), "vector")
 
-    only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",), strict=True)}
+    only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",))}
     fast = {"retry_seconds": (0.01,), "serving_retry": (0.2,)}
     live(work, opener=opener, on_fault=faults.put_nowait, settings=only, **fast)
 
