@@ -1,4 +1,4 @@
-"""What is broadcast: counts for anybody, names for who may read, contents for nobody."""
+"""What is broadcast: counts for anybody, names for those that may read, contents for nobody."""
 
 import asyncio
 import grp

@@ -75,7 +75,7 @@ async def test_what_an_account_is_and_may(tmp_path: Path, files: Files) -> None:
 
 
 @in_loop
-async def test_a_group_has_those_whose_own_it_is(tmp_path: Path, files: Files) -> None:
+async def test_a_group_has_those_that_it_is_the_first_of(tmp_path: Path, files: Files) -> None:
     """Members are those that the group names, and those whose first group it is."""
     async with observed(tmp_path, files.observer) as host:
         await host.until_shown("users/group/video", gid=44, members=["mira", "theo"], system=True)
@@ -97,7 +97,7 @@ async def test_a_user_who_is_added_and_removed(tmp_path: Path, files: Files) -> 
 
 
 @in_loop
-async def test_who_joins_a_group_is_an_administrator(tmp_path: Path, files: Files) -> None:
+async def test_a_user_that_joins_a_group_is_an_administrator(tmp_path: Path, files: Files) -> None:
     """A change of a group reaches its members."""
     async with observed(tmp_path, files.observer) as host:
         await host.until_shown("users/account/theo", administrator=False)

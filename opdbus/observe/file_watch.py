@@ -9,22 +9,13 @@ from typing import Final, NamedTuple, Self
 from asyncinotify import Event, Inotify, Mask
 
 from opdbus.observe.report import LostSource
+from opdbus.state.watch import IN_FOLDER
 
 # Events within this time are read together.
 _SETTLE_SECONDS: Final = 0.3
 # After more events at once, all files are checked instead.
 _MAX_EVENTS: Final = 1000
 _MAX_LINKS: Final = 40
-_EVENTS: Final = (
-    Mask.CLOSE_WRITE
-    | Mask.MODIFY
-    | Mask.MOVED_TO
-    | Mask.MOVED_FROM
-    | Mask.CREATE
-    | Mask.DELETE
-    | Mask.ATTRIB
-    | Mask.ONLYDIR
-)
 # Of a folder that is not there, or that may not be read: what is in it cannot be read either.
 _NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP})
 
@@ -128,7 +119,7 @@ class FileWatch:
     def _add(self, folders: Iterable[str]) -> None:
         for folder in folders:
             try:
-                self._inotify.add_watch(folder, _EVENTS)
+                self._inotify.add_watch(folder, IN_FOLDER | Mask.ONLYDIR)
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise LostSource(

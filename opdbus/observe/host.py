@@ -27,7 +27,7 @@ _RETRY_SECONDS: Final = 60.0
 
 
 class _Told(NamedTuple):
-    """What systemd knows: the hypervisor or container, and who sets the clock; None if unknown."""
+    """What systemd knows: the hypervisor or container, what sets the clock; None if unknown."""
 
     virtualization: str | None = None
     clock: str | None = None
@@ -40,7 +40,7 @@ class HostItself:
     root: Path = Path("/")
 
     async def observe(self, report: Report) -> None:
-        """Report all facts, and again when a file or who sets the clock changes."""
+        """Report all facts, and again when a file changes, or what sets the clock."""
         while True:
             try:
                 async with pid1.connected() as systemd:

@@ -16,7 +16,8 @@ SETTLE_SECONDS: Final = 0.02
 SILENCE_SECONDS: Final = 0.5
 # Of each file: where it lies, its size, time and mode; None if it is not there.
 _Signatures: TypeAlias = tuple[tuple[int, ...] | None, ...]
-_EVENTS = (
+# What may happen to a file, as its folder tells it.
+IN_FOLDER: Final = (
     Mask.CLOSE_WRITE
     | Mask.MODIFY
     | Mask.MOVED_TO
@@ -24,9 +25,8 @@ _EVENTS = (
     | Mask.CREATE
     | Mask.DELETE
     | Mask.ATTRIB
-    | Mask.DELETE_SELF
-    | Mask.MOVE_SELF
 )
+_EVENTS: Final = IN_FOLDER | Mask.DELETE_SELF | Mask.MOVE_SELF
 
 
 async def changes(

@@ -1,4 +1,4 @@
-"""Changes as D-Bus signals: names, for who may read, and counts; never contents."""
+"""Changes as D-Bus signals: names, for those that may read, and counts; never contents."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
