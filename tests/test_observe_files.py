@@ -13,9 +13,9 @@ from observing import Host, in_loop, observed
 
 from opdbus.observe import conffiles
 from opdbus.observe.conffiles import Conffiles, Sources
-from opdbus.observe.file_watch import FileWatch, Wanted
 from opdbus.observe.files import OBSERVER, Examiner, Files
 from opdbus.observe.report import Observer
+from opdbus.state.watch import Watch
 
 SECRET = "hunter2correct"
 
@@ -247,20 +247,22 @@ def test_files_that_are_no_files(here: Path) -> None:
 async def test_a_flood_of_events_means_to_look_anew(here: Path) -> None:
     """More events than are worth telling apart are answered by another watch."""
     path, _ = configuration(here)
-    with FileWatch(Wanted({str(path)}, ())) as watch:
+    with Watch([str(path)]) as watch:
         for number in range(1100):
             (path.parent / f"{number}").touch()
-        assert await watch.changed() is None
+        assert await watch.change(0.3) is None
 
 
 @in_loop
 async def test_other_files_of_the_same_folder_are_nothing(here: Path) -> None:
     """An event of a file that nobody wanted does not wake the observer."""
     path, _ = configuration(here)
-    with FileWatch(Wanted({str(path)}, ())) as watch:
+    with Watch([str(path)]) as watch:
         (path.parent / "other").touch()
         path.write_text("changed")
-        assert await watch.changed() == {str(path)}
+        change = await watch.change(0.3)
+        assert change
+        assert change.paths == {str(path)}
 
 
 @in_loop

@@ -1,14 +1,16 @@
 """The state file is noticed however it is changed, once a change."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from asyncinotify import Inotify
 
-from opdbus.state.watch import SETTLE_SECONDS, SILENCE_SECONDS, changes
+from opdbus.state.watch import SETTLE_SECONDS, SILENCE_SECONDS, Watch, changes
 
 # Far longer than any of it takes; only a failure waits so long.
 PATIENCE = 60.0
@@ -295,3 +297,43 @@ def test_change_while_busy_is_noticed(tmp_path: Path) -> None:
         return told
 
     assert asyncio.run(deal()) == 3
+
+
+def test_a_folder_far_above_that_is_moved_is_noticed(tmp_path: Path) -> None:
+    """Tell when a folder on the way is renamed, and when another takes its place."""
+    path = tmp_path / "a" / "b" / "c" / "state.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("a")
+    away = tmp_path / "away"
+
+    def move() -> None:
+        (tmp_path / "a").rename(away)
+
+    def move_back() -> None:
+        away.rename(tmp_path / "a")
+
+    assert asyncio.run(times_told(path, move, move_back)) == [1, 1]
+
+
+def test_a_name_with_dots_leads_where_the_system_says(tmp_path: Path) -> None:
+    """Watch the file that is above the folder that a link leads to, not above the link."""
+    for folder in ("one/in", "two"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "two" / "link").symlink_to("../one/in")
+    real = tmp_path / "one" / "state.json"
+    real.write_text("a")
+    path = tmp_path / "two" / "link" / ".." / "state.json"
+    assert asyncio.run(times_told(path, lambda: real.write_text("bb"))) == [1]
+
+
+def test_what_to_do_when_there_are_no_watches_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name the setting that is to be raised."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Inotify, "add_watch", refuse)
+    with pytest.raises(OSError, match=r"fs\.inotify\.max_user_watches"):
+        Watch([str(tmp_path / "state.json")])

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.observe.conffiles import Conffiles, Listing, Origin, Sources
-from opdbus.observe.file_watch import FileWatch, Wanted
 from opdbus.observe.pace import Allowance
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
+from opdbus.state.watch import Watch
 
 # Larger files are not hashed; in one reading, no more than so many bytes in all.
 _MAX_BYTES: Final = 4 << 20
 _MAX_ALL_BYTES: Final = 256 << 20
 _SECONDS: Final = 60.0
+# Events within this time are read together.
+_SETTLE_SECONDS: Final = 0.3
 
 
 class _Digests(NamedTuple):
@@ -149,13 +151,13 @@ class Files:
         while True:
             if not listing.origins:
                 raise Absent("no package and no unit names a configuration file here")
-            wanted = Wanted({*listing.origins, *self.sources.files}, listing.folders)
-            with await in_thread(partial(FileWatch, wanted), _SECONDS) as watch:
+            files = {*listing.origins, *self.sources.files}
+            with await in_thread(partial(Watch, files, listing.folders), _SECONDS) as watch:
                 listing = await _follow(report, conffiles, examiner, watch, listing)
 
 
 async def _follow(
-    report: Report, conffiles: Conffiles, examiner: Examiner, watch: FileWatch, watched: Listing
+    report: Report, conffiles: Conffiles, examiner: Examiner, watch: Watch, watched: Listing
 ) -> Listing:
     """Report files until others are to be watched, and return those."""
     changed: set[str] | None = set(watched.origins)
@@ -177,7 +179,8 @@ async def _follow(
         is_first = False
         report.busy(listing.limited)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
-        changed = await watch.changed()
+        change = await watch.change(_SETTLE_SECONDS)
+        changed = change and change.paths
         listing = await in_thread(conffiles.list, _SECONDS)
     return listing
 

@@ -1,23 +1,25 @@
 """Watches files and folders with inotify: replaced, edited, created or removed."""
 
 import asyncio
+import errno
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
-from asyncinotify import Inotify, Mask
+from asyncinotify import Event, Inotify, Mask
 
 # An editor's events within this time count as one change.
 SETTLE_SECONDS: Final = 0.02
 # A file that is written in place is complete when it is closed. If it is not closed, or was never
 # opened (truncate), it counts as complete after this time without a change.
 SILENCE_SECONDS: Final = 0.5
-# Of each file: where it lies, its size, time and mode; None if it is not there.
-_Signatures: TypeAlias = tuple[tuple[int, ...] | None, ...]
-# What may happen to a file, as its folder tells it.
-IN_FOLDER: Final = (
+# After more events at once, all files may have changed.
+_MAX_EVENTS: Final = 1000
+_MAX_LINKS: Final = 40
+# Where a file lies, its size, time and mode.
+_Signature: TypeAlias = tuple[int, ...]
+_IN_FOLDER: Final = (
     Mask.CLOSE_WRITE
     | Mask.MODIFY
     | Mask.MOVED_TO
@@ -26,7 +28,141 @@ IN_FOLDER: Final = (
     | Mask.DELETE
     | Mask.ATTRIB
 )
-_EVENTS: Final = IN_FOLDER | Mask.DELETE_SELF | Mask.MOVE_SELF
+_SELF: Final = Mask.DELETE_SELF | Mask.MOVE_SELF
+# Of a folder that is not there, or that may not be read: what is in it cannot be read either.
+_NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP})
+
+
+class Change(NamedTuple):
+    """The files and folders that may have changed, and all that happened to them."""
+
+    paths: set[str]
+    mask: Mask
+
+
+class Watch:
+    """A watch of files and of folders: from the moment it is made, no change of them is missed.
+
+    Editors replace files, so folders are watched: each file's, that of each link on the way to it,
+    and instead of a missing folder that in which it would be. Of folders, also all files in them.
+    For other files, make another watch. Raises OSError.
+    """
+
+    def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
+        way = _Way()
+        self._files: dict[str, set[str]] = {}
+        for path in files:
+            self._files.setdefault(way.real(path), set()).add(path)
+        self._folders = {way.real(folder) for folder in folders}
+        # what leads to another file when it changes
+        self._on_the_way = way.links
+        self._events: list[Event] = []
+        self._inotify = Inotify(sync_timeout=0)
+        try:
+            self._begin(way.folders)
+        except BaseException:
+            self._inotify.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Stop watching."""
+        self._inotify.close()
+
+    async def change(self, settle: float) -> Change | None:
+        """Wait for a change; events within `settle` seconds count as one.
+
+        None if the way to a file has changed, or too much: then another watch has to be made.
+        What was read is kept if this is cancelled.
+        """
+        while True:
+            if not self._events:
+                self._events.append(await self._inotify.get())
+            await asyncio.sleep(settle)
+            while len(self._events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
+                self._events.append(event)
+            events, self._events = self._events, []
+            change = self._meant(events)
+            if change is None or change.paths:
+                return change
+
+    def _meant(self, events: Collection[Event]) -> Change | None:
+        if len(events) > _MAX_EVENTS:
+            return None
+        paths: set[str] = set()
+        mask = Mask(0)
+        for event in events:
+            if event.watch is None or event.name is None:
+                return None  # events were lost, or a folder went away
+            folder = str(event.watch.path)
+            path = os.path.join(folder, str(event.name))  # noqa: PTH118 -- many of them
+            if path in self._on_the_way:
+                return None
+            if meant := self._files.get(path, set()) | ({folder} & self._folders):
+                paths |= meant
+                mask |= event.mask
+        return Change(paths, mask)
+
+    def _begin(self, folders: set[str]) -> None:
+        """Watch folders that lead to files, and what is in those that hold files or links."""
+        holding = {_above(path) for path in (*self._files, *self._on_the_way)} | self._folders
+        # each before those in it: one that comes meanwhile is seen by the folder above it
+        for folder in sorted(folders | holding):
+            mask = _SELF | (_IN_FOLDER if folder in holding else Mask(0))
+            if not self._add(folder, mask):
+                self._on_the_way.add(folder)
+                self._add(_above(folder), _SELF | _IN_FOLDER)
+                # it may have come meanwhile
+                self._add(folder, mask)
+
+    def _add(self, folder: str, mask: Mask) -> bool:
+        try:
+            self._inotify.add_watch(folder, mask | Mask.ONLYDIR | Mask.MASK_ADD)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                advice = "no watches are left: raise the sysctl fs.inotify.max_user_watches"
+                raise OSError(errno.ENOSPC, advice, folder) from None
+            if error.errno not in _NOT_WATCHED:
+                raise
+            return False
+        return True
+
+
+class _Way:
+    """The way to files: folders that lead to them and links on it, each by its real path."""
+
+    def __init__(self) -> None:
+        self.folders = {"/"}
+        self.links: set[str] = set()
+        self._real = {"/": "/"}
+
+    def real(self, path: str, links: int = 0) -> str:
+        """Return a path without links, whether or not there is a file."""
+        if path not in self._real:
+            folder, name = os.path.split(path)
+            above = self.real(folder, links)
+            self.folders.add(above)
+            at = os.path.normpath(os.path.join(above, name))  # noqa: PTH118 -- thousands of them
+            if links < _MAX_LINKS and (target := _target(at)):
+                self.links.add(at)
+                at = self.real(os.path.join(above, target), links + 1)  # noqa: PTH118 -- see above
+            self._real[path] = at
+        return self._real[path]
+
+
+def _above(path: str) -> str:
+    return os.path.dirname(path)  # noqa: PTH120 -- thousands of them
+
+
+def _target(path: str) -> str:
+    """Return where a link leads, an empty text for what is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 -- thousands of them
+    except OSError:
+        return ""
 
 
 async def changes(
@@ -35,98 +171,45 @@ async def changes(
     """Yield at once, and then whenever a file at `paths` has changed since the last yield.
 
     A folder has changed when a file in it came or went. Events within `settle` seconds count once.
-
     The watch begins before the first yield, so a caller that reads the file after each yield
-    misses no change. Editors replace files, so folders are watched: the file's, that of each link
-    on the way to it, and instead of a missing folder the nearest one above it.
+    misses no change.
     """
-    known: _Signatures | None = None
+    files = [str(Path.cwd() / path) for path in paths]
+    known: tuple[_Signature | None, ...] | None = None
     while True:
-        with Inotify() as inotify:
-            folders = _folders(paths)
-            for folder in folders:
-                # If a folder vanishes now, `folders` changes. An unreadable one cannot be watched,
-                # but no file in it can be read either.
-                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                    inotify.add_watch(folder, _EVENTS)
-            # checked before the first wait: something may have changed before the new watches
-            while _folders(paths) == folders:
-                if (now := _signatures(paths)) != known:
+        folders = _folders(files)
+        with Watch(files, folders) as watch:
+            is_same_way = True
+            # checked before the first wait: something may have changed before the new watch
+            while is_same_way and _folders(files) == folders:
+                if (now := tuple(map(_signature, files))) != known:
                     known = now
                     yield
-                await _settled(inotify, paths, silence, settle)
+                is_same_way = await _settled(watch, silence, settle)
 
 
-async def _settled(inotify: Inotify, paths: Sequence[Path], silence: float, settle: float) -> None:
-    """Wait for a change, and until a file that is being written is complete."""
-    events = await _burst(inotify, settle)
-    while events == Mask.MODIFY:
-        before = _signatures(paths)
+async def _settled(watch: Watch, silence: float, settle: float) -> bool:
+    """Wait for a change, and until a file that is being written is complete.
+
+    Returns whether the watch can go on.
+    """
+    change = await watch.change(settle)
+    while change and change.mask == Mask.MODIFY:
         try:
             async with asyncio.timeout(silence):
-                events = await _burst(inotify, settle)
+                change = await watch.change(settle)
         except TimeoutError:
-            return
-        if _signatures(paths) == before:
-            return  # another file is being written
+            return True
+    return change is not None
 
 
-async def _burst(inotify: Inotify, settle: float) -> Mask:
-    """Wait for a burst of events, which counts as one."""
-    events = (await inotify.get()).mask
-    await asyncio.sleep(settle)
-    while True:
-        try:
-            async with asyncio.timeout(0):
-                events |= (await inotify.get()).mask
-        except TimeoutError:
-            return events
+def _folders(paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if os.path.isdir(path)]  # noqa: PTH112 -- Path.is_dir() raises where it may not look
 
 
-def _folders(paths: Sequence[Path]) -> frozenset[Path]:
-    """Return the folders in which a change may make a path lead to another file."""
-    found: set[Path] = set()
-    for path in paths:
-        found |= _on_the_way(path)
-    return frozenset(found)
-
-
-def _on_the_way(path: Path) -> set[Path]:
-    found = {path} if os.path.isdir(path) else set()  # noqa: PTH112 -- see below
-    seen: set[Path] = set()
-    while path not in seen:  # links may form a circle
-        seen.add(path)
-        link = _first_link(path)
-        found.add(_nearest((link or path).parent))
-        if link:
-            with suppress(OSError):  # gone since
-                path = _target(link) / path.relative_to(link)
-    return found
-
-
-def _target(link: Path) -> Path:
-    # there is no link before the first one, so `..` can be resolved by name
-    return type(link)(os.path.normpath(link.parent / link.readlink()))
-
-
-def _first_link(path: Path) -> Path | None:
-    parts = (*reversed(path.parents), path)
-    return next((part for part in parts if os.path.islink(part)), None)  # noqa: PTH114 -- see below
-
-
-def _nearest(folder: Path) -> Path:
-    while not os.path.isdir(folder):  # noqa: PTH112 -- Path.is_dir() raises where it may not look
-        folder = folder.parent
-    return folder
-
-
-def _signatures(paths: Sequence[Path]) -> _Signatures:
-    return tuple(map(_signature, paths))
-
-
-def _signature(path: Path) -> tuple[int, ...] | None:
+def _signature(path: str) -> _Signature | None:
     try:
-        stat = path.stat()
+        stat = Path(path).stat()
     except OSError:
         return None
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_uid)
