@@ -6,6 +6,7 @@ import socket
 import struct
 
 import pytest
+from attacks.kernel import attribute, link
 from conftest import ROOT
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -26,15 +27,9 @@ GET_ADDRESSES = rtnetlink.REQUESTS[1]
 USERSOCK = 2
 
 
-def attribute(kind: int, value: bytes) -> bytes:
-    """Give an attribute as it stands in a message."""
-    return struct.pack("=HH", len(value) + 4, kind) + value + bytes(-len(value) % 4)
-
-
-def link(index: int, name: str, *more: bytes) -> Message:
+def link_message(index: int, name: str, *more: bytes) -> Message:
     """Give the message of an Ethernet interface that is up."""
-    head = struct.pack("=BxHiII", 0, 1, index, 0x11043, 0)
-    return Message(16, 0, 1, head + attribute(3, name.encode() + b"\0") + b"".join(more))
+    return Message(16, 0, 1, link(index, name, *more))
 
 
 def read(name: str, body: bytes) -> object:
@@ -76,8 +71,8 @@ def test_a_vlan_on_an_interface() -> None:
     """A VLAN has its number and the interface that carries it."""
     data = attribute(1, struct.pack("=H", 7))
     info = attribute(18, attribute(1, b"vlan\0") + attribute(2, data))
-    vlan = link(9, "guests", attribute(5, struct.pack("=I", 4)), info)
-    links = rtnetlink.Links.read([link(4, "eth0"), vlan])
+    vlan = link_message(9, "guests", attribute(5, struct.pack("=I", 4)), info)
+    links = rtnetlink.Links.read([link_message(4, "eth0"), vlan])
     found = links.properties([])[9]
     assert (found["type"], found["vlan"], found["parent"]) == ("vlan", 7, "eth0")
     assert links.hardware == {4}

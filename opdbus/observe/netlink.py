@@ -21,13 +21,19 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _REQUEST_DUMP: Final = 0x1 | 0x300
 # an error, and the end of a list
 _LAST: Final = (2, 3)
+# of the number that says how a list ended
+_NUMBER_BYTES: Final = 4
 # the list changed while it was made
 _INTERRUPTED: Final = 0x10
 # bits that say how an attribute is coded, not which one it is
 _ATTRIBUTE_TYPE: Final = 0x3FFF
 # A dump comes in pieces of at most 32 KiB.
 _MAX_BYTES: Final = 64 << 10
-_ANSWER_SECONDS: Final = 10.0
+# Of one list: a router may have a million routes, of which nobody needs all.
+MAX_MESSAGES: Final = 50_000
+ANSWER_SECONDS: Final = 10.0
+# The longest text that the kernel sends is the 255 characters of an interface's alias.
+_MAX_TEXT: Final = 256
 # Datagrams that are read before others have their turn, and how often: more than a buffer holds.
 _AT_ONCE: Final = 64
 _TURNS: Final = 256
@@ -74,7 +80,7 @@ def number(value: bytes | None) -> int:
 
 def text(value: bytes | None) -> str:
     """Return a text that ends at its first zero byte; empty where there is none."""
-    return (value or b"").partition(b"\0")[0].decode(errors="replace")
+    return (value or b"")[:_MAX_TEXT].partition(b"\0")[0].decode(errors="replace")
 
 
 class Refused(LostSource):
@@ -87,8 +93,16 @@ class Channel:
     Only what the kernel itself sent is read. Raises Absent where there is no such socket.
     """
 
-    def __init__(self, passed: socket.socket | None, protocol: int, groups: int, unit: str) -> None:
+    def __init__(
+        self,
+        passed: socket.socket | None,
+        protocol: int,
+        groups: int,
+        unit: str,
+        seconds: float = ANSWER_SECONDS,
+    ) -> None:
         self._socket = passed or _opened(protocol, groups, unit)
+        self._seconds = seconds
         self._is_ours = passed is None
         self._socket.settimeout(0.0)
         self._number = secrets.randbits(31)
@@ -105,17 +119,17 @@ class Channel:
             self._socket.close()
 
     async def dump(self, kind: int, body: bytes) -> list[Message]:
-        """Return all that the kernel lists for a request; raises LostSource."""
+        """Return what the kernel lists for a request, MAX_MESSAGES at most; raises LostSource."""
         self._number = (self._number + 1) & 0xFFFFFFFF
         header = (_HEADER.size + len(body), kind, _REQUEST_DUMP, self._number, 0)
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 # the rest of a list that another process asked for, or that was given up
                 await self._drain()
                 self._socket.send(_HEADER.pack(*header) + body)
                 return await self._answers(self._number)
         except TimeoutError:
-            raise LostSource(f"the kernel gave no list within {_ANSWER_SECONDS:.0f} s") from None
+            raise LostSource(f"the kernel gave no list within {self._seconds:g} s") from None
 
     async def changed(self) -> None:
         """Wait until the kernel says that something has changed, or may have."""
@@ -135,7 +149,8 @@ class Channel:
                 if message.type in _LAST:
                     _require_success(message.body)
                     return found
-                found.append(message)
+                if len(found) < MAX_MESSAGES:
+                    found.append(message)
             # a long list must not block the event loop
             await asyncio.sleep(0)
 
@@ -144,7 +159,9 @@ class Channel:
         with suppress(BlockingIOError):
             for _ in range(_TURNS):
                 for _ in range(_AT_ONCE):
-                    self.is_stale |= bool(self._receive())
+                    # reading may itself find that messages were lost
+                    is_news = bool(self._receive())
+                    self.is_stale |= is_news
                 await asyncio.sleep(0)
 
     async def _until_readable(self) -> None:
@@ -192,7 +209,9 @@ def _opened(protocol: int, groups: int, unit: str) -> socket.socket:
 
 
 def _require_success(body: bytes) -> None:
-    """Raise Refused where the number that ends an answer is that of an error."""
-    code = int.from_bytes(body[:4], sys.byteorder, signed=True)
+    """Raise Refused where the number that ends an answer is that of an error, or is missing."""
+    if len(body) < _NUMBER_BYTES:
+        raise Refused("the kernel ended a list without saying how")
+    code = int.from_bytes(body[:_NUMBER_BYTES], sys.byteorder, signed=True)
     if code < 0:
         raise Refused(f"the kernel refused a list: {os.strerror(-code)}")

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.observe import rtnetlink
-from opdbus.observe.netlink import ROUTE, ROUTE_GROUPS, Channel, Message
+from opdbus.observe.netlink import (
+    ANSWER_SECONDS,
+    MAX_MESSAGES,
+    ROUTE,
+    ROUTE_GROUPS,
+    Channel,
+    Message,
+)
 from opdbus.observe.pace import Allowance
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
@@ -36,10 +43,11 @@ class Network:
 
     passed: socket.socket | None = None
     udev: Path = Path("/run/udev/data")
+    patience: float = ANSWER_SECONDS
 
     async def observe(self, report: Report) -> None:
         """Follow the host's network."""
-        with Channel(self.passed, ROUTE, ROUTE_GROUPS, _UNIT) as channel:
+        with Channel(self.passed, ROUTE, ROUTE_GROUPS, _UNIT, self.patience) as channel:
             allowance = Allowance(most=_MOST_REST_SECONDS)
             while True:
                 started = time.monotonic()
@@ -54,7 +62,8 @@ class Network:
         # thousands of routes take a tenth of a second
         listed = await in_thread(partial(self._read, *found))
         routes = listed["route"]
-        report.busy(_LEFT_OUT if len(routes) > _MAX_ROUTES else "")
+        is_cut = len(routes) > _MAX_ROUTES or len(found[-1]) >= MAX_MESSAGES
+        report.busy(_LEFT_OUT if is_cut else "")
         listed["route"] = dict(list(routes.items())[:_MAX_ROUTES])
         for kind, objects in listed.items():
             report.replace(kind, objects)
