@@ -15,7 +15,7 @@ from opdbus.state.object import SETTINGS, Json, StateObject, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
-VERSION: Final = 2
+VERSION: Final = 3
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -86,7 +86,7 @@ _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """`text` is embedded, shown and searched; `words` is for lexical search only."""
+    """`text` is embedded and searched, its first line shown; `words` is for lexical search only."""
 
     text: str
     words: str
@@ -95,18 +95,21 @@ class Rendering:
 def render(item: StateObject) -> Rendering:
     """Render an object; equal objects have equal texts.
 
-    The glossary fills gaps only: what has a description is not described by it.
+    The glossary fills gaps only: what has a description is not described by it, but found by it,
+    since people rarely ask in the words of a description.
     """
     pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
     described = ", ".join(_described(pairs))
     telling = _telling(item, pairs)
     meanings = [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
     # an account or a group is rarely meant by what its service is for
-    what = described or ("" if item.plugin == "users" else next(filter(None, meanings), ""))
+    known = [] if item.plugin == "users" else meanings
+    what = described or next(filter(None, known), "")
     line = f"{_head(item)}: {what}" if what else _head(item)
     if telling and not described:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
-    return Rendering(_clean(line)[:MAX_LINE], _words(item, pairs, meanings))
+    other = [meaning for meaning in known[:1] if meaning and meaning not in line]
+    return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
 
 
 def _meaning(key: str, value: str) -> str:

@@ -54,10 +54,12 @@ def test_suffix_instance_and_number_are_no_part_of_a_name(name: str, known: str)
 
 
 def test_the_glossary_fills_gaps_only() -> None:
-    """Describe with the glossary what has no description, and search for its words in any case."""
+    """Describe with the glossary what has no description, and find others by its words too."""
     described = render(item("systemd", "unit", "sshd.service", description="Our front door"))
-    assert described.text == "systemd service sshd: Our front door"
+    assert described.text == f"systemd service sshd: Our front door\n{gloss('sshd')}"
     assert gloss("sshd") in described.words
+    known = render(item("systemd", "unit", "sshd.service", description=gloss("sshd")))
+    assert known.text == f"systemd service sshd: {gloss('sshd')}"
     bare = render(item("systemd", "unit", "sshd.service"))
     assert bare.text == f"systemd service sshd: {gloss('sshd')}"
     account = item("users", "account", "systemd-timesync", description="system account")
