@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache, lru_cache, reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from opdbus import tables
 
@@ -63,12 +65,25 @@ def _telling(thing: Thing) -> str:
     return thing.name if thing.kind == "fact" else ""
 
 
-def asked(question: str) -> Kinds:
-    """Return the rows that a question names; of several phrases at one place the longest."""
-    found = 0
-    for _, kinds in _phrases().find(_WORD.findall(question.lower())):
-        found |= kinds
-    return found
+class Asked(NamedTuple):
+    """The rows that a question names, and those that its first words name: what it asks for.
+
+    `what sets the host name` names a fact, and asks for something else.
+    """
+
+    named: Kinds
+    subject: Kinds
+
+
+def asked(question: str, passed: AbstractSet[str]) -> Asked:
+    """Return the rows that a question names, of several phrases at one place the longest.
+
+    Words that are `passed` may stand before its subject: they say nothing.
+    """
+    words = _WORD.findall(question.lower())
+    found = {at: kinds for at, kinds in _phrases().find(words) if kinds}
+    first = next((at for at, word in enumerate(words) if at in found or word not in passed), 0)
+    return Asked(reduce(or_, found.values(), 0), found.get(first, 0))
 
 
 @cache

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from opdbus import kinds
+from opdbus.index.lexical import STOP_WORDS
 from opdbus.index.search import KIND_WEIGHT, Raised, named_kinds, rank
+from opdbus.kinds import Asked
 from opdbus.state.object import Thing
 
 
@@ -29,7 +31,34 @@ def test_words_name_sorts_of_things(
 ) -> None:
     """A question names things by words of their sort, the longest phrase counts."""
     of_thing, _ = kinds.of_thing(Thing(*thing))
-    assert bool(of_thing & kinds.asked(question)) == is_named
+    assert bool(of_thing & kinds.asked(question, STOP_WORDS).named) == is_named
+
+
+@pytest.mark.parametrize(
+    ("question", "thing", "is_asked"),
+    [
+        ("which interfaces are there?", ("net", "interface", "eth0"), True),
+        ("who is alice", ("users", "account", "alice"), True),
+        ("show me the timers of backups", ("systemd", "unit", "a.timer"), True),
+        ("what configures the interfaces?", ("net", "interface", "eth0"), False),
+        ("creates accounts that packages need", ("users", "account", "alice"), False),
+        ("which daemon sets the time zone", ("systemd", "unit", "a.service"), True),
+        ("which daemon sets the time zone", ("system", "fact", "time"), False),
+    ],
+)
+def test_the_first_words_say_which_sort_is_asked_for(
+    question: str, thing: tuple[str, str, str], *, is_asked: bool
+) -> None:
+    """A question asks for the sort that it begins with: later ones are what that works on."""
+    of_thing, _ = kinds.of_thing(Thing(*thing))
+    assert bool(of_thing & kinds.asked(question, STOP_WORDS).subject) == is_asked
+
+
+def test_a_sort_that_is_only_mentioned_is_not_raised() -> None:
+    """What a question mentions loses nothing, and comes after what it asks for."""
+    known, less = np.array([1, 2, 4]), np.full(3, 0.1, np.float32)
+    more = named_kinds(Asked(named=3, subject=1), known, less, None)
+    assert more.tolist() == pytest.approx([KIND_WEIGHT, 0, -0.1])
 
 
 def test_what_others_have_comes_after_them() -> None:
@@ -37,19 +66,21 @@ def test_what_others_have_comes_after_them() -> None:
     service = kinds.of_thing(Thing("systemd", "unit", "web.service"))
     group = kinds.of_thing(Thing("users", "group", "web"))
     known, less = np.array([service[0], group[0]]), np.array([service[1], group[1]], np.float32)
-    nobody = named_kinds(kinds.asked("the web"), known, less, None)
+    nobody = named_kinds(kinds.asked("the web", STOP_WORDS), known, less, None)
     assert nobody[0] == 0 > nobody[1]
-    assert named_kinds(kinds.asked("group of the web"), known, less, None)[1] > 0
+    assert named_kinds(kinds.asked("group of the web", STOP_WORDS), known, less, None)[1] > 0
 
 
 def test_the_rare_value_of_the_sort_comes_first() -> None:
     """What is of the sort and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    raised = Raised(values, named_kinds(1, known, less, values))
+    raised = Raised(values, named_kinds(Asked(1, 1), known, less, values))
     scores = np.array([0.3, 0.3, 0.5], np.float32)
     assert next(rank(scores, np.zeros(3, np.float32), raised=raised))[0] == 0
-    assert named_kinds(1, known, less, None).tolist() == pytest.approx([KIND_WEIGHT] * 2 + [0])
+    assert named_kinds(Asked(1, 1), known, less, None).tolist() == pytest.approx(
+        [KIND_WEIGHT] * 2 + [0]
+    )
 
 
 def test_the_table_fits() -> None:

@@ -86,3 +86,12 @@ def test_questions_lose_what_every_question_has() -> None:
 def test_the_words_of_a_question_that_may_be_names() -> None:
     """Punctuation around a word is no part of it, inside a name it is."""
     assert lexical.names("is 'wg0' up, and who uses ssh-agent?") == ["wg0", "uses", "ssh-agent"]
+
+
+@pytest.mark.parametrize(
+    ("name", "terms", "surely"),
+    [("carol", 1, 1), ("carol", 2, 1), ("time", 4, 0.5), ("wg0", 9, 1), ("ssh-agent", 9, 1)],
+)
+def test_a_word_of_a_long_question_is_rarely_a_name(name: str, terms: int, surely: float) -> None:
+    """A word of letters only is less surely a name the more a question says."""
+    assert lexical.surely(name, terms) == surely

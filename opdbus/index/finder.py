@@ -212,12 +212,13 @@ def _raised(question: str, catalogue: Catalogue) -> Raised:
     view = catalogue.view
     entries = slice(len(view.entries))
     values = named_values(vocabulary.asked(question), view.traits[entries])
-    asked = kinds.asked(question)
+    asked = kinds.asked(question, lexical.STOP_WORDS)
     more = named_kinds(asked, view.kinds[entries], view.less[entries], values)
+    terms = len(lexical.terms(question))
     for name in lexical.names(question):
         # accounts, groups and the like have names of ordinary words
         places = [at for at in catalogue.named(name) if more[at] >= _LEAST_NAMED]
-        more[places] += NAME_WEIGHT
+        more[places] += NAME_WEIGHT * lexical.surely(name, terms)
     return Raised(values, more)
 
 

@@ -18,6 +18,8 @@ _TERM = re.compile(r"[^\W_]+(?:[-._:/@+]+[^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 # A question of more terms is a document: looking for all of them would take too long.
 MAX_TERMS: Final = 64
+# In a question of no more terms any word may well be a name.
+_FEW_TERMS: Final = 2
 
 
 def terms(question: str) -> list[str]:
@@ -43,3 +45,11 @@ def names(question: str) -> list[str]:
 def is_identifier(term: str) -> bool:
     """Return whether a term is an address, port, path or numbered name, not a mere word."""
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)
+
+
+def surely(name: str, terms: int) -> float:
+    """Return how surely a word of a question of so many terms is meant as a name, at most 1.
+
+    What is all letters, such as `time` or `staff`, is rather a mere word of a longer question.
+    """
+    return min(1.0, _FEW_TERMS / max(1, terms)) if name.isalpha() else 1.0

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.kinds import Asked
 from opdbus.state.object import Thing
 
 MODES: Final = ("hybrid", "vector", "lexical")
@@ -17,7 +18,8 @@ LEXICAL_WEIGHT: Final = 0.5
 # Weight of having all values that a question names, if they are rare: measured by questions about
 # values (tests/data/value_questions.json), and so that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
-# What it is worth to be of a sort that a question names: measured by benchmarks/host/questions.py.
+# What it is worth to be of the sort that a question asks for: measured by
+# benchmarks/host/questions.py.
 KIND_WEIGHT: Final = 0.15
 # What it counts that a word of a question is the whole name of a thing.
 NAME_WEIGHT: Final = 0.2
@@ -123,14 +125,16 @@ def named_values(asked: Sequence[int], traits: NDArray[np.int64]) -> NDArray[np.
 
 
 def named_kinds(
-    asked: int,
+    asked: Asked,
     kinds: NDArray[np.int64],
     less: NDArray[np.float32],
     values: NDArray[np.float32] | None,
 ) -> NDArray[np.float32]:
     """Return what the sorts of entries (entries,) add to their scores: see Raised."""
-    more = np.float32(KIND_WEIGHT) + (0 if values is None else BOTH_WEIGHT * values)
-    return np.where(kinds & asked != 0, more, -less)
+    more = np.where(kinds & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
+    if values is not None:
+        more += BOTH_WEIGHT * values
+    return np.where(kinds & asked.named != 0, more, -less)
 
 
 def _rarity(having: int, entries: int) -> float:
