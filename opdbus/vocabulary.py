@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus import tables
 from opdbus.state.conditions import Condition, parse
-from opdbus.state.fields import Names
+from opdbus.state.fields import IDENTITY, Names
 
 if TYPE_CHECKING:
     from opdbus.state.object import Identity, Json
 
 # Which rows of the vocabulary an object has, or a phrase names: one bit each, in 64 with a sign.
 Traits: TypeAlias = int
+# What an object must meet together.
+Conditions: TypeAlias = tuple[Condition, ...]
 
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 _NOT: Final = frozenset("not never cannot nothing nobody".split())
@@ -29,7 +31,7 @@ class Row:
     """The phrases that name a value, and conditions: an object that meets all of one has it."""
 
     phrases: str
-    alternatives: tuple[tuple[Condition, ...], ...]
+    alternatives: tuple[Conditions, ...]
 
 
 @cache
@@ -50,15 +52,31 @@ class Reader:
     def traits(self, identity: Identity, properties: Mapping[str, Json]) -> Traits:
         """Return which values of the vocabulary an object has."""
         found = self._names.values(identity, properties)
-        return sum(
-            1 << number
-            for number, row in enumerate(rows())
-            if any(_is_met(part, found) for part in row.alternatives)
-        )
+        traits = 0
+        for field, values in found.items():
+            for text in ("", *(value.lower() for value in values if isinstance(value, str))):
+                for bit, part in _alternatives().get((field, text), ()):
+                    if not traits & bit and _is_met(part, found):
+                        traits |= bit
+        return traits
 
 
-def _is_met(conditions: tuple[Condition, ...], found: Mapping[str, list[Json]]) -> bool:
-    return all(c.field in found and c.is_met_by(found[c.field]) for c in conditions)
+@cache
+def _alternatives() -> Mapping[tuple[str, str], Sequence[tuple[Traits, Conditions]]]:
+    """Return all alternatives by a field that they need, and the text that it must have, if any.
+
+    The field is one that few objects have, where there is a choice.
+    """
+    found: dict[tuple[str, str], list[tuple[Traits, Conditions]]] = {}
+    for number, row in enumerate(rows()):
+        for part in row.alternatives:
+            rare = min(part, key=lambda condition: condition.field in IDENTITY)
+            found.setdefault((rare.field, rare.text), []).append((1 << number, part))
+    return found
+
+
+def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
+    return all(c.is_met_by(found.get(c.field, ())) for c in conditions)
 
 
 def asked(question: str) -> list[Traits]:

@@ -56,20 +56,25 @@ class Condition:
         """Return whether the values that an object has of the field meet this."""
         if self.operator == "!=":
             return bool(found) and not any(map(self._equals, found))
-        return bool(found) and any(map(self._test(), found))
+        test = _TESTS.get(self.operator, Condition._compares)
+        return any(test(self, value) for value in found)
 
     @property
     def part(self) -> str:
         """What the JSON of every such object has in some case, "" if nothing is known of it."""
-        is_text = number(self.value) is None and self.value not in _BOOLEANS
         is_plain = self.value.isascii() and self.value.isprintable()
-        if is_text and is_plain and self.operator in {"=", "~", IS}:
+        if self._is_text and is_plain and self.operator in {"=", "~", IS}:
             return max(re.split(r'["\\]', self.value), key=len)
         return ""
 
-    def _test(self) -> Callable[[Json], bool]:
-        tests = {"=": self._equals, "~": self._is_part, IS: self._is}
-        return tests.get(self.operator, self._compares)
+    @property
+    def text(self) -> str:
+        """The text that meets this, in some case; "" if anything else may meet it."""
+        return self.value if self.operator == "=" and self._is_text else ""
+
+    @property
+    def _is_text(self) -> bool:
+        return number(self.value) is None and self.value not in _BOOLEANS
 
     def _equals(self, value: Json) -> bool:
         if isinstance(value, bool):
@@ -95,6 +100,13 @@ class Condition:
         if found is None or limit is None:
             return False
         return _ORDERS[self.operator](found, limit)
+
+
+_TESTS: Final[Mapping[str, Callable[[Condition, Json], bool]]] = {
+    "=": Condition._equals,
+    "~": Condition._is_part,
+    IS: Condition._is,
+}
 
 
 def parse(text: str) -> tuple[Condition, ...]:
