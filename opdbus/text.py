@@ -6,7 +6,7 @@ What a text holds was decided by measurement: see benchmarks/quality.py.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
@@ -80,6 +80,9 @@ NOUNS: Final = {
     ("system", "fact"): "system",
 }
 
+# The dotted name of a value, its last key in one word, and the value.
+_Pair: TypeAlias = tuple[str, str, str]
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
@@ -98,7 +101,7 @@ def render(item: StateObject) -> Rendering:
     The glossary fills gaps only: what has a description is not described by it, but found by it,
     since people rarely ask in the words of a description.
     """
-    pairs = [(name, _short(value)) for name, value in leaves(item.properties)]
+    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
     described = ", ".join(_described(pairs))
     telling = _telling(item, pairs)
     meanings = [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
@@ -140,9 +143,14 @@ def _short(value: Json) -> str:
     return str(value)
 
 
-def _described(pairs: list[tuple[str, str]]) -> Iterator[str]:
+def _pair(name: str, value: Json) -> _Pair:
+    """Spell `full_name`, `fullName` and `fullname` alike."""
+    return name, "".join(split(name.rpartition(".")[2])), _short(value)
+
+
+def _described(pairs: list[_Pair]) -> Iterator[str]:
     """Yield what a description says, and what documents say of the thing besides."""
-    found = {_joined(key.rpartition(".")[2]): value for key, value in reversed(pairs)}
+    found = {key: value for _, key, value in reversed(pairs)}
     before = ""
     for keys in (DESCRIBING, *DOCUMENTS):
         said = next((found[key] for key in keys if found.get(key)), "")
@@ -151,35 +159,31 @@ def _described(pairs: list[tuple[str, str]]) -> Iterator[str]:
             before += said.lower()
 
 
-def _joined(key: str) -> str:
-    """Spell `full_name`, `fullName` and `fullname` alike."""
-    return "".join(split(key))
-
-
-def _telling(item: StateObject, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
     """Choose the (key, value) pairs that tell most about an object without a description.
 
     The name of settings has no meaning, but their keys do, so more of them are chosen.
     """
     settings = item.kind == SETTINGS
     ranked = []
-    for name, value in pairs:
-        key = name.rpartition(".")[2]
-        rank = TELLING.get(_joined(key), len(TELLING) if settings else None)
-        words = split(name if settings else key)
-        if value and rank is not None and REDACTED not in value and VOLATILE.isdisjoint(words):
+    for name, key, value in pairs:
+        rank = TELLING.get(key, len(TELLING) if settings else None)
+        if rank is None or not value or REDACTED in value:
+            continue
+        words = split(name if settings else name.rpartition(".")[2])
+        if VOLATILE.isdisjoint(words):
             ranked.append((rank, " ".join(words), value[:MAX_VALUE]))
     ranked.sort()
     return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
 
-def _words(item: StateObject, pairs: list[tuple[str, str]], meanings: list[str]) -> str:
+def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     """Return the whole object for lexical search, identifiers also split into words.
 
     What its name means is there twice, to count as much as words of the text.
     """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
-    parts += [f"{' '.join(split(name))} {value}" for name, value in pairs if value != REDACTED]
+    parts += [f"{' '.join(split(name))} {value}" for name, _, value in pairs if value != REDACTED]
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 
 
