@@ -28,13 +28,14 @@ class Recorder:
     def record(self, item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
         """Make the record of an object."""
         rendering = text.render(item)
+        content = item.json()
         return Record(
             identity=item.identity,
             owner=owner,
-            properties=item.json(),
+            properties=content,
             text=rendering.text,
             words=rendering.words,
-            fingerprint=item.fingerprint(),
+            fingerprint=item.fingerprint_of(content),
             text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
             updated_at=now,
             transient=transient,

@@ -20,6 +20,10 @@ LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 
+_CANONICAL: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
 
 class Identity(NamedTuple):
     """The identity of a state object; `source` is `file`, `publish:<name>` or `live:<observer>`."""
@@ -66,14 +70,17 @@ class StateObject:
 
     def fingerprint(self) -> str:
         """Return the hash (hex, 128 bits) of identity and properties."""
-        return digest(canonical([*self.identity, self.properties]).encode()).hex()
+        return self.fingerprint_of(self.json())
+
+    def fingerprint_of(self, content: str) -> str:
+        """Return the same of its properties as canonical JSON, which takes half of the time."""
+        identity = canonical(self.identity)
+        return digest(f"{identity[:-1]},{content}]".encode()).hex()
 
 
 def canonical(value: Json) -> str:
     """Write a JSON value in one canonical form: sorted keys, no spaces."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    return _CANONICAL.encode(value)
 
 
 def hash_name(content: str) -> str:
