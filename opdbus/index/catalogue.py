@@ -204,6 +204,10 @@ class Catalogue:
         """Return the things that several sources tell of."""
         return list(self._shared)
 
+    def shared_entries(self) -> Iterator[Sequence[Entry]]:
+        """Yield the entries about each thing that several sources tell of."""
+        return (self._by_thing[thing] for thing in self._shared)
+
     def is_shared(self, thing: Thing) -> bool:
         """Return whether several sources tell of a thing."""
         return thing in self._shared

@@ -93,16 +93,19 @@ class ObjectVectors:
 
     def pending(self, index: VectorIndex) -> list[Entry]:
         """Return one entry for each text that has no vector yet."""
-        catalogue = self.memory.catalogue
-        return list({e.text_digest: e for e in catalogue if e.text_digest not in index}.values())
+        lacking = index.lacking(self.memory.catalogue)
+        return list({entry.text_digest: entry for entry in lacking}.values())
 
     def waiting(self) -> int:
         """Count the things that will get a vector and have none yet."""
         if self.serving.config.vector_level == "none":
             return 0
-        index = self.current
         catalogue = self.memory.catalogue
-        return len({thing_of(e) for e in catalogue if index is None or e.text_digest not in index})
+        if (index := self.current) is None:
+            return len(catalogue)
+        # without a thing made for each entry: clients ask again and again while 100,000 wait
+        again = sum(max(0, len(index.lacking(e)) - 1) for e in catalogue.shared_entries())
+        return len(index.lacking(catalogue)) - again
 
     async def drift(self, pairs: Sequence[Pair]) -> list[Drift]:
         """Compare declared and observed entries, without the pairs of which one is gone by now."""

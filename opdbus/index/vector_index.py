@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.catalogue import View
-from opdbus.index.store import Store
+from opdbus.index.store import Entry, Store
 from opdbus.state.object import digest
 
 
@@ -37,6 +37,11 @@ class VectorIndex:
     def __contains__(self, text_digest: object) -> bool:
         """Return whether a text has a vector."""
         return text_digest in self._rows
+
+    def lacking(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries whose texts have no vector."""
+        rows = self._rows
+        return [entry for entry in entries if entry.text_digest not in rows]
 
     def key(self, text_digest: bytes) -> bytes:
         """Return the vector key of a text: hash(numerics, text)."""

@@ -120,6 +120,8 @@ class Announcer:
 
 def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dict[Thing, Change]:
     """Merge changes of things; a thing that was added and removed has none."""
+    if not before:
+        return dict(after)
     changes = dict(before)
     for thing, what in after.items():
         first = changes.pop(thing, None)
