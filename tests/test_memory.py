@@ -555,6 +555,26 @@ def test_a_thing_counts_once(live: Callable[..., Any]) -> None:
     live(work)
 
 
+def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
+    """Count a thing that waits for vectors once, and until it has those of all its sources."""
+
+    async def work(made: House) -> None:
+        await made.serving.start()
+        await made.declare(unit("a", "network"), unit("b", "network"))
+        await made.publish(observed("a", "mail"), observed("c", "mail"))
+        assert made.vectors.waiting() == 3
+        embedder = await made.serving.embedder()
+        index = await made.vectors.index(embedder.numerics, embedder.dimension)
+        about = made.memory.catalogue.about
+        for name, left in (("b", 2), ("a", 1)):
+            for entry in about(Thing("systemd", "unit", name)):
+                assert made.vectors.waiting() == left + 1
+                index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
+            assert made.vectors.waiting() == left
+
+    live(work, engine=False)
+
+
 def test_drift_is_told_once(live: Callable[..., Any]) -> None:
     """Tell of a thing that is observed to be other than declared, and again when it changes."""
 

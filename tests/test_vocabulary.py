@@ -65,6 +65,25 @@ def test_other_words_name_none(question: str, properties: dict[str, Any]) -> Non
     assert not has(question, **properties)
 
 
+ODD: tuple[dict[str, Any], ...] = (
+    *({"state": value} for value in ("UP", "Failed", "", "yes", True, 5, None, ["x", "failed"])),
+    {"ActiveState": ["active"], "unit": {"result": "timeout", "Enabled": "ON"}, "running": "off"},
+    {"used_percent": "85%", "options": ["ro", "x"], "address": "::", "user": 0},
+)
+
+
+def test_no_value_is_overlooked() -> None:
+    """Find just the values whose conditions an object meets, one after the other."""
+    sorts = (("net", "listener", "x"), ("systemd", "unit", "x.service"), ("users", "group", "sudo"))
+    odd = [(Identity("live:x", *sort), properties) for sort in sorts for properties in ODD]
+    reader = Reader()
+    for identity, properties in [*((o.identity, o.properties) for o in objects()), *odd]:
+        met = [any(AllOf(p).hold(identity, properties) for p in r.alternatives) for r in rows()]
+        assert reader.traits(identity, properties) == sum(
+            1 << n for n, is_met in enumerate(met) if is_met
+        )
+
+
 def test_rare_values_count_most() -> None:
     """Raise what few have more than what many have, and nothing for what all have."""
     traits = np.array([0b11, 0b10, 0b10, 0b00], np.int64)
