@@ -185,6 +185,15 @@ def test_numbers(text: str, value: float | None) -> None:
     assert number(text) == value
 
 
+def test_an_object_may_have_any_number_of_keys() -> None:
+    """Find a field among more keys than are remembered, again and again."""
+    many = {"list": [{f"k{n}": n} for n in range(9000)], **{f"key{n}": n for n in range(9000)}}
+    wanted = AllOf(parse("k8999=8999,key8999=8999,list=8999"))
+    for _ in range(3):
+        assert wanted.hold(UNIT, many)
+        assert not wanted.hold(UNIT, FIELDS)
+
+
 @pytest.mark.parametrize(
     "name", ["active_state", "active-state", "ActiveState", "activeState", "Active State"]
 )

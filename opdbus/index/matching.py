@@ -40,9 +40,10 @@ async def things(
     clause = await asyncio.to_thread(_clause, wanted, volatile, memory)
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
+        if not wanted.hold(identity, properties):
+            return []
         thing = Thing(*identity[1:])
-        is_met = not memory.catalogue.is_shared(thing) and wanted.hold(identity, properties)
-        return [thing] if is_met else []
+        return [] if memory.catalogue.is_shared(thing) else [thing]
 
     found: set[Thing] = set()
     async for part in _parts(memory, clause, volatile, matching):
@@ -101,12 +102,11 @@ async def _parts(
     def read(store: Store, after: int) -> tuple[int, list[T]]:
         rows = store.sift(after, *clause, _AT_A_TIME)
         found: list[T] = []
-        for number, content in rows:
+        for number, properties in rows:
             # without those that are being removed
             if entry := memory.catalogue.view.entry(number):
-                properties = json.loads(content)
                 if volatile:
-                    properties |= volatile.get(entry.identity, {})
+                    properties.update(volatile.get(entry.identity, {}))
                 found += work(entry.identity, properties)
         return (rows[-1][0] if len(rows) == _AT_A_TIME else 0), found
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
 from opdbus.index import database
-from opdbus.state.object import Identity
+from opdbus.state.object import Identity, Json
 
 _UPSERT: Final = """
 INSERT INTO objects
@@ -194,17 +194,17 @@ class Store:
 
     def sift(
         self, after: int, clause: str, values: Sequence[str], limit: int
-    ) -> list[tuple[int, str]]:
+    ) -> list[tuple[int, dict[str, Json]]]:
         """Return (id, properties) of the next objects of which an SQL clause is true."""
-        # as one row: see `match`. JSON has no line ends
+        # as one row: see `match`; and as one JSON text, which is read in half of the time
         ids, contents = self._database.execute(
-            "SELECT group_concat(id), group_concat(properties, char(10)) FROM"  # noqa: S608 -- the clause is our own
+            "SELECT group_concat(id), group_concat(properties) FROM"  # noqa: S608 -- the clause is our own
             f" (SELECT * FROM objects WHERE id > ? AND ({clause}) ORDER BY id LIMIT ?)",
             (after, *values, limit),
         ).fetchone()
         if ids is None:
             return []
-        return list(zip(map(int, ids.split(",")), contents.split("\n"), strict=True))
+        return list(zip(map(int, ids.split(",")), json.loads(f"[{contents}]"), strict=True))
 
     # vectors
 

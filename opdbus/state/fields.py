@@ -2,20 +2,23 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from opdbus.state.object import Identity, Json
 
 # How well a field has a name: by the words that it ends in, or exactly.
 Fit: TypeAlias = Literal[1, 2]
+# The values of each name, by the words that their paths end in, and exactly.
+_Found: TypeAlias = tuple[dict[str, list[Json]], dict[str, list[Json]]]
 # The dotted path of a value, those of the lists of objects that it is in, and the value itself.
 Leaf: TypeAlias = tuple[str, tuple[str, ...], Json]
 
 # What an object's identity says counts as fields of it.
 IDENTITY: Final = ("source", "plugin", "kind", "name")
 
-# Of more paths the fits are found out again: an object may have any number of keys.
-_MAX_PATHS: Final = 8192
+# Of more places the names are found out again: an object may have any number of keys.
+_MAX_PLACES: Final = 8192
 
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
@@ -29,6 +32,18 @@ def split(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(_CAMEL.sub(" ", name)))
 
 
+@dataclass(slots=True)
+class _Place:
+    """A place in objects: its path, the lists of objects that it is in, and the names it has."""
+
+    path: str
+    lists: tuple[str, ...]
+    fits: Sequence[tuple[str, Fit]] = ()
+    below: dict[str, "_Place"] = field(default_factory=dict)
+    # of the objects in the list that is here
+    members: "_Place | None" = None
+
+
 class Names:
     """Names of fields: each is a full dotted path, or its last key.
 
@@ -40,30 +55,64 @@ class Names:
         self._wanted = {name: split(name) for name in names}
         self._of_identity = [name for name in self._wanted if name.lower() in IDENTITY]
         # kept as long as the names only: the keys of objects that are gone are not remembered
-        self._fits: dict[tuple[str, tuple[str, ...]], Sequence[tuple[str, Fit]]] = {}
+        self._top = _Place("", ())
+        self._places = 0
 
     def values(self, identity: Identity, properties: Mapping[str, Json]) -> dict[str, list[Json]]:
         """Return the values that an object has under each name, members of lists one by one."""
         exact = {name: [getattr(identity, name.lower())] for name in self._of_identity}
         ending: dict[str, list[Json]] = {}
-        for path, lists, value in leaves(properties):
-            for name, fit in self._fit(path, lists):
-                (exact if fit == 2 else ending).setdefault(name, []).append(value)
+        if self._places > _MAX_PLACES:
+            self._top, self._places = _Place("", ()), 0
+        self._take(properties, self._top, (ending, exact))
         return ending | exact
 
     def are_in(self, paths: Iterable[str]) -> bool:
         """Return whether one of the fields at some paths has one of the names."""
-        return bool(self._of_identity) or any(self._fit(path, ()) for path in paths)
+        return bool(self._of_identity) or any(self._fits(path, ()) for path in paths)
 
-    def _fit(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
-        """Return which names the field at a path has, and how well; found out once."""
-        found = self._fits.get((path, lists))
-        if found is None:
-            if len(self._fits) > _MAX_PATHS:
-                self._fits.clear()
-            fits = ((name, _fit(wanted, path, lists)) for name, wanted in self._wanted.items())
-            found = self._fits[path, lists] = tuple((name, fit) for name, fit in fits if fit)
-        return found
+    def _take(self, values: Mapping[str, Json], at: _Place, found: _Found) -> None:
+        """Add all values in a dict that have a name."""
+        for key, value in values.items():
+            place = at.below.get(key) or self._below(at, key)
+            # the type itself, since this runs for every field of 100,000 objects
+            kind = type(value)
+            if kind is dict:
+                self._take(value, place, found)
+            elif kind is list:
+                self._take_members(value, place, found)
+            elif place.fits:
+                _add(value, place, found)
+
+    def _take_members(self, members: Sequence[Json], place: _Place, found: _Found) -> None:
+        for member in members or (None,):
+            if isinstance(member, dict):
+                if place.members is None:
+                    place.members = _Place(place.path, (*place.lists, place.path))
+                self._take(member, place.members, found)
+            elif isinstance(member, list):
+                self._take_members(member, place, found)
+            elif place.fits:
+                _add(member, place, found)
+
+    def _below(self, at: _Place, key: str) -> _Place:
+        """Return the place of a key; its names are found out once, unless there are too many."""
+        path = f"{at.path}.{key}" if at.path else key
+        place = _Place(path, at.lists, self._fits(path, at.lists))
+        self._places += 1
+        if self._places <= _MAX_PLACES:
+            at.below[key] = place
+        return place
+
+    def _fits(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
+        """Return which names the field at a path has, and how well."""
+        fits = ((name, _fit(wanted, path, lists)) for name, wanted in self._wanted.items())
+        return tuple((name, fit) for name, fit in fits if fit)
+
+
+def _add(value: Json, place: _Place, found: _Found) -> None:
+    for name, fit in place.fits:
+        found[fit - 1].setdefault(name, []).append(value)
 
 
 def leaves(properties: Mapping[str, Json], path: str = "") -> Iterator[Leaf]:
@@ -82,7 +131,6 @@ def paths(properties: Mapping[str, Json]) -> set[str]:
 def _leaves(values: Mapping[str, Json], path: str, lists: tuple[str, ...]) -> Iterator[Leaf]:
     for key, value in values.items():
         here = f"{path}.{key}" if path else key
-        # the type itself, since this runs for every field of 100,000 objects
         kind = type(value)
         if kind is dict:
             yield from _leaves(value, here, lists)
