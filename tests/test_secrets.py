@@ -1,16 +1,14 @@
 """Planted secrets are nowhere: not in answers, signals, logs, nor in any file."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
+from attacks.leaks import bytes_of, everything
 from conftest import EXAMPLE
-from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
+from running import STATE, STATE_PATH, Caller, Running, calling
 
 MARK = "PLANTED"
-_PROPERTIES = "org.freedesktop.DBus.Properties"
-_INTROSPECT = "org.freedesktop.DBus.Introspectable.Introspect"
 PEM = "-----{} RSA PRIVATE KEY-----"
 # what a program may publish without a thought: each has the mark where a secret is
 PUBLISHED: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -26,35 +24,6 @@ PUBLISHED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("app", "unit", "i", {"secret": {"value": f"{MARK}-p10", "list": [f"{MARK}-p11"]}}),
 ]  # fmt: skip
 KEPT = {"keyboard_layout": "de-neo", "public_key": "visible-public-key"}
-
-
-async def _everything(caller: Caller) -> str:
-    """Ask for all that can be asked, and give all answers and signals as text."""
-    answers: list[Any] = []
-
-    async def ask(path: str, member: str, signature: str = "", *body: Any) -> Any:
-        answers.append(await caller.call(path, member, signature, *body))
-        return answers[-1]
-
-    _, page = await ask(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, 1000)
-    for path, *_ in page:
-        await ask(path, f"{_PROPERTIES}.GetAll", "s", OBJECT)
-        await ask(path, f"{OBJECT}.Similar", "ua{sv}", 5, {})
-        await ask(path, _INTROSPECT)
-        await ask(STATE_PATH, f"{STATE}.Get", "oa{sv}", path, {})
-        await ask(STATE_PATH, f"{STATE}.Similar", "oua{sv}", path, 5, {})
-    # the marker itself is no question: an answer may not even hint that it was found
-    for question in ("password", "secret token", "private key", "bearer", "hunter", "croissant"):
-        for mode in ("hybrid", "lexical", "vector"):
-            await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 1000, {"mode": mode})
-    for path, interface in ((ROOT_PATH, VECTORIZER), (STATE_PATH, STATE)):
-        await ask(path, f"{_PROPERTIES}.GetAll", "s", interface)
-        await ask(path, _INTROSPECT)
-    for plugin in {row[1] for row in page}:
-        await ask(f"{STATE_PATH}/{plugin}", _INTROSPECT)
-    await ask(STATE_PATH, f"{STATE}.Drift", "a{sv}", {})
-    await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
-    return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
 
 
 async def _found_by(caller: Caller, question: str) -> list[Any]:
@@ -84,26 +53,18 @@ def test_planted_secrets_are_nowhere(daemons: Callable[..., Running]) -> None:
             )  # fmt: skip
             await caller.vectorized()
             assert await _found_by(caller, MARK) == []
-            return await _everything(caller)
+            return await everything(caller)
 
     with daemons(LOG_LEVEL="debug") as daemon:
         said = asyncio.run(work())
-        while_running = _bytes_of(daemon)
+        while_running = bytes_of(daemon)
         assert daemon.stop() == 0
     assert MARK not in said
     for value in KEPT.values():
         assert value in said
     assert len(said) > 100_000
-    for name, data in {**while_running, **_bytes_of(daemon)}.items():
+    for name, data in {**while_running, **bytes_of(daemon)}.items():
         assert MARK.encode() not in data, name
         assert MARK.encode("utf-16-le") not in data, name
     assert {"memory.db", "memory.db-wal"} <= while_running.keys()
     assert MARK not in daemon.logs()
-
-
-def _bytes_of(daemon: Running) -> dict[str, bytes]:
-    return {
-        file.name: file.read_bytes()
-        for file in daemon.state_dir.rglob("*")
-        if file.is_file() and "graphs" not in file.parts
-    }

@@ -10,12 +10,12 @@ from typing import Final
 from opdbus.observe.documents import Documents, Places
 from opdbus.observe.dpkg import Package, StatusFile
 from opdbus.observe.reading import read_at_most
+from opdbus.observe.unit_files import TYPES, is_unit
 
 # Far more than there are on a sane host: 200 to 1,000.
 MAX_FILES: Final = 10_000
 _MAX_REGISTRY_BYTES: Final = 4 << 20
 _MAX_MANUALS: Final = 20_000
-_UNIT = re.compile(r".+\.(?:service|socket|timer|mount|automount|swap|path|slice|target)")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # What files in a folder are for, where no page of the manual says it.
 _NOUNS: Final = {
@@ -184,12 +184,13 @@ class Conffiles:
         found: dict[str, tuple[str, str]] = {}
         for top in self._sources.units:
             for entry in _entries(top):
-                if entry.name.endswith(".d") and entry.is_dir():
+                unit = entry.name.removesuffix(".d")
+                if unit != entry.name and _has_drop_ins(unit) and entry.is_dir():
                     folders.add(entry.path)
                     for inner in _entries(Path(entry.path)):
                         if inner.name.endswith(".conf"):
-                            found[inner.path] = (entry.name.removesuffix(".d"), "drop-in")
-                elif _UNIT.fullmatch(entry.name) and _is_own(entry):
+                            found[inner.path] = (unit, "drop-in")
+                elif is_unit(entry.name) and _is_own(entry):
                     found[entry.path] = (entry.name, "unit file")
         packaged = {unit: f"/usr/lib/systemd/system/{unit}" for unit, _ in found.values()}
         owners = self._documents.owners(packaged.values())
@@ -205,6 +206,11 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
+
+
+def _has_drop_ins(unit: str) -> bool:
+    """Return whether drop-ins may be for this: a unit, or all units of a type."""
+    return is_unit(unit) or unit in TYPES
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:

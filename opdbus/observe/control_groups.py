@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.observe.known import Known
+from opdbus.observe.unit_files import is_unit
 
 # The unified hierarchy, whose groups have ids; the second place is that beside older hierarchies.
 FOLDERS: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -53,4 +54,5 @@ def _folders_in(path: str) -> list["os.DirEntry[str]"]:
 
 def _unit(name: str) -> str:
     """Return the unit that a group's name is; the name of one that the kernel uses too has a _."""
-    return name.removeprefix("_") if name.endswith(_UNITS) else ""
+    unit = name.removeprefix("_")
+    return unit if name.endswith(_UNITS) and is_unit(unit) else ""

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from opdbus.observe.reading import text_of
 from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
 
 Facts: TypeAlias = dict[str, Json]
 # A change of one of these files changes a fact.
@@ -126,8 +127,9 @@ def _taken(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str
 
 def _assignments(path: Path) -> dict[str, str]:
     """Read NAME=value lines, quoted as a shell has them."""
+    # secrets first: without its quotes one may look harmless
     rows = (line.partition("=") for line in text_of(path).splitlines() if line[:1] != "#")
-    return {key.strip(): _unquoted(value) for key, is_one, value in rows if is_one}
+    return {key.strip(): _unquoted(redact_text(value)) for key, is_one, value in rows if is_one}
 
 
 def _unquoted(value: str) -> str:

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from opdbus.state.redact import redact_text
+
 MAX_DESCRIPTION: Final = 200
 # A NAME section that has more lines is none.
 _MAX_LINES: Final = 60
@@ -71,4 +73,5 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _tidy(text: str) -> str:
-    return " ".join(text.replace('"', "").split())[:MAX_DESCRIPTION]
+    # before: without its quotes, or cut in the middle, a secret may look harmless
+    return " ".join(redact_text(text).replace('"', "").split())[:MAX_DESCRIPTION]

@@ -16,6 +16,7 @@ from opdbus.observe.pace import Allowance
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
 from opdbus.state.watch import changes
 
 # What happens within this time is read at once: an install changes many files.
@@ -119,8 +120,10 @@ def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Nam
 
 def _of_rpm(row: Mapping[str, str]) -> _Named:
     epoch = "" if row["epoch"] == "0" else f"{row['epoch']}:"
+    # one by one: joined, a secret may look harmless
+    version, release = redact_text(row["version"]), redact_text(row["release"])
     properties: dict[str, Json] = {
-        "version": f"{epoch}{row['version']}-{row['release']}",
+        "version": f"{epoch}{version}-{release}",
         "architecture": row["architecture"],
         "status": "installed",
         "description": row["summary"],

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -11,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from observing import FakeService
-from running import Running
 
+from attacks.planted import LOGIND, MARK, PID1, serve_secrets
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import new_signal
 from opdbus.bus.transport.send_queue import Written
 
-MARK = "hunter2"
 SECRET = f"{MARK}-PLANTED"
-PID1, LOGIND = "org.freedesktop.systemd1", "org.freedesktop.login1"
 UNITS, SESSIONS = "/org/freedesktop/systemd1/unit", "/org/freedesktop/login1/session"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
 # Of RequestName: others may replace us, we replace others (D-Bus specification).
@@ -157,15 +156,22 @@ async def flap(services: dict[str, FakeService]) -> None:
             await asyncio.sleep(0.05)  # the rhythm is the attack
 
 
+async def leak(services: dict[str, FakeService]) -> None:
+    """Answer as PID 1 and logind of a host with a secret in every field."""
+    serve_secrets(services)
+    await asyncio.Event().wait()
+
+
 async def behave(services: dict[str, FakeService]) -> None:
     """Answer as PID 1 and logind do: what is replaced by an attack."""
     sane(services)
     await asyncio.Event().wait()
 
 
-SANE = "behaves"
+SANE, SECRETS = "behaves", "has secrets"
 BUSES: dict[str, Callable[[dict[str, FakeService]], Coroutine[Any, Any, None]]] = {
     SANE: behave,
+    SECRETS: leak,
     "hangs": hang,
     "floods": flood,
     "lies": lie,
@@ -204,17 +210,27 @@ def write_statuses(folder: Path) -> None:
 
 
 FILES = {"writes bad statuses": write_statuses}
+# What is made and removed in the attack on a network.
+STORM = "storm"
 
 
-def leaks(daemon: Running) -> list[str]:
-    """Say where a planted secret can be read."""
-    said = {"its log": daemon.logs()}
-    for command in (("status",), ("doctor",), ("list",), ("search", "password token")):
-        answer = daemon.cli(*command)
-        said[f"op-dbus {command[0]}"] = answer.stdout + answer.stderr
-    for file in daemon.state_dir.glob("memory.db*"):
-        said[file.name] = file.read_bytes().decode("latin-1")
-    return [f"a secret is in {where}" for where, text in said.items() if MARK in text]
+def storm(target: Path) -> None:
+    """Make an interface with thousands of addresses in a process's network, and remove it."""
+    for number in count():
+        lines = [f"link add {STORM} type bridge", f"link set {STORM} up alias token={SECRET}"]
+        lines += [
+            f"addr add 10.{number % 250}.{n >> 8}.{n & 255}/32 dev {STORM}" for n in range(4000)
+        ]
+        change_network(target, *lines, f"link del {STORM}")
+
+
+def change_network(process: Path, *lines: str) -> None:
+    """Do as `ip -batch` in the network of a process, as far as that is possible."""
+    command = ["nsenter", f"--net={process}/ns/net", "ip", "-force", "-batch", "-"]
+    subprocess.run(command, input="\n".join(lines), text=True, check=False, capture_output=True)
+
+
+NETWORKS = {"changes its network": storm}
 
 
 @asynccontextmanager
@@ -235,9 +251,9 @@ async def _on_bus(work: Callable[[dict[str, FakeService]], Any], address: str) -
 
 
 def main(name: str, target: str, seconds: float) -> None:
-    """Attack a bus, or a folder."""
-    if name in FILES:
-        FILES[name](Path(target))
+    """Attack a bus, a folder, or the network of a process."""
+    if name in FILES | NETWORKS:
+        (FILES | NETWORKS)[name](Path(target))
     with suppress(TimeoutError):
         asyncio.run(asyncio.wait_for(_on_bus(BUSES[name], target), seconds))
 

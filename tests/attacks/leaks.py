@@ -1,0 +1,94 @@
+"""Where a planted secret can be read: all that a daemon answers, sends, prints, logs and stores."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
+
+from opdbus.state.secret_text import REDACTED
+
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+_INTROSPECT = "org.freedesktop.DBus.Introspectable.Introspect"
+_COMMANDS = (("status",), ("doctor",), ("list",), ("search", "password token"))
+# Of more objects, as many are asked for.
+_MOST = 1000
+
+
+async def everything(caller: Caller) -> str:
+    """Ask for all that can be asked, and give all answers and signals as text."""
+    answers: list[Any] = []
+
+    async def ask(path: str, member: str, signature: str = "", *body: Any) -> Any:
+        answers.append(await caller.call(path, member, signature, *body))
+        return answers[-1]
+
+    _, page = await ask(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, _MOST)
+    for path, *_ in page:
+        await ask(path, f"{_PROPERTIES}.GetAll", "s", OBJECT)
+        await ask(path, f"{OBJECT}.Similar", "ua{sv}", 5, {})
+        await ask(path, _INTROSPECT)
+        await ask(STATE_PATH, f"{STATE}.Get", "oa{sv}", path, {})
+        await ask(STATE_PATH, f"{STATE}.Similar", "oua{sv}", path, 5, {})
+    # the marker itself is no question: an answer may not even hint that it was found
+    for question in ("password", "secret token", "private key", "bearer", "hunter", "croissant"):
+        for mode in ("hybrid", "lexical", "vector"):
+            await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 1000, {"mode": mode})
+        await ask(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", question, {})
+    for path, interface in ((ROOT_PATH, VECTORIZER), (STATE_PATH, STATE)):
+        await ask(path, f"{_PROPERTIES}.GetAll", "s", interface)
+        await ask(path, _INTROSPECT)
+    for plugin in {row[1] for row in page}:
+        await ask(f"{STATE_PATH}/{plugin}", _INTROSPECT)
+    await ask(STATE_PATH, f"{STATE}.Fields", "a{sv}", {})
+    await ask(STATE_PATH, f"{STATE}.Drift", "a{sv}", {})
+    await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
+    return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
+
+
+async def hidden_fields(caller: Caller) -> set[str]:
+    """Give the fields in which something is hidden, as plugin/kind/field; names are one, too."""
+    found: set[str] = set()
+    _, rows = await caller.call(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, 1000)
+    for path, plugin, kind, name in rows:
+        (text,) = await caller.call(STATE_PATH, f"{STATE}.Get", "oa{sv}", path, {})
+        fields: dict[str, Any] = json.loads(text)["observed"] | {"name": name}
+        hidden = {key for key, value in fields.items() if REDACTED in str(value)}
+        found |= {f"{plugin}/{kind}/{key}" for key in hidden}
+    return found
+
+
+def bytes_of(daemon: Running) -> dict[str, bytes]:
+    """Give the files that it stores."""
+    return {
+        file.name: file.read_bytes()
+        for file in daemon.state_dir.rglob("*")
+        if file.is_file() and "graphs" not in file.parts
+    }
+
+
+def leaks(daemon: Running, mark: str) -> list[str]:
+    """Say where secrets can be read that have a mark, in capitals or not, and which."""
+
+    async def asked() -> str:
+        async with calling(daemon.bus) as caller:
+            return await everything(caller)
+
+    said = {"the log": daemon.logs(), "answers": asyncio.run(asked())}
+    for command in _COMMANDS:
+        answer = daemon.cli(*command)
+        said[f"op-dbus {command[0]}"] = answer.stdout + answer.stderr
+    for name, data in bytes_of(daemon).items():
+        said[name] = data.decode("latin-1")
+        said[f"{name} as UTF-16"] = data.decode("utf-16-le", errors="replace")
+    return [
+        f"a secret is in {where}: {found}"
+        for where, text in said.items()
+        if (found := secrets(text, mark))
+    ]
+
+
+def secrets(text: str, mark: str) -> list[str]:
+    """Give the secrets in a text that have a mark, each with what follows the mark, at most 300."""
+    return sorted(set(re.findall(rf"(?i){mark}[\w-]{{0,30}}", text)))[:300]
