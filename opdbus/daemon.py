@@ -30,6 +30,7 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.index.declared import Declared
+from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.health import Health
 from opdbus.index.indexer import Indexer
@@ -109,6 +110,7 @@ class Daemon:
         self._observers = observers
         self._tasks: set[asyncio.Task[Any]] = set()
         self._frozen = gc_tuning.FrozenObjects()
+        self._heap = gc_tuning.Heap()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -233,6 +235,10 @@ class Daemon:
 
     def _take_event(self, event: Event) -> None:
         """Announce an event on the bus, and renew the service's status."""
+        size = len(self._memory.catalogue)
+        self._heap.hold(size)
+        if isinstance(event, Vectorized):
+            self._heap.trim_if_shrunk(size)
         self._announcer.announce(event)
         self._systemd.renew()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdbus.gc_tuning import FrozenObjects
+from opdbus.gc_tuning import FrozenObjects, Heap
 
 
 class Thing:
@@ -53,3 +53,13 @@ def test_what_is_frozen_is_freed_all_the_same(frozen: FrozenObjects) -> None:
     del one, other
     gc.collect()
     assert cycle() is None
+
+
+def test_memory_is_given_back_when_most_objects_are_gone() -> None:
+    """Trim once after many objects have gone, and not for few."""
+    trimmed: list[str] = []
+    heap = Heap(lambda: trimmed.append("trim"))
+    for size, times in ((20_000, 0), (19_000, 0), (2_000, 1), (1_900, 1), (900, 2), (10, 2)):
+        heap.hold(size)
+        heap.trim_if_shrunk(size)
+        assert len(trimmed) == times, size

@@ -104,6 +104,7 @@ class Indexer:
                 if not done:
                     return  # all of it is being changed right now, which makes the memory stale
         self._set_waiting(0)
+        self._memory.forget_texts()
         await self._prune(index)
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
@@ -115,15 +116,25 @@ class Indexer:
         """Embed texts, some batches at a time; each part is committed before the next is begun."""
         texts = await self._memory.texts(pending)
         # without those of objects that were changed or removed meanwhile
-        there = [entry.text_digest for entry in pending if entry.text_digest in texts]
-        rows = await embedder.tokenize([texts[text_digest] for text_digest in there])
+        there = [entry for entry in pending if entry.text_digest in texts]
+        rows = await embedder.tokenize([texts[entry.text_digest] for entry in there])
+        computed = 0
         for part in _parts([len(row) for row in rows], embedder.batch_tokens):
-            vectors = await embedder.run([rows[i] for i in part])
-            digests = [there[i] for i in part]
-            await self._save(index, digests, vectors)
-            index.add(digests, vectors)
+            # thousands may come and go while the parts before are computed
+            wanted = [i for i in part if self._is_wanted(there[i])]
+            if wanted:
+                vectors = await embedder.run([rows[i] for i in wanted])
+                digests = [there[i].text_digest for i in wanted]
+                await self._save(index, digests, vectors)
+                index.add(digests, vectors)
+            computed += len(wanted)
             self._set_waiting(self._waiting - len(part))
-        return len(there)
+        return computed
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        """Return whether an object still has the text that it had."""
+        now = self._memory.catalogue.get(entry.identity)
+        return now is not None and now.text_digest == entry.text_digest
 
     async def _save(
         self, index: VectorIndex, digests: Sequence[bytes], vectors: NDArray[np.float32]

@@ -292,6 +292,10 @@ class Memory:
         contents = await self.content(rest) if rest else {}
         return recent | {content.text_digest: content.text for content in contents.values()}
 
+    def forget_texts(self) -> None:
+        """Drop the texts that were kept for `texts`, once no object waits for its vector."""
+        self._recent_texts.clear()
+
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     return (entries[n : n + _AT_A_TIME] for n in range(0, len(entries), _AT_A_TIME))

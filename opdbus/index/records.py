@@ -59,6 +59,10 @@ class RecentTexts:
         """Remove and return the kept ones of some texts."""
         return {d: self._texts.pop(d) for d in digests if d in self._texts}
 
+    def clear(self) -> None:
+        """Drop all: also texts of objects that are gone, and of those that had their vectors."""
+        self._texts.clear()
+
 
 def load_entries(store: Store) -> list[Entry]:
     """Return all entries; objects that another version redacted or rendered are rewritten first.
