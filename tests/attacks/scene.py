@@ -136,8 +136,12 @@ def attack(
     attackers: Sequence[Attacker],
     seconds: float,
     settle: float = SETTLE_SECONDS,
+    after: Callable[[], None] = lambda: None,
 ) -> Seen:
-    """Attack a daemon, and tell what it and its friend saw before, meanwhile and after."""
+    """Attack a daemon, and tell what it and its friend saw before, meanwhile and after.
+
+    `after` puts right what the attack left behind, and waits until the daemon has seen it.
+    """
     health = Health(daemon)
     quiet = times_of(befriend(daemon.bus, seconds), seconds)
     memory, files = memory_mib(daemon.pid), open_files(daemon.pid)
@@ -148,6 +152,7 @@ def attack(
     ):
         time.sleep(_LEAD_SECONDS)  # the attack must be on
         attacked = times_of(befriend(daemon.bus, seconds), seconds)
+    after()
     faults = health.faults(SETTLE_SECONDS)
     after = _settled_memory(daemon.pid, memory * 1.05, settle)
     files_after = settled_files(daemon.pid, files)
