@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,92 +119,74 @@ def _is_so(found: dict[str, Any] | None, wanted: dict[str, Any] | None) -> bool:
 
 def events(folder: Path) -> list[Event]:
     """Return the changes, in an order in which each is one."""
-    unit = lambda name: ("systemd", "unit", name)  # noqa: E731 -- a name for a tuple
-    ctl = lambda *words: ["systemctl", *words]  # noqa: E731 -- a name for a list
-    run, enable, port = (f"probe-{name}.service" for name in ("run", "enable", "port"))
-    address = f"{sys.executable} {Path(__file__).with_name('address.py')}".split()
-    reload = "systemctl daemon-reload"
-    added = ("net", "address", "192.0.2.77/32 on lo")
-    timer = UNITS / "probe-enable.timer"
     return [
-        Event("start", ctl("start", run), unit(run), {"active_state": "active"}, SOON),
-        Event("restart", ctl("restart", run), unit(run), _main_pid, SOON),
-        Event("stop", ctl("stop", run), unit(run), {"active_state": "inactive"}, SOON),
-        Event(
-            "fail",
-            ["sh", "-c", "systemctl start probe-fail; systemctl is-failed --wait probe-fail; :"],
-            unit("probe-fail.service"),
-            {"active_state": "failed"},
-            SOON,
-        ),
-        Event("enable", ctl("enable", enable), unit(enable), {"enabled": True}, SOON),
-        Event("disable", ctl("disable", enable), unit(enable), {"enabled": False}, SOON),
-        Event(
-            "mask",
-            ctl("mask", "--runtime", "probe-mask.service"),
-            unit("probe-mask.service"),
-            {"masked": True},
-            SOON,
-        ),
-        Event(
-            "unmask",
-            ctl("unmask", "--runtime", "probe-mask.service"),
-            unit("probe-mask.service"),
-            None,
-            SOON,
-        ),
-        Event(
-            "daemon-reload, nothing changed",
-            ctl("daemon-reload"),
-            unit(run),
-            {"active_state": "inactive"},
-            SOON,
-        ),
-        Event(
-            "a new timer",
-            ["sh", "-c", f"printf '{_TIMER}' >{timer}; {reload}; systemctl start {timer.name}"],
-            unit(timer.name),
-            {"active_state": "active"},
-            SOON,
-        ),
-        Event(
-            "a port opened",
-            ctl("start", port),
-            ("net", "listener", "tcp 127.0.0.1:4711"),
-            {"unit": port},
-            PORTS,
-        ),
-        Event(
-            "a port closed",
-            ctl("stop", port),
-            ("net", "listener", "tcp 127.0.0.1:4711"),
-            None,
-            PORTS,
-        ),
-        Event("an address added", [*address, "add"], added, {"interface": "lo"}, SOON),
-        Event("an address removed", [*address, "del"], added, None, SOON),
-        Event(
-            "a user added",
-            ["useradd", "--no-create-home", "probe"],
-            ("users", "account", "probe"),
-            {"shell": "/bin/sh"},
-            SLOW,
-        ),
-        Event(
-            "a package installed",
-            ["dpkg", "--install", str(_package(folder))],
-            ("packages", "package", "op-dbus-probe"),
-            {"version": "1.0"},
-            SLOW,
-        ),
-        Event(
-            "a package removed",
-            ["dpkg", "--purge", "op-dbus-probe"],
-            ("packages", "package", "op-dbus-probe"),
-            None,
-            SLOW,
-        ),
+        *_of_units(),
+        *_of_unit_files(),
+        *_of_ports(),
+        *_of_addresses(),
+        *_of_accounts(),
+        *_of_packages(_package(folder)),
     ]
+
+
+def _unit(name: str) -> tuple[str, str, str]:
+    return "systemd", "unit", name
+
+
+def _systemctl(*words: str) -> list[str]:
+    return ["systemctl", *words]
+
+
+def _of_units() -> Iterator[Event]:
+    run, fail = "probe-run.service", "probe-fail.service"
+    yield Event("start", _systemctl("start", run), _unit(run), {"active_state": "active"}, SOON)
+    yield Event("restart", _systemctl("restart", run), _unit(run), _main_pid, SOON)
+    yield Event("stop", _systemctl("stop", run), _unit(run), {"active_state": "inactive"}, SOON)
+    failing = f"systemctl start {fail}; systemctl is-failed --wait {fail}; :"
+    yield Event("fail", ["sh", "-c", failing], _unit(fail), {"active_state": "failed"}, SOON)
+
+
+def _of_unit_files() -> Iterator[Event]:
+    enable, mask = _unit("probe-enable.service"), _unit("probe-mask.service")
+    yield Event("enable", _systemctl("enable", enable[2]), enable, {"enabled": True}, SOON)
+    yield Event("disable", _systemctl("disable", enable[2]), enable, {"enabled": False}, SOON)
+    masking = _systemctl("mask", "--runtime", mask[2])
+    yield Event("mask", masking, mask, {"masked": True}, SOON)
+    yield Event("unmask", _systemctl("unmask", "--runtime", mask[2]), mask, None, SOON)
+    idle = {"active_state": "inactive"}
+    reload = _systemctl("daemon-reload")
+    yield Event("daemon-reload, nothing changed", reload, _unit("probe-run.service"), idle, SOON)
+    timer = UNITS / "probe-enable.timer"
+    writing = f"printf '{_TIMER}' >{timer}; {' '.join(reload)}; systemctl start {timer.name}"
+    active = {"active_state": "active"}
+    yield Event("a new timer", ["sh", "-c", writing], _unit(timer.name), active, SOON)
+
+
+def _of_ports() -> Iterator[Event]:
+    unit, port = "probe-port.service", ("net", "listener", "tcp 127.0.0.1:4711")
+    yield Event("a port opened", _systemctl("start", unit), port, {"unit": unit}, PORTS)
+    yield Event("a port closed", _systemctl("stop", unit), port, None, PORTS)
+
+
+def _of_addresses() -> Iterator[Event]:
+    change = [sys.executable, str(Path(__file__).with_name("address.py"))]
+    added = ("net", "address", "192.0.2.77/32 on lo")
+    yield Event("an address added", [*change, "add"], added, {"interface": "lo"}, SOON)
+    yield Event("an address removed", [*change, "del"], added, None, SOON)
+
+
+def _of_accounts() -> Iterator[Event]:
+    adding = ["useradd", "--no-create-home", "probe"]
+    account = ("users", "account", "probe")
+    yield Event("a user added", adding, account, {"shell": "/bin/sh"}, SLOW)
+
+
+def _of_packages(file: Path) -> Iterator[Event]:
+    name = "op-dbus-probe"
+    package = ("packages", "package", name)
+    installing = ["dpkg", "--install", str(file)]
+    yield Event("a package installed", installing, package, {"version": "1.0"}, SLOW)
+    yield Event("a package removed", ["dpkg", "--purge", name], package, None, SLOW)
 
 
 def _main_pid() -> dict[str, Any]:

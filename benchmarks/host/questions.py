@@ -7,19 +7,13 @@ so that nothing is made to fit them; `--misses` shows what came first instead, f
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from run import CACHE, python, start
-from system.booting import booted, why_not
-from system.installing import installed
-from system.service import STATE, Service
-
-from opdbus.bench.machine import describe
+from inside import ASKER, asked_by_a_member, parser, python, report, start
+from system.service import STATE
 
 if TYPE_CHECKING:
     from system.host import Host
@@ -30,12 +24,12 @@ _INSIDE = "/run/host_questions.json"
 
 def ask(host: Host) -> dict[str, Any]:
     """Ask all questions of a host that was booted just now."""
-    service = Service(host)
+    service = asked_by_a_member(host)
     python(host, "populate.py")
     start(service)
     text = QUESTIONS.read_text(encoding="utf-8")
     host.write(_INSIDE, text)
-    answers = json.loads(python(host, "ask.py", _INSIDE))
+    answers = json.loads(python(host, "ask.py", _INSIDE, user=ASKER))
     rows = [question | answer for question, answer in zip(json.loads(text), answers, strict=True)]
     return {
         "objects": service.get("Count", STATE),
@@ -63,23 +57,19 @@ def figures(rows: list[dict[str, Any]], **only: str) -> dict[str, Any]:
 
 def main() -> None:
     """Boot, ask, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bus", default="dbus", help="dbus or dbus-broker")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--misses", action="store_true")
-    options = parser.parse_args()
-    if reason := why_not():
-        sys.exit(reason)
-    with installed(CACHE) as layer, booted(options.bus, layer) as host:
+    options = parser(__doc__)
+    options.add_argument("--misses", action="store_true")
+    given = options.parse_args()
+
+    def measure(host: Host) -> dict[str, Any]:
         found = ask(host)
-    misses = found.pop("misses")
-    for row in misses if options.misses else []:
-        print(
-            f"{row['rank']} of {row['right']}: {row['question']}: {row['first']}", file=sys.stderr
-        )
-    report = {"date": f"{datetime.now(UTC):%F}", "machine": describe().line, **found}
-    text = json.dumps(report, indent=1)
-    (options.json or Path("/dev/stdout")).write_text(f"{text}\n")
+        for row in found.pop("misses"):
+            if given.misses:
+                said = f"{row['rank']} of {row['right']}: {row['question']}: {row['first']}"
+                print(said, file=sys.stderr)
+        return found
+
+    report(given, measure)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,21 @@
 
 As root: `python benchmarks/host/run.py [--idle SECONDS] [--json FILE]`. The host
 has this machine's files, no network and no state file; everything on it is as `make install` leaves
-it.
+it, and one more user, a member of the group op-dbus, who asks all that is asked of the service.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opdbus.bench.machine import describe
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from system.booting import booted, why_not
-from system.host import PROGRAM, Host
-from system.installing import installed
+from inside import ASKER, asked_by_a_member, parser, python, report, start
 from system.service import STATE, UNIT, Service
 
-CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d" / "system"
+if TYPE_CHECKING:
+    from system.host import Host
+
 # What a service did is read over this time, after all vectors are there.
 _SETTLE_SECONDS = 30.0
 _LOOP_SECONDS = 10.0
@@ -50,22 +43,6 @@ class Process:
         lines = (self._folder / "smaps_rollup").read_text().splitlines()[1:]
         kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
         return {name: kib[name] >> 10 for name in ("Rss", "Pss")}
-
-
-def start(service: Service) -> dict[str, Any]:
-    """Start the service, and return how long it takes to serve and to have every vector."""
-    began = time.monotonic()
-    service.systemctl("start")
-    serves = time.monotonic() - began
-    python(service.host, "until_ready.py")
-    ready = time.monotonic() - began
-    entries = service.host.journal(OPDBUS_EVENT="vectorized", _PID=service.pid)
-    computed = sum(int(entry["OPDBUS_COMPUTED"]) for entry in entries)
-    return {
-        "serves after s": round(serves, 2),
-        "ready after s": round(ready, 2),
-        "computed": computed,
-    }
 
 
 def rest(service: Service, seconds: float) -> dict[str, Any]:
@@ -110,26 +87,18 @@ def events(host: Host) -> list[dict[str, Any]]:
     return rows
 
 
-def python(host: Host, name: str, *arguments: str) -> str:
-    """Run a script of this folder inside the host, as root, and return what it prints."""
-    for script in Path(__file__).parent.glob("*.py"):
-        host.write(f"/run/{script.name}", script.read_text())
-    done = host.run(f"{PROGRAM}/bin/python", f"/run/{name}", *arguments, seconds=300)
-    sys.stderr.write(done.stderr)
-    if done.returncode:
-        sys.exit(f"{name} failed\n{host.log()}")
-    return done.stdout
-
-
 def measure(host: Host, idle: float) -> dict[str, Any]:
     """Measure a host that was booted just now."""
-    service = Service(host)
+    service = asked_by_a_member(host)
     first = start(service)
     rows = service.get("Observers", STATE)
     found: dict[str, Any] = {
+        "asked by": host.ask("id", ASKER),
         "first start": first,
         "objects": service.get("Count", STATE),
         "observers": {name: [state, count, why] for name, state, count, why in rows},
+        "status": host.ask("op-dbus", "status", user=ASKER).splitlines()[:2],
+        "search ms": json.loads(python(host, "search.py", user=ASKER)),
         "exposure": host.ask("systemd-analyze", "security", UNIT).splitlines()[-1].split()[-3],
         "idle": rest(service, idle),
         "memory MiB": Process(host, service.pid).memory(),
@@ -143,22 +112,10 @@ def measure(host: Host, idle: float) -> dict[str, Any]:
 
 def main() -> None:
     """Boot, measure, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--idle", type=float, default=300.0, help="seconds")
-    parser.add_argument("--bus", default="dbus", help="dbus or dbus-broker")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    if reason := why_not():
-        sys.exit(reason)
-    with installed(CACHE) as layer, booted(options.bus, layer) as host:
-        report = {
-            "date": f"{datetime.now(UTC):%F}",
-            "machine": describe().line,
-            "bus": options.bus,
-            **measure(host, options.idle),
-        }
-    text = json.dumps(report, indent=1)
-    (options.json or Path("/dev/stdout")).write_text(f"{text}\n")
+    options = parser(__doc__)
+    options.add_argument("--idle", type=float, default=300.0, help="seconds")
+    given = options.parse_args()
+    report(given, lambda host: measure(host, given.idle))
 
 
 if __name__ == "__main__":

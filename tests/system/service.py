@@ -28,10 +28,14 @@ CHANGES = (
 
 
 class Service:
-    """The unit, driven with systemctl and busctl as an administrator does."""
+    """The unit, driven with systemctl and busctl as an administrator does.
 
-    def __init__(self, host: Host) -> None:
+    It is asked for properties by a user of the host, root if none is given.
+    """
+
+    def __init__(self, host: Host, user: str = "") -> None:
         self.host = host
+        self.user = user
         self._settings = host.path(SETTINGS).read_text()
         self._is_changed = False
 
@@ -96,9 +100,8 @@ class Service:
     def get(self, name: str, interface: str = VECTORIZER) -> Any:
         """Read a property of the service, which is not started for it."""
         path = STATE_PATH if interface == STATE else ROOT_PATH
-        text = self.host.ask(
-            "busctl", "--json=short", "--auto-start=no", "get-property", NAME, path, interface, name
-        )
+        command = ["busctl", "--json=short", "--auto-start=no", "get-property"]
+        text = self.host.ask(*command, NAME, path, interface, name, user=self.user)
         return json.loads(text)["data"]
 
     def call(self, path: str, member: str, signature: str = "", *arguments: str) -> list[Any]:
