@@ -654,6 +654,29 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
     live(work, settings={"queue_limit": 1})
 
 
+class Forgetful(Memory):
+    """A memory in which all objects but one are gone as soon as their texts were read."""
+
+    async def texts(self, entries: Sequence[Entry]) -> Any:
+        """Return texts, and let objects go."""
+        found = await super().texts(entries)
+        stays = {entry.identity for entry in entries if entry.identity.name == "stays"}
+        await self.replace(FILE, stays, [])
+        return found
+
+
+def test_what_is_gone_is_not_computed(live: Callable[..., Any]) -> None:
+    """Compute no vectors of objects that came and went while others were computed."""
+
+    async def work(made: House) -> None:
+        # at an empty memory's event, nothing is computed
+        await made.event(Vectorized)
+        await made.declare(unit("stays", "network mail"), *units(30))
+        assert (await made.event(Vectorized)).computed == 1
+
+    live(work, kind=Forgetful)
+
+
 def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
     """Undo a long write that is under way when the memory is closed, and start well again."""
 
