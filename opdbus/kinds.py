@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 Kinds: TypeAlias = int
 
 _WORD = re.compile(r"[a-z0-9]+")
+# A question that begins so says last what it asks for: `can alice's ports be reached`.
+_ENDING = frozenset(
+    "is are was were can could does do did has have had may will where when how since why on"
+    " in at to".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def _telling(thing: Thing) -> str:
 
 
 class Asked(NamedTuple):
-    """The rows that a question names, and those that its first words name: what it asks for.
+    """The rows that a question names, and those of them that it asks for.
 
     `what sets the host name` names a fact, and asks for something else.
     """
@@ -82,8 +87,11 @@ def asked(question: str, passed: AbstractSet[str]) -> Asked:
     """
     words = _WORD.findall(question.lower())
     found = {at: kinds for at, kinds in _phrases().find(words) if kinds}
+    named = reduce(or_, found.values(), 0)
+    if words and words[0] in _ENDING and words[1:2] != ["there"]:
+        return Asked(named, named)
     first = next((at for at, word in enumerate(words) if at in found or word not in passed), 0)
-    return Asked(reduce(or_, found.values(), 0), found.get(first, 0))
+    return Asked(named, found.get(first, 0))
 
 
 @cache

@@ -44,12 +44,15 @@ def test_words_name_sorts_of_things(
         ("creates accounts that packages need", ("users", "account", "alice"), False),
         ("which daemon sets the time zone", ("systemd", "unit", "a.service"), True),
         ("which daemon sets the time zone", ("system", "fact", "time"), False),
+        ("can the wiki be reached", ("net", "listener", "tcp 0.0.0.0:80"), True),
+        ("is there a way to see the timers", ("systemd", "unit", "a.timer"), False),
+        ("when does it run", ("systemd", "unit", "a.timer"), True),
     ],
 )
-def test_the_first_words_say_which_sort_is_asked_for(
+def test_a_question_asks_for_some_of_the_sorts_that_it_names(
     question: str, thing: tuple[str, str, str], *, is_asked: bool
 ) -> None:
-    """A question asks for the sort that it begins with: later ones are what that works on."""
+    """A question asks for the sort that it begins with, unless it begins with a verb or `when`."""
     of_thing, _ = kinds.of_thing(Thing(*thing))
     assert bool(of_thing & kinds.asked(question, STOP_WORDS).subject) == is_asked
 

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from opdbus.config import load
 from opdbus.index import matching, questions
+from opdbus.index.finder import Finder, Page
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search import NAME_WEIGHT
+from opdbus.serving.serving import Serving
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -278,3 +283,29 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
         ["ssh.socket"],
         [],
     ]
+
+
+@pytest.mark.parametrize(
+    ("question", "times"),
+    [
+        ("stork", 1),
+        ("is stork alive", 1),
+        ("stork.service and its nest on a high roof", 1),
+        ("does a stork nest on a high roof", 0.5),
+        ("ports of stork", 0),
+    ],
+)
+def test_a_name_raises_what_the_question_asks_for(
+    tmp_path: Path, question: str, times: float
+) -> None:
+    """A name raises things of the sort that is asked for; a mere word of a long question, less."""
+
+    async def look(memory: Memory) -> float:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        found = await finder.search(question, Page(10), "lexical")
+        (score,) = (hit.score for hit in found if hit.thing.name == "stork.service")
+        return score.total - score.lexical
+
+    assert run(tmp_path, [unit("stork.service")], look) == pytest.approx(
+        times * NAME_WEIGHT, abs=1e-6
+    )

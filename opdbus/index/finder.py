@@ -36,7 +36,7 @@ _NO_WORDS = " \t\n?!.,;"
 _UNRANKED = Score(0.0, 0.0, 0.0)
 # An identifier that more entries than this have, such as a common port, names none of them.
 _FEW = 5
-# Things that lose more than this where nobody asks for their sort are not raised by their names.
+# Things that lose so much where nobody asks for their sort are not raised by their names.
 _LEAST_NAMED = -0.05
 # Words are looked for in this much of a question: the rest of a longer one would stop the loop.
 _QUESTION_CHARACTERS = 10_000
@@ -216,8 +216,11 @@ def _raised(question: str, catalogue: Catalogue) -> Raised:
     more = named_kinds(asked, view.kinds[entries], view.less[entries], values)
     terms = len(lexical.terms(question))
     for name in lexical.names(question):
-        # accounts, groups and the like have names of ordinary words
-        places = [at for at in catalogue.named(name) if more[at] >= _LEAST_NAMED]
+        # packages, accounts, groups and the like have names of ordinary words
+        places = [at for at in catalogue.named(name) if more[at] > _LEAST_NAMED]
+        if asked.subject:
+            # `processes of alice` are not the account
+            places = [at for at in places if view.kinds[at] & asked.subject]
         more[places] += NAME_WEIGHT * lexical.surely(name, terms)
     return Raised(values, more)
 
