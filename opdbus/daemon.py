@@ -79,16 +79,19 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
             # never closed: that would wait for those threads
             asyncio.Runner().run(daemon.run())
         except OpDbusError as error:
-            if lines.target == log.JOURNAL:  # where it is found by its fields
+            to_journal = lines.target == log.JOURNAL
+            if to_journal:  # where it is found by its fields
                 logger.error("failed", reason=str(error), exit_code=error.exit_code)  # noqa: TRY400 -- a sentence, no traceback
-            return _failed(error, environ)
+            is_told = to_journal and log.is_journal(environ, sys.stderr)
+            return _failed(error, environ, is_told=is_told)
     return 0
 
 
-def _failed(error: OpDbusError, environ: Mapping[str, str]) -> int:
-    """Say to the operator what ended the daemon, and give the exit code."""
+def _failed(error: OpDbusError, environ: Mapping[str, str], *, is_told: bool = False) -> int:
+    """Say to the operator what ended the daemon, unless that is done, and give the exit code."""
     systemd.leave(environ, os.getpid(), error)
-    print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
+    if not is_told:
+        print(f"op-dbus: {error}", file=sys.stderr)  # noqa: T201 -- the sentence for the operator
     return error.exit_code
 
 

@@ -117,7 +117,7 @@ def configure(
     """Send every log line to `stream` in the configured format, or to the journal at `socket`."""
     chosen = config.log_format
     if chosen == "auto":
-        chosen = JOURNAL if _is_journal(environ, stream) else CONSOLE
+        chosen = JOURNAL if is_journal(environ, stream) else CONSOLE
     level = {"error": "err"}.get(config.log_level, config.log_level)
     return Log(level, chosen, stream, Journal(socket) if socket.is_socket() else None)
 
@@ -181,7 +181,7 @@ def _journal_line(_logger: Any, level: str, event: MutableMapping[str, Any]) -> 
     return f"<{_PRIORITY.get(level, _PRIORITY['info'])}>{fields}"
 
 
-def _is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
+def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
     """Return whether systemd connected `stream` to the journal, see systemd.exec(5)."""
     try:
         stat = os.fstat(stream.fileno())
