@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from value_host import objects
 
 from opdbus.index.search import VALUE_WEIGHT, Raised, named_values, rank
@@ -86,15 +87,18 @@ def test_no_value_is_overlooked() -> None:
 
 def test_rare_values_count_most() -> None:
     """Raise what few have more than what many have, and nothing for what all have."""
-    traits = np.array([0b11, 0b10, 0b10, 0b00], np.int64)
-    rare, common = named_values([1], traits), named_values([2], traits)
+    rare, common = named_values([_having(0)]), named_values([_having(0, 1, 2)])
     assert rare is not None
     assert common is not None
     assert rare[0] > common[0] > 0 == rare[1] == common[3]
-    everywhere = named_values([1], np.ones(4, np.int64))
+    everywhere = named_values([_having(0, 1, 2, 3)])
     assert everywhere is not None
     assert not everywhere.any()
-    assert named_values([], traits) is None
+    assert named_values([]) is None
+
+
+def _having(*places: int) -> NDArray[np.bool_]:
+    return np.isin(np.arange(4), places)
 
 
 def test_values_raise_and_do_not_filter() -> None:

@@ -1,7 +1,7 @@
 """Questions answered: hybrid, vector and lexical search, and what is like an object."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from opdbus import kinds, vocabulary
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.index import lexical, questions
+from opdbus.index import lexical, literal, questions
 from opdbus.index.catalogue import Catalogue, matches, thing_of
+from opdbus.index.literal import Literal
 from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
@@ -68,11 +69,21 @@ class _Query:
 
     question: str = ""
     # None where words do not count
-    matches: Mapping[int, float] | None = None
+    matches: "_Matches | None" = None
     vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
     without: Thing | None = None
     # what meets the conditions; None where there are none
     within: frozenset[Thing] | None = None
+    # of each comparison in the question, what meets it
+    compared: Sequence[frozenset[Thing]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """What has words of a question, by id: shares of the highest score, and values."""
+
+    shares: Mapping[int, float]
+    literals: Sequence[Literal] = ()
 
 
 class Finder:
@@ -101,13 +112,14 @@ class Finder:
         """
         asked = await questions.read(self._memory, question[:_QUESTION_CHARACTERS])
         page = replace(page, where=page.where + asked.conditions)
-        if not asked.conditions:
+        if not asked.conditions and not asked.compared:
             asked = questions.Question(question)
         within = await self._within(page)
         if within is not None and not asked.words.strip(_NO_WORDS):
             return await self._list(page, within)
         query = await self._query(asked.words, mode, priority)
-        return await self._hits(page, replace(query, within=within), level, priority)
+        query = replace(query, within=within, compared=asked.compared)
+        return await self._hits(page, query, level, priority)
 
     async def _query(self, words: str, mode: str, priority: Rank) -> _Query:
         if mode == "lexical":
@@ -149,13 +161,11 @@ class Finder:
         within = await self._within(page)
         return await self._hits(page, _Query(vector=vector, without=thing, within=within))
 
-    async def _matches(self, question: str) -> dict[int, float]:
-        """Give the share of the highest possible BM25 score that each match has, by id."""
-        terms = lexical.terms(question[:_QUESTION_CHARACTERS])
-        if not terms:
-            return {}
+    async def _matches(self, question: str) -> _Matches:
+        """Give the share of the highest possible BM25 score that each match has, and values."""
+        question = question[:_QUESTION_CHARACTERS]
         objects = len(self._memory.catalogue.view.places)
-        return await self._memory.archive.read(lambda store: _matches(store, terms, objects))
+        return await self._memory.archive.read(lambda store: _matches(store, question, objects))
 
     async def _hits(
         self, page: Page, query: _Query, level: str = "", priority: Rank = Rank.FEW
@@ -173,14 +183,14 @@ class Finder:
         view = self._memory.catalogue.view
         cosines = query.vector[0].cosines(query.vector[1], view) if query.vector else None
         shares = np.zeros(len(view.entries), np.float32)
-        for number, share in (query.matches or {}).items():
+        for number, share in (query.matches.shares if query.matches else {}).items():
             # an entry may have gone since the words were looked up
             if number in view.places:
                 shares[view.places[number]] = share
         pairs = relevant(query.question, view.pairs()) if query.question else []
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        raised = None if query.matches is None else _raised(query.question, self._memory.catalogue)
+        raised = None if query.matches is None else _raised(query, self._memory.catalogue)
         for index, score in rank(cosines, shares, pairs, within, raised):
             entry = view.entries[index]
             if entry is None:
@@ -207,15 +217,18 @@ class Finder:
         ]
 
 
-def _raised(question: str, catalogue: Catalogue) -> Raised:
+def _raised(query: _Query, catalogue: Catalogue) -> Raised:
     """Raise what has the values, is of the sorts, or has the very name that words of it say."""
     view = catalogue.view
     entries = slice(len(view.entries))
-    values = named_values(vocabulary.asked(question), view.traits[entries])
+    question = query.question
+    literals = query.matches.literals if query.matches else ()
+    values = named_values(list(_having(query, catalogue)))
     asked = kinds.asked(question, lexical.STOP_WORDS)
     more = named_kinds(asked, view.kinds[entries], view.less[entries], values)
     terms = len(lexical.terms(question))
-    for name in lexical.names(question):
+    # a word that is a value is no name besides
+    for name in set(lexical.names(question)).difference(one.word for one in literals):
         # packages, accounts, groups and the like have names of ordinary words
         places = [at for at in catalogue.named(name) if more[at] > _LEAST_NAMED]
         if asked.subject:
@@ -225,11 +238,31 @@ def _raised(question: str, catalogue: Catalogue) -> Raised:
     return Raised(values, more)
 
 
-def _matches(store: Store, terms: Sequence[str], objects: int) -> dict[int, float]:
-    highest = ceiling([store.count_matches(term) for term in terms], objects)
+def _having(query: _Query, catalogue: Catalogue) -> Iterator[NDArray[np.bool_]]:
+    """Yield which entries (entries,) have each value that a question names."""
+    view = catalogue.view
+    traits = view.traits[: len(view.entries)]
+    yield from (traits & bits != 0 for bits in vocabulary.asked(query.question))
+    # entries may have gone since the words were looked up
+    literals = query.matches.literals if query.matches else ()
+    found = [[view.places[n] for n in one.entries if n in view.places] for one in literals]
+    found += [catalogue.places(things).tolist() for things in query.compared]
+    for places in found:
+        mask = np.zeros(len(traits), np.bool_)
+        mask[places] = True
+        yield mask
+
+
+def _matches(store: Store, question: str, objects: int) -> _Matches:
+    terms = lexical.terms(question)
+    if not terms:
+        return _Matches({})
+    counts = {term: store.count_matches(term) for term in terms}
+    highest = ceiling([*counts.values()], objects)
     found = store.match(terms, _LEXICAL_CANDIDATES)
     shares = {entry: min(1.0, score / highest) for entry, score in found}
-    return shares | dict.fromkeys(_named(store, terms), 1.0)
+    shares |= dict.fromkeys(_named(store, terms), 1.0)
+    return _Matches(shares, literal.read(store, question, counts))
 
 
 def _named(store: Store, terms: Sequence[str]) -> list[int]:

@@ -1,14 +1,16 @@
-"""Conditions in questions, such as `state:failed`, told apart from addresses and the like."""
+"""Conditions in questions: `state:failed`, told apart from addresses, and `over 90 percent`."""
 
 import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final
 
+from opdbus.index import comparisons
 from opdbus.index.matching import things
 from opdbus.index.memory import Memory
 from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
+from opdbus.state.object import Thing
 from opdbus.state.secret_names import is_secret_name
 
 # A question of more conditions is a document, in which a colon means something else.
@@ -25,14 +27,29 @@ _AT_THE_END: Final = "?!.,;)"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question: its words, and the conditions that were in it."""
+    """A question: its words, the conditions in it, and what meets each of its comparisons.
+
+    Conditions are to be met; what meets a comparison is raised.
+    """
 
     words: str
     conditions: tuple[Condition, ...] = ()
+    compared: tuple[frozenset[Thing], ...] = ()
 
 
 async def read(memory: Memory, question: str) -> Question:
-    """Take the conditions out of a question: FIELD:VALUE of a field that some object has."""
+    """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
+    asked = await _without_conditions(memory, question)
+    words, compared = asked.words, []
+    for found in reversed(comparisons.find(words)):
+        met = [await things(memory, [meaning]) for meaning in found.meanings]
+        if any(met):
+            compared.append(frozenset[Thing]().union(*met))
+            words = words[: found.start] + words[found.end :]
+    return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
+
+
+async def _without_conditions(memory: Memory, question: str) -> Question:
     candidates = list(_CANDIDATE.finditer(question))
     taken: list[tuple[re.Match[str], Condition]] = []
     for match in candidates if len(candidates) <= _MAX_CONDITIONS else []:

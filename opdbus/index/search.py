@@ -109,18 +109,17 @@ def rank(
         yield index, Score(float(total[index]), float(vector[index]), float(shares[index]), value)
 
 
-def named_values(asked: Sequence[int], traits: NDArray[np.int64]) -> NDArray[np.float32] | None:
+def named_values(having: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32] | None:
     """Return how much each entry has of the values that a question names, at most 1 (entries,).
 
-    `asked` has the bits of `traits` that each phrase means; None if the question names no value. A
+    `having` says of each value which entries have it (entries,); None if the question names none. A
     value that few entries have counts most, one that all have counts nothing.
     """
-    if not asked:
+    if not having:
         return None
-    total = np.zeros(len(traits), np.float32)
-    for bits in asked:
-        having = traits & bits != 0
-        total[having] += _rarity(int(having.sum()), len(traits)) / len(asked)
+    total = np.zeros(len(having[0]), np.float32)
+    for mask in having:
+        total[mask] += _rarity(int(mask.sum()), len(mask)) / len(having)
     return total
 
 

@@ -193,7 +193,7 @@ class Store:
         }
 
     def sift(
-        self, after: int, clause: str, values: Sequence[str], limit: int
+        self, after: int, clause: str, values: Sequence[str | int], limit: int
     ) -> list[tuple[int, dict[str, Json]]]:
         """Return (id, properties) of the next objects of which an SQL clause is true."""
         # as one row: see `match`; and as one JSON text, which is read in half of the time
@@ -261,6 +261,27 @@ class Store:
         """Count the objects that match a term, in any word form."""
         counting = "SELECT count(*) FROM lexicon WHERE lexicon MATCH ?"
         return int(self._database.execute(counting, (_quoted(term),)).fetchone()[0])
+
+    def having(self, phrase: str, limit: int) -> list[int]:
+        """Return the ids of objects that have a phrase, in any word form; at most so many."""
+        (ids,) = self._database.execute(
+            "SELECT group_concat(rowid) FROM"
+            " (SELECT rowid FROM lexicon WHERE lexicon MATCH ? LIMIT ?)",
+            (_quoted(phrase), limit),
+        ).fetchone()
+        return [int(number) for number in ids.split(",")] if ids else []
+
+    def properties_having(
+        self, phrase: str, limit: int, longest: int
+    ) -> list[tuple[int, dict[str, Json]]]:
+        """Return (id, properties) of objects that have a phrase; none that is longer."""
+        listed = json.dumps(self.having(phrase, limit))
+        return self.sift(
+            0,
+            "id IN (SELECT value FROM json_each(?)) AND length(properties) <= ?",
+            [listed, longest],
+            limit,
+        )
 
     # named values
 

@@ -1,0 +1,116 @@
+"""Values that a question gives as they are, beside the names of their fields."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from opdbus.config import Config
+from opdbus.index import lexical, literal
+from opdbus.index.finder import Finder, Page
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Store
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject
+
+ADA = {"uid": 0, "gid": 7, "shell": "/bin/zsh", "groups": ["staff", "wheel"]}
+BOB = {"uid": 7, "gid": 70, "shell": "/bin/sh", "full_name": "zsh lover"}
+WEB = {"user": "ada", "exit_status": 4, "unit": "web.service", "options": "rw,noexec,size=4k"}
+OBJECTS = {"ada": ADA, "bob": BOB, "web": WEB}
+
+
+def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[str]:
+    """Return the names of the objects that have values of a question."""
+
+    async def work() -> set[str]:
+        async with Memory(folder / "db") as memory:
+            await memory.observe(objects, frozenset(), {})
+            found = await memory.archive.read(read)
+            names = {entry.id: entry.identity.name for entry in memory.catalogue}
+            return {names[number] for one in found for number in one.entries}
+
+    def read(store: Store) -> Sequence[literal.Literal]:
+        terms = lexical.terms(question)
+        return literal.read(store, question, {term: store.count_matches(term) for term in terms})
+
+    return asyncio.run(work())
+
+
+def _objects() -> list[StateObject]:
+    return [StateObject(Identity("live:x", "x", "y", name), of) for name, of in OBJECTS.items()]
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("account with uid 0", {"ada"}),
+        ("a UID of 7", {"bob"}),
+        ("gid = 7", {"ada"}),
+        ("exit status 4", {"web"}),
+        ("exit code 4", {"web"}),
+        ("user id 7", {"ada", "bob"}),
+        ("7 uid", {"bob"}),
+        ("which has zsh as its shell?", {"ada"}),
+        ("whose shell is '/bin/sh'", {"bob"}),
+        ("run by the user ada", {"web"}),
+        ("run under the account Ada", {"web"}),
+        ("the group wheel", {"ada"}),
+        ("of the unit web", {"web"}),
+        ("option noexec", {"web"}),
+    ],
+)
+def test_values_count_beside_their_fields(tmp_path: Path, question: str, names: set[str]) -> None:
+    """A number counts next to its field's name, a word with it in the same question."""
+    assert having(tmp_path, _objects(), question) == names
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "0",
+        "uid",
+        "uid 70",
+        "uid 0.0.0.0",
+        "zsh",
+        "the lover of zsh",
+        "wheel",
+        "shell lover",
+        "user user",
+        'user "',
+        '"shell" \\',
+        "",
+    ],
+)
+def test_other_words_are_no_values(tmp_path: Path, question: str) -> None:
+    """A value alone, a part of one and a name of a field count for nothing."""
+    assert having(tmp_path, _objects(), question) == set()
+
+
+def test_what_compares_is_raised(tmp_path: Path, settings: Config) -> None:
+    """What meets a comparison comes first, and nothing else is left out."""
+    disks = [
+        StateObject(Identity("live:x", "mounts", "mount", f"/srv/{n}"), {"used_percent": n})
+        for n in (10, 50, 95)
+    ]
+
+    async def first(question: str) -> str:
+        async with Memory(tmp_path / "db") as memory, Serving(settings) as serving:
+            await memory.observe(disks, frozenset(), {})
+            hits = await Finder(ObjectVectors(memory, serving)).search(
+                question, Page(10), "lexical"
+            )
+            assert len(hits) == len(disks)
+            return hits[0].thing.name
+
+    assert asyncio.run(first("mounts over 90 percent")) == "/srv/95"
+    assert asyncio.run(first("mounts with less than 20% in use")) == "/srv/10"
+    assert asyncio.run(first("mounts with used percent 50")) == "/srv/50"
+
+
+def test_hostile_values_are_not_looked_into(tmp_path: Path) -> None:
+    """Large objects, and questions of many words, are looked at in part only."""
+    huge = {"shell": ["zsh" + "x" * 10_000], "user": '","zsh"' * 5_000}
+    item = StateObject(Identity("live:x", "x", "y", "huge"), huge)
+    assert having(tmp_path, [item], "shell zsh user zsh " + "uid 5 " * 5_000) == set()
