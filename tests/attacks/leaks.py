@@ -12,20 +12,22 @@ from opdbus.state.secret_text import REDACTED
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _INTROSPECT = "org.freedesktop.DBus.Introspectable.Introspect"
 _COMMANDS = (("status",), ("doctor",), ("list",), ("search", "password token"))
-# Of more objects, as many are asked for.
-_MOST = 1000
+_PAGE = 1000
 
 
-async def everything(caller: Caller) -> str:
-    """Ask for all that can be asked, and give all answers and signals as text."""
+async def everything(caller: Caller, most: int = _PAGE) -> str:
+    """Ask for all that can be asked, and give all answers and signals as text.
+
+    All objects are listed and searched; of more than `most` only some are asked for one by one.
+    """
     answers: list[Any] = []
 
     async def ask(path: str, member: str, signature: str = "", *body: Any) -> Any:
         answers.append(await caller.call(path, member, signature, *body))
         return answers[-1]
 
-    _, page = await ask(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, _MOST)
-    for path, *_ in page:
+    _, page = await ask(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, _PAGE)
+    for path, *_ in page[:: 1 + len(page) // most]:
         await ask(path, f"{_PROPERTIES}.GetAll", "s", OBJECT)
         await ask(path, f"{OBJECT}.Similar", "ua{sv}", 5, {})
         await ask(path, _INTROSPECT)
@@ -68,12 +70,12 @@ def bytes_of(daemon: Running) -> dict[str, bytes]:
     }
 
 
-def leaks(daemon: Running, mark: str) -> list[str]:
+def leaks(daemon: Running, mark: str, most: int = 100) -> list[str]:
     """Say where secrets can be read that have a mark, in capitals or not, and which."""
 
     async def asked() -> str:
         async with calling(daemon.bus) as caller:
-            return await everything(caller)
+            return await everything(caller, most)
 
     said = {"the log": daemon.logs(), "answers": asyncio.run(asked())}
     for command in _COMMANDS:

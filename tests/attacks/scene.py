@@ -21,9 +21,10 @@ TESTS = Path(__file__).parent.parent
 T = TypeVar("T")
 # How long after an attack the daemon has time to answer, and to give files and memory back.
 SETTLE_SECONDS = 20.0
-# So long a friend may wait while others attack, in milliseconds; without what stands against
-# attacks it waits longer.
+# So long a friend may wait while others attack, in milliseconds, at worst and for half of its
+# calls; without what stands against attacks it waits longer.
 _SOON = 1500.0
+_USUALLY = 400.0
 _TRIES = 3
 # While the attack begins nothing is measured.
 _LEAD_SECONDS = 1.0
@@ -100,7 +101,8 @@ class Seen:
     @property
     def is_soon(self) -> bool:
         """Whether the friend is answered soon."""
-        return self.attacked.own < max(5 * self.quiet.p99, _SOON)
+        is_usual = self.attacked.p50 < max(5 * self.quiet.p50, _USUALLY)
+        return is_usual and self.attacked.own < max(5 * self.quiet.p99, _SOON)
 
     @property
     def growth(self) -> float:

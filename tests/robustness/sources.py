@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 FAST_MS = 50.0
 # An observer that has failed again and again is started less and less often.
 _RECOVERY_SECONDS = 180.0
+_STEADY_LOOKS = 8
 _SANE_PACKAGES = 1000
 _IN_PLACE = 'mount --bind "$0" /var/lib/dpkg && exec "$@"'
 
@@ -103,29 +104,31 @@ def measure(given: argparse.Namespace) -> Iterator[tuple[Seen, list[str]]]:
                 targets = dict.fromkeys(FILES, dpkg) | dict.fromkeys(NETWORKS, process)
                 target = str(targets.get(name, system.address))
                 attackers = [Attacker(program="attacks.sources", target=target)]
-                recovered = partial(recover, daemon, dpkg, objects(daemon))
+                recovered = partial(recover, daemon, dpkg, condition(daemon))
                 seen = attack(daemon, name, attackers, given.seconds, after=recovered)
                 yield replace(seen, name=f"a source {name}"), leaks(daemon, MARK)
 
 
-def objects(daemon: Running) -> tuple[int, int]:
-    """Count the objects, and those that wait for their vectors."""
+def condition(daemon: Running) -> list[Any]:
+    """Count the objects and those that wait for their vectors, and give the observers' states."""
     with Wire(daemon.bus) as wire:
         get = "org.freedesktop.DBus.Properties.Get"
-        asked = (wire.call(STATE_PATH, get, "ss", STATE, name) for name in ("Count", "Pending"))
-        count, pending = (answer.body()[0].value for answer in asked)
-    return count, pending
+        names = ("Count", "Pending", "Observers")
+        asked = (wire.call(STATE_PATH, get, "ss", STATE, name) for name in names)
+        count, pending, observers = (answer.body()[0].value for answer in asked)
+    return [count, pending, *(row[:3] for row in observers)]
 
 
-def recover(daemon: Running, dpkg: Path, before: tuple[int, int]) -> None:
-    """Put right what an attack left, and wait until the daemon has the objects of before."""
+def recover(daemon: Running, dpkg: Path, before: list[Any]) -> None:
+    """Put right what an attack left, and wait until the daemon is as before, and stays so."""
     change_network(Path(f"/proc/{daemon.pid}"), f"link del {STORM}")
     (dpkg / "status.new").unlink(missing_ok=True)
     write_status(dpkg / "status.new", _SANE_PACKAGES)
     (dpkg / "status.new").rename(dpkg / "status")
-    end = time.monotonic() + _RECOVERY_SECONDS
-    while objects(daemon) != before and time.monotonic() < end:
-        time.sleep(0.5)  # it is a state that is waited for, and that others than we change
+    end, same = time.monotonic() + _RECOVERY_SECONDS, 0
+    while same < _STEADY_LOOKS and time.monotonic() < end:
+        same = same + 1 if condition(daemon) == before else 0
+        time.sleep(0.5)  # no signal tells that all is as before
 
 
 def secrets(given: argparse.Namespace) -> dict[str, Any]:
@@ -143,9 +146,9 @@ def secrets(given: argparse.Namespace) -> dict[str, Any]:
                 for observer in planted.NAMES:
                     daemon.wait_for_log(f"name={observer} .*state=up")
                 wait_until_vectorized(daemon)
-                found = leaks(daemon, MARK)
+                found = leaks(daemon, MARK, most=1000)
                 fields = asyncio.run(_hidden(daemon))
-                count, _ = objects(daemon)
+                count = condition(daemon)[0]
         finally:
             system.kill()
     return {
