@@ -69,6 +69,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     except OpDbusError as error:
         return _failed(error, environ)
     gc_tuning.limit_fragmentation()
+    gc_tuning.collect_all_rarely()
     with closing(log.configure(settings, environ)) as lines:
         try:
             # a service that cannot work is not to start: `systemctl start` fails, and says why

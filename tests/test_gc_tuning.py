@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdbus.gc_tuning import FrozenObjects, Heap
+from opdbus.gc_tuning import FrozenObjects, Heap, collect_all_rarely
 
 
 class Thing:
@@ -53,6 +53,20 @@ def test_what_is_frozen_is_freed_all_the_same(frozen: FrozenObjects) -> None:
     del one, other
     gc.collect()
     assert cycle() is None
+
+
+def test_many_new_objects_are_not_looked_through() -> None:
+    """Go on without a search of all there is while the objects of a large file are made."""
+    before = gc.get_threshold()
+    try:
+        collect_all_rarely()
+        gc.collect()
+        searches = gc.get_stats()[2]["collections"]
+        made = [[n] for n in range(200_000)]
+        assert gc.get_stats()[2]["collections"] == searches
+        assert len(made) == 200_000
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_memory_is_given_back_when_most_objects_are_gone() -> None:
