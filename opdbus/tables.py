@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -31,21 +31,36 @@ def _file(name: str) -> Traversable:
 class Phrases:
     """The phrases of a table: which of its rows each names, one bit a row."""
 
-    def __init__(self, rows: Iterable[tuple[str, int]]) -> None:
+    def __init__(
+        self, rows: Iterable[tuple[str, int]], stem: Callable[[str], str] = lambda word: word
+    ) -> None:
         """Take the phrases of each row, separated by |, and its bit: 0 if it names nothing."""
+        self._stem = stem
         self._bits: dict[tuple[str, ...], int] = {}
+        # of phrases in any form
+        self._stems: dict[tuple[str, ...], int] = {}
         for phrases, bit in rows:
             for phrase in phrases.split("|"):
                 words = tuple(phrase.split())
+                stems = tuple(map(stem, words))
                 self._bits[words] = self._bits.get(words, 0) | bit
+                self._stems[stems] = self._stems.get(stems, 0) | bit
         self._longest = max(map(len, self._bits), default=1)
 
-    def find(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-        """Yield where phrases begin in a question, and their bits: the longest at each place."""
+    def find(
+        self, words: Sequence[str], is_form: Callable[[int], bool] = lambda _at: False
+    ) -> Iterator[tuple[int, int]]:
+        """Yield where phrases begin in a question, and their bits: the longest at each place.
+
+        Phrases of several words may be in another form; single words where `is_form` says so.
+        """
+        stems = tuple(map(self._stem, words))
         at = 0
         while at < len(words):
             for length in range(min(self._longest, len(words) - at), 0, -1):
                 bits = self._bits.get(tuple(words[at : at + length]))
+                if bits is None and (length > 1 or is_form(at)):
+                    bits = self._stems.get(stems[at : at + length])
                 if bits is not None:
                     yield at, bits
                     at += length - 1

@@ -22,6 +22,11 @@ Conditions: TypeAlias = tuple[Condition, ...]
 
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 _NOT: Final = frozenset("not never cannot nothing nobody".split())
+_PARTICIPLES: Final = ("ing", "ed")
+# A bare verb after these says what state something is in.
+_ASKING: Final = frozenset("do does did".split())
+_SUFFIXES: Final = ("ing", "ed", "es", "s")
+_SHORTEST: Final = 3
 # What may stand between `not` and what it denies.
 _FILLERS: Final = frozenset("currently now actually yet really properly any longer been be".split())
 
@@ -82,10 +87,15 @@ def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
 def asked(question: str) -> list[Traits]:
     """Return the values that a question names: for each phrase, the rows that have it."""
     words = list(_plain(question))
+
+    def is_form(at: int) -> bool:
+        """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
+        return words[at].endswith(_PARTICIPLES) or not _ASKING.isdisjoint(words[:at])
+
     # what is denied and has no opposite is not asked for
     found = {
         traits: None
-        for at, traits in _phrases().find(words)
+        for at, traits in _phrases().find(words, is_form)
         if traits and not (at and words[at - 1] == "not")
     }
     return list(found)
@@ -111,5 +121,18 @@ def _plain(question: str) -> Iterator[str]:
 @cache
 def _phrases() -> tables.Phrases:
     return tables.Phrases(
-        (row.phrases, 1 << number if row.alternatives else 0) for number, row in enumerate(rows())
+        (
+            (row.phrases, 1 << number if row.alternatives else 0)
+            for number, row in enumerate(rows())
+        ),
+        _stem,
     )
+
+
+def _stem(word: str) -> str:
+    """Return what the forms of a regular verb or noun begin with: failing, fails and failed."""
+    suffix = next((end for end in _SUFFIXES if word.endswith(end)), "")
+    stem = word.removesuffix(suffix) if len(word) - len(suffix) >= _SHORTEST else word
+    stem = stem.removesuffix("e")
+    is_doubled = stem[-2:-1] == stem[-1:] and stem[-1:] not in "sl"
+    return stem[:-1] if is_doubled and len(stem) >= _SHORTEST else stem

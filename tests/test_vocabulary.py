@@ -42,6 +42,11 @@ def test_the_vocabulary_fits() -> None:
         ("nearly full disks", {"used_percent": 90}),
         ("masked", {"masked": True}),
         ("edited files", {"modified": True}),
+        ("what is failing?", {"active_state": "failed"}),
+        ("which one fails", {"active_state": "failed"}),
+        ("did it crash?", {"active_state": "failed"}),
+        ("does the mail server run?", {"sub_state": "running"}),
+        ("services that do not run", {"active_state": "inactive"}),
     ],
 )
 def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
@@ -59,6 +64,9 @@ def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
         ("what has failed?", {"active_state": "active"}),
         ("nearly full", {"used_percent": 50}),
         ("", {"active_state": "failed"}),
+        ("what removes packages", {"removed": True}),
+        ("what runs at night", {"sub_state": "running"}),
+        ("exited with status 3", {"sub_state": "exited"}),
     ],
 )
 def test_other_words_name_none(question: str, properties: dict[str, Any]) -> None:
