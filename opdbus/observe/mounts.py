@@ -25,7 +25,9 @@ _NO_FILES: Final = frozenset(
 )
 # Kinds that containers and services mount for themselves in these folders.
 _OWN_KINDS: Final = frozenset({"overlay", "tmpfs"})
-_OWN_FOLDERS: Final = re.compile(r"/(run|dev|sys|proc|var/lib)/")
+_OWN_FOLDERS: Final = re.compile(
+    r"/(run|dev|sys|proc|var/lib/(containerd|containers|docker|incus|kubelet|lxc|lxd|rancher))/"
+)
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 # Far more than people have; a host of containers may have thousands of bind mounts.
 MAX_MOUNTS: Final = 1000
