@@ -15,8 +15,10 @@ from opdbus.state.fields import IDENTITY, Names
 if TYPE_CHECKING:
     from opdbus.state.object import Identity, Json
 
-# Which rows of the vocabulary an object has, or a phrase names: one bit each, in 64 with a sign.
+# Which rows of the vocabulary an object has, or a phrase names: one bit each.
 Traits: TypeAlias = int
+# How long traits are where they are stored.
+TRAIT_BYTES: Final = 16
 # What an object must meet together.
 Conditions: TypeAlias = tuple[Condition, ...]
 
@@ -82,6 +84,11 @@ def _alternatives() -> Mapping[tuple[str, str], Sequence[tuple[Traits, Condition
 
 def _is_met(conditions: Conditions, found: Mapping[str, list[Json]]) -> bool:
     return all(c.is_met_by(found.get(c.field, ())) for c in conditions)
+
+
+def as_bytes(traits: Traits) -> bytes:
+    """Return traits as they are stored."""
+    return traits.to_bytes(TRAIT_BYTES, "little")
 
 
 def asked(question: str) -> list[Traits]:

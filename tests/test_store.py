@@ -288,6 +288,6 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
     for _ in range(2):
         with closing(Store(path)) as store:
             (entry,) = store.entries()
-            assert (entry.identity.name, entry.traits) == ("a", 0)
+            assert (entry.identity.name, entry.traits) == ("a", bytes(1))
             assert [row[0] for row in store.vectors()] == [b"key"]
             assert len(store.match(["words"], 5)) == 1

@@ -13,6 +13,7 @@ from opdbus.index import search
 from opdbus.index.quota import Usage
 from opdbus.index.store import Entry
 from opdbus.state.object import FILE, LIVE, Identity, Thing
+from opdbus.vocabulary import TRAIT_BYTES
 
 # The declared and the last observed entry of a thing.
 Pair: TypeAlias = "tuple[Entry, Entry]"
@@ -32,8 +33,8 @@ class View:
 
     def __init__(self, about: Callable[[Thing], Sequence[Entry]]) -> None:
         self.entries: list[Entry | None] = []
-        # the values of the vocabulary that each has
-        self.traits = np.zeros(64, np.int64)
+        # the values of the vocabulary that each has: a bit for each, in words of 64
+        self.traits = np.zeros((64, TRAIT_BYTES // 8), np.uint64)
         # the sorts that each is of, and what is taken from its rank where no question names them
         self.kinds = np.zeros(64, np.int64)
         self.less = np.zeros(64, np.float32)
@@ -61,12 +62,12 @@ class View:
             if search.is_starter(thing):
                 self._starters[place] = thing
         self.entries[place] = entry
-        self.traits[place] = entry.traits
+        self.traits[place] = np.frombuffer(entry.traits, np.uint64)
         self.kinds[place], self.less[place] = kinds.of_thing(thing)
         self.version += 1
 
     def _grow(self) -> None:
-        self.traits = np.append(self.traits, np.zeros_like(self.traits))
+        self.traits = np.append(self.traits, np.zeros_like(self.traits), axis=0)
         self.kinds = np.append(self.kinds, np.zeros_like(self.kinds))
         self.less = np.append(self.less, np.zeros_like(self.less))
 
@@ -82,8 +83,7 @@ class View:
         self._starters.pop(place, None)
         self._free.append(place)
         self.entries[place] = None
-        self.traits[place] = self.kinds[place] = 0
-        self.less[place] = 0
+        self.traits[place] = self.kinds[place] = self.less[place] = 0
         self.version += 1
 
     def pairs(self) -> Sequence[tuple[int, int, str]]:

@@ -28,7 +28,7 @@ CREATE TABLE objects (
     text_digest BLOB NOT NULL,
     updated_at INTEGER NOT NULL,
     passing INTEGER NOT NULL,
-    traits INTEGER NOT NULL DEFAULT 0,
+    traits BLOB NOT NULL,
     UNIQUE (source, plugin, kind, name)
 );
 CREATE INDEX objects_by_text ON objects (text_digest);
@@ -51,7 +51,7 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
 END;
 """
 # What makes a database of each version one of the next; its objects are then written anew.
-_MIGRATIONS: Final = {1: "ALTER TABLE objects ADD COLUMN traits INTEGER NOT NULL DEFAULT 0"}
+_MIGRATIONS: Final = {1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'"}
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"

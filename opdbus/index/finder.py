@@ -242,7 +242,9 @@ def _having(query: _Query, catalogue: Catalogue) -> Iterator[NDArray[np.bool_]]:
     """Yield which entries (entries,) have each value that a question names."""
     view = catalogue.view
     traits = view.traits[: len(view.entries)]
-    yield from (traits & bits != 0 for bits in vocabulary.asked(query.question))
+    for bits in vocabulary.asked(query.question):
+        meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
+        yield (traits & meant).any(axis=1)
     # entries may have gone since the words were looked up
     literals = query.matches.literals if query.matches else ()
     found = [[view.places[n] for n in one.entries if n in view.places] for one in literals]

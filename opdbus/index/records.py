@@ -28,6 +28,7 @@ class Recorder:
     def record(self, item: StateObject, owner: int, now: int, *, transient: bool) -> Record:
         """Make the record of an object."""
         rendering = text.render(item)
+        traits = self._vocabulary.traits(item.identity, item.properties)
         content = item.json()
         return Record(
             identity=item.identity,
@@ -39,7 +40,7 @@ class Recorder:
             text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
             updated_at=now,
             transient=transient,
-            traits=self._vocabulary.traits(item.identity, item.properties),
+            traits=vocabulary.as_bytes(traits),
         )
 
 

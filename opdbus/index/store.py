@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from opdbus.errors import StoreError
 from opdbus.index import database
 from opdbus.state.object import Identity, Json
+from opdbus.vocabulary import TRAIT_BYTES
 
 _UPSERT: Final = """
 INSERT INTO objects
@@ -68,8 +69,8 @@ class Entry:
     transient: bool
     # in bytes, as Record.size
     size: int = 0
-    # which values of the vocabulary it has
-    traits: int = 0
+    # which values of the vocabulary it has: vocabulary.Traits
+    traits: bytes = bytes(TRAIT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class Record:
     text_digest: bytes
     updated_at: int
     transient: bool = False
-    # which values of the vocabulary it has
-    traits: int = 0
+    # which values of the vocabulary it has: vocabulary.Traits
+    traits: bytes = bytes(TRAIT_BYTES)
 
     @property
     def size(self) -> int:
@@ -303,7 +304,7 @@ class Store:
         return Entry(number, record.identity, *_CATALOGUED(record))
 
 
-def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int, int]) -> Entry:
+def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int, bytes]) -> Entry:
     return Entry(
         row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10], traits=row[11]
     )
