@@ -244,7 +244,7 @@ def _having(query: _Query, catalogue: Catalogue) -> Iterator[NDArray[np.bool_]]:
     traits = view.traits[: len(view.entries)]
     for bits in vocabulary.asked(query.question):
         meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
-        yield (traits & meant).any(axis=1)
+        yield np.any(traits & meant, axis=1)
     # entries may have gone since the words were looked up
     literals = query.matches.literals if query.matches else ()
     found = [[view.places[n] for n in one.entries if n in view.places] for one in literals]
