@@ -30,7 +30,9 @@ _ASKING: Final = frozenset("do does did".split())
 _SUFFIXES: Final = ("ing", "ed", "es", "s")
 _SHORTEST: Final = 3
 # What may stand between `not` and what it denies.
-_FILLERS: Final = frozenset("currently now actually yet really properly any longer been be".split())
+_FILLERS: Final = frozenset(
+    "currently now actually yet really properly any longer been be i we you it they".split()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def test_the_vocabulary_fits() -> None:
         ("isn\u2019t enabled", {"enabled": False}),
         ("not currently enabled", {"enabled": False}),
         ("what cannot be written", {"read_only": True}),
+        ("what can't I write to?", {"read_only": True}),
         ("nearly full disks", {"used_percent": 90}),
         ("masked", {"masked": True}),
         ("edited files", {"modified": True}),
