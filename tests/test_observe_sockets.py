@@ -79,8 +79,12 @@ async def test_ports_that_are_open(tmp_path: Path) -> None:
             await host.until_shown(
                 "net/listener/tcp 0.0.0.0:22", exposed="all addresses", **about, **more
             )
-            await host.until_shown("net/listener/tcp [::]:22", exposed="all addresses", **about)
-            bare = await host.until_shown("net/listener/tcp 127.0.0.1:23", exposed="local only")
+            await host.until_shown(
+                "net/listener/tcp [::]:22", exposed="all addresses", family="ipv6", **about
+            )
+            bare = await host.until_shown(
+                "net/listener/tcp 127.0.0.1:23", exposed="local only", family="ipv4"
+            )
             assert (bare["service"], bare["description"]) == ("bare", "bare, for this machine only")
             await host.until_shown("net/listener/udp 127.0.0.1:69", service="tftp")
             nameless = await host.until_shown("net/listener/udp [::1]:9999")

@@ -148,6 +148,7 @@ class Sockets:
             values: dict[str, Json] = {
                 "protocol": first.protocol,
                 "address": first.address,
+                "family": "ipv6" if ":" in first.address else "ipv4",
                 "port": first.port,
                 "state": "listening",
                 "exposed": _exposed(first.address),
