@@ -13,10 +13,12 @@ what the bus daemon itself took for a call meanwhile, which no service behind it
 {rows}"""
 _SOURCES = """\
 From `benchmarks/results/{file}` (`python -m robustness.sources`), measured on {machine}: the same
-while what the daemon observes is hostile: fakes of PID 1 and logind on a system bus of their own,
-and a status of dpkg that is replaced again and again, by 100 MB, by noise, and by what is no file.
-Secrets are planted in all of it; the run fails if one is in the log, the database or what commands
-print.
+while what the daemon observes is hostile: fakes of PID 1 and logind on a system bus of their own, a
+status of dpkg that is replaced again and again, by 100 MB, by noise, and by what is no file, and a
+network with thousands of addresses that come and go. Memory after an attack is taken once all
+objects are as before, or after three minutes. Secrets are planted in all of it, and at last in
+{fields} fields that our observers read, in {forms} forms each: the run fails if one is in an
+answer, a signal, the log, the database or what commands print.
 
 {rows}"""
 _SOAK = """\
@@ -63,7 +65,14 @@ def _hostile(file: str, found: dict) -> str:
 
 
 def _sources(file: str, found: dict) -> str:
-    return _SOURCES.format(file=file, rows=_seen(found), **_only(found, "machine"))
+    secrets = found["secrets"]
+    return _SOURCES.format(
+        file=file,
+        rows=_seen(found),
+        fields=secrets["kinds of fields"],
+        forms=secrets["forms"],
+        **_only(found, "machine"),
+    )
 
 
 def _seen(found: dict) -> str:

@@ -6,7 +6,9 @@ and a network that changes without end. After each attack all is put right again
 a secret in every field that any observer reads.
 Prints a table; writes JSON only when asked. Ends with 1 where a friend's calls failed or took five
 times as long and more than 50 ms, a file stayed open, a planted secret was found anywhere, the
-daemon was not well, or more than 15% of memory stayed once it had the same objects as before.
+daemon was not well, or more than 25% of memory stayed once it had the same objects as before, or
+after three minutes. What stays is Python's: its allocator gives back 1 MiB at a time, and only
+where nothing is left in it.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 # Faster than anybody notices: on two processors the attack itself takes one.
 FAST_MS = 50.0
+MOST_GROWTH = 0.25
 # An observer that has failed again and again is started less and less often.
 _RECOVERY_SECONDS = 180.0
 _STEADY_LOOKS = 8
@@ -166,10 +169,12 @@ async def _hidden(daemon: Running) -> set[str]:
 
 
 def excused(seen: Seen) -> list[str]:
-    """Say what went worse than it may; little time may become a little more."""
+    """Say what went worse than it may: a little more time is none, and a little more memory."""
     found = failures(seen)
     if seen.attacked.own < FAST_MS:
         found = [fault for fault in found if not fault.startswith("p99")]
+    if seen.growth <= MOST_GROWTH:
+        found = [fault for fault in found if not fault.startswith("memory")]
     return found
 
 
