@@ -1,4 +1,4 @@
-"""Ranking: weights, order, and units before what starts them."""
+"""Ranking: weights and order."""
 
 import math
 
@@ -6,22 +6,12 @@ import numpy as np
 import pytest
 
 from opdbus.index import lexical
-from opdbus.index.search import LEXICAL_WEIGHT, ceiling, is_starter, pairs, rank, relevant
-from opdbus.state.object import Thing
+from opdbus.index.search import LEXICAL_WEIGHT, ceiling, rank
 
 
-def _pairs(question: str, *names: str) -> list[tuple[int, int]]:
-    places = {Thing("systemd", "unit", name): place for place, name in enumerate(names)}
-    starters = {place: thing for thing, place in places.items() if is_starter(thing)}
-    return relevant(question, pairs(starters, places.get))
-
-
-def _order(
-    cosines: list[float] | None, shares: list[float], asked: list[tuple[int, int]] | None = None
-) -> list[int]:
+def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
     vector = None if cosines is None else np.array(cosines, np.float32)
-    ranked = rank(vector, np.array(shares, np.float32), asked or [])
-    return [index for index, _ in ranked]
+    return [index for index, _ in rank(vector, np.array(shares, np.float32))]
 
 
 def test_hybrid_is_the_weighted_sum() -> None:
@@ -54,26 +44,6 @@ def test_equal_scores_keep_their_order() -> None:
 def test_the_ceiling_is_always_a_positive_number(objects: int, matches: int) -> None:
     """Give a finite ceiling above 0 for any counts, also while objects are being added."""
     assert 0 < ceiling([matches], objects) < math.inf
-
-
-def test_a_service_ranks_before_what_starts_it() -> None:
-    """Put a unit right before its timer or socket, however well those match."""
-    asked = _pairs("saving copies", "backup.timer", "backup.service", "other.service")
-    assert asked == [(0, 1)]
-    assert _order([0.9, 0.2, 0.5], [0.0] * 3, asked) == [1, 0, 2]
-
-
-@pytest.mark.parametrize(
-    ("question", "names"),
-    [
-        ("when does the backup run", ("backup.timer", "backup.service")),
-        ("what listens on a port", ("cups.socket", "cups.service")),
-        ("printing", ("cups.socket", "other.service")),
-    ],
-)
-def test_who_asks_for_the_starter_gets_it(question: str, names: tuple[str, ...]) -> None:
-    """Leave the order alone where the question asks for the timer, or there is no service."""
-    assert _pairs(question, *names) == []
 
 
 def test_questions_lose_what_every_question_has() -> None:

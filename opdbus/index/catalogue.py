@@ -1,7 +1,7 @@
 """The entries of all objects in memory: by identity, by thing, and in listing order."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from opdbus import kinds
 from opdbus.errors import UnknownObject
-from opdbus.index import search
 from opdbus.index.quota import Usage
 from opdbus.index.store import Entry
 from opdbus.state.object import FILE, LIVE, Identity, Thing
@@ -31,7 +30,7 @@ def thing_of(entry: Entry) -> Thing:
 class View:
     """Entries at fixed places, for search in arrays; None is at a free place."""
 
-    def __init__(self, about: Callable[[Thing], Sequence[Entry]]) -> None:
+    def __init__(self) -> None:
         self.entries: list[Entry | None] = []
         # the values of the vocabulary that each has: a bit for each, in words of 64
         self.traits = np.zeros((64, TRAIT_BYTES // 8), np.uint64)
@@ -42,10 +41,7 @@ class View:
         self.places: dict[int, int] = {}
         # increases with every change
         self.version = 0
-        self._about = about
         self._free: list[int] = []
-        self._starters: dict[int, Thing] = {}
-        self._pairs: tuple[int, Sequence[tuple[int, int, str]]] = (0, ())
 
     def put(self, entry: Entry, thing: Thing) -> None:
         """Put an entry at a place, that of the entry with the same id if there is one."""
@@ -59,8 +55,6 @@ class View:
                 if place == len(self.traits):
                     self._grow()
             self.places[entry.id] = place
-            if search.is_starter(thing):
-                self._starters[place] = thing
         self.entries[place] = entry
         self.traits[place] = np.frombuffer(entry.traits, np.uint64)
         self.kinds[place], self.less[place] = kinds.of_thing(thing)
@@ -80,21 +74,10 @@ class View:
     def remove(self, entry: Entry) -> None:
         """Free the place of an entry."""
         place = self.places.pop(entry.id)
-        self._starters.pop(place, None)
         self._free.append(place)
         self.entries[place] = None
         self.traits[place] = self.kinds[place] = self.less[place] = 0
         self.version += 1
-
-    def pairs(self) -> Sequence[tuple[int, int, str]]:
-        """Return (place of a starter, of its service, suffix): see search.pairs."""
-        if self._pairs[0] != self.version:
-            self._pairs = self.version, search.pairs(self._starters, self._place)
-        return self._pairs[1]
-
-    def _place(self, thing: Thing) -> int | None:
-        entries = self._about(thing)
-        return self.places[entries[-1].id] if entries else None
 
 
 class Catalogue:
@@ -108,7 +91,7 @@ class Catalogue:
         self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
         # every (plugin, kind) that there ever was: few
         self._sorts: set[tuple[str, str]] = set()
-        self.view = View(lambda thing: self._by_thing.get(thing, ()))
+        self.view = View()
         # things that several sources tell of
         self._shared: set[Thing] = set()
         # things in listing order, without those that were added since, with those that were removed

@@ -24,7 +24,6 @@ from opdbus.index.search import (
     named_kinds,
     named_values,
     rank,
-    relevant,
 )
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
@@ -187,11 +186,10 @@ class Finder:
             # an entry may have gone since the words were looked up
             if number in view.places:
                 shares[view.places[number]] = share
-        pairs = relevant(query.question, view.pairs()) if query.question else []
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
         raised = None if query.matches is None else _raised(query, self._memory.catalogue)
-        for index, score in rank(cosines, shares, pairs, within, raised):
+        for index, score in rank(cosines, shares, within, raised):
             entry = view.entries[index]
             if entry is None:
                 continue

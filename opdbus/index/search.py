@@ -1,8 +1,7 @@
-"""Ranking: weighted sum of cosine and BM25, services before their timers and sockets."""
+"""Ranking: a weighted sum of cosine, BM25, values, sorts and names."""
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.kinds import Asked
-from opdbus.state.object import Thing
 
 MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.
@@ -28,19 +26,6 @@ BOTH_WEIGHT: Final = 0.4
 _LEAST: Final = np.float32(1e-6)
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
-
-# Suffixes of units that start a service, and words of questions that ask for such a unit itself.
-_STARTERS: Final = {
-    ".timer": frozenset(
-        "when often schedule schedules scheduled timer timers time date next every interval hourly"
-        " daily nightly weekly monthly".split()
-    ),
-    ".socket": frozenset(
-        "socket sockets port ports endpoint listen listens listening activation activated".split()
-    ),
-    ".path": frozenset("path paths watch watches watched".split()),
-}
-_WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +64,17 @@ def ceiling(matches: Sequence[int], objects: int) -> float:
 def rank(
     cosines: NDArray[np.float32] | None,
     shares: NDArray[np.float32],
-    pairs: Sequence[tuple[int, int]] = (),
     within: NDArray[np.intp] | None = None,
     raised: "Raised | None" = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
-    without a vector, and None in lexical mode, which yields matches only; `pairs` are (index of a
-    starter, index of its service); only indexes `within` these are yielded. Equal scores keep the
-    order of the entries.
+    without a vector, and None in lexical mode, which yields matches only; only indexes `within`
+    these are yielded. Equal scores keep the order of the entries.
     """
     vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
     total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
-    for starter, service in pairs:
-        total[service] = max(total[service], total[starter])
-        total[starter] = np.nextafter(total[service], np.float32(-1))
     values = None if raised is None else raised.values
     if values is not None:
         total += VALUE_WEIGHT * values
@@ -138,33 +118,3 @@ def named_kinds(
 
 def _rarity(having: int, entries: int) -> float:
     return math.log(entries / having) / math.log(entries) if 0 < having < entries else 0.0
-
-
-def is_starter(thing: Thing) -> bool:
-    """Return whether a thing is a unit that may start a service."""
-    return thing.name.endswith(tuple(_STARTERS))
-
-
-def pairs(
-    starters: Mapping[int, Thing], place: Callable[[Thing], int | None]
-) -> list[tuple[int, int, str]]:
-    """Return (place of a timer, socket or path, place of its service, suffix) for each pair.
-
-    A pair ranks as one, the service first, unless the question asks for the other unit:
-    `cups.socket` says as much about printing as `cups.service`, but rarely is the answer.
-    """
-    found = []
-    for index, thing in starters.items():
-        stem, dot, suffix = thing.name.rpartition(".")
-        services = (thing._replace(name=f"{stem}{end}") for end in (".service", "@.service"))
-        service = next((at for s in services if (at := place(s)) is not None), None)
-        if service is not None:
-            found.append((index, service, dot + suffix))
-    return found
-
-
-def relevant(question: str, all_pairs: Sequence[tuple[int, int, str]]) -> list[tuple[int, int]]:
-    """Return the pairs of which a question asks for the service."""
-    asked = set(_WORD.findall(question.lower()))
-    meant = {suffix for suffix, words in _STARTERS.items() if asked.isdisjoint(words)}
-    return [(starter, service) for starter, service, suffix in all_pairs if suffix in meant]
