@@ -17,7 +17,10 @@ from opdbus.state.object import Identity, StateObject
 
 ADA = {"uid": 0, "gid": 7, "shell": "/bin/zsh", "groups": ["staff", "wheel"]}
 BOB = {"uid": 7, "gid": 70, "shell": "/bin/sh", "full_name": "zsh lover"}
-WEB = {"user": "ada", "exit_status": 4, "unit": "web.service", "options": "rw,noexec,size=4k"}
+WEB = {
+    "user": "ada", "exit_status": 4, "unit": "web.service", "options": "rw,noexec,size=4k",
+    "sub_state": "auto-restart", "exit_signal": "SIGABRT", "port": 4321,
+}  # fmt: skip
 OBJECTS = {"ada": ADA, "bob": BOB, "web": WEB}
 
 
@@ -59,6 +62,11 @@ def _objects() -> list[StateObject]:
         ("the group wheel", {"ada"}),
         ("of the unit web", {"web"}),
         ("option noexec", {"web"}),
+        ("mounted noexec", {"web"}),
+        ("what runs as ada", {"web"}),
+        ("anything in auto-restart", {"web"}),
+        ("ended by SIGABRT", {"web"}),
+        ("4321/udp", {"web"}),
     ],
 )
 def test_values_count_beside_their_fields(tmp_path: Path, question: str, names: set[str]) -> None:
@@ -88,25 +96,49 @@ def test_other_words_are_no_values(tmp_path: Path, question: str) -> None:
     assert having(tmp_path, _objects(), question) == set()
 
 
-def test_what_compares_is_raised(tmp_path: Path, settings: Config) -> None:
+def found(folder: Path, settings: Config, objects: Sequence[StateObject], question: str) -> str:
+    """Return the first of all objects, which a search for words finds."""
+
+    async def work() -> str:
+        async with Memory(folder / "db") as memory, Serving(settings) as serving:
+            await memory.observe(objects, frozenset(), {})
+            hits = await Finder(ObjectVectors(memory, serving)).search(
+                question, Page(10), "lexical"
+            )
+            assert len(hits) == len(objects)
+            return hits[0].thing.name
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("mounts over 90 percent", "/srv/95"),
+        ("mounts with less than 20% in use", "/srv/10"),
+        ("mounts with used percent 50", "/srv/50"),
+    ],
+)
+def test_what_compares_is_raised(
+    tmp_path: Path, settings: Config, question: str, name: str
+) -> None:
     """What meets a comparison comes first, and nothing else is left out."""
     disks = [
         StateObject(Identity("live:x", "mounts", "mount", f"/srv/{n}"), {"used_percent": n})
         for n in (10, 50, 95)
     ]
+    assert found(tmp_path, settings, disks, question) == name
 
-    async def first(question: str) -> str:
-        async with Memory(tmp_path / "db") as memory, Serving(settings) as serving:
-            await memory.observe(disks, frozenset(), {})
-            hits = await Finder(ObjectVectors(memory, serving)).search(
-                question, Page(10), "lexical"
-            )
-            assert len(hits) == len(disks)
-            return hits[0].thing.name
 
-    assert asyncio.run(first("mounts over 90 percent")) == "/srv/95"
-    assert asyncio.run(first("mounts with less than 20% in use")) == "/srv/10"
-    assert asyncio.run(first("mounts with used percent 50")) == "/srv/50"
+def test_a_name_alone_asks_for_what_has_it(tmp_path: Path, settings: Config) -> None:
+    """What only belongs to a thing, or has its name in a path, comes after the thing."""
+    units = {
+        "a.service": {"slice": "ci.slice", "description": "ci slice"},
+        "b.service": {"slice": "ci.slice", "description": "slice"},
+        "ci.slice": {"description": "jobs"},
+    }
+    objects = [StateObject(Identity("live:x", "systemd", "unit", n), p) for n, p in units.items()]
+    assert found(tmp_path, settings, objects, "ci.slice") == "ci.slice"
 
 
 def test_hostile_values_are_not_looked_into(tmp_path: Path) -> None:

@@ -18,15 +18,23 @@ _ORDERS: Final = {
     "at most": "<=",
 }
 _OPPOSITE: Final = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
+_NUMBERS: Final = {
+    word: float(number)
+    for number, word in enumerate("zero one two three four five six seven eight nine ten".split())
+}
 # The order, perhaps a field, the number, perhaps a unit, and of what.
 _COMPARISON = re.compile(
-    rf"\b({'|'.join(_ORDERS)}) (?:([^\W\d_]+) )?(\d{{1,12}}(?:\.\d{{1,6}})?)(?![\w.:/-]*\d)"
+    rf"\b({'|'.join(_ORDERS)}) (?:(?:the|usual|default|normal) )*(?:([^\W\d_]+) )?"
+    rf"(\d{{1,12}}(?:\.\d{{1,6}})?|(?:{'|'.join(_NUMBERS)})\b)(?![\w.:/-]*\d)"
     r"(?: ?(%|[^\W\d_]+)(?: (free|left|available|full|used|in use)\b)?)?",
     re.IGNORECASE,
 )
 _FREE: Final = frozenset(("free", "left", "available"))
-_UNITS: Final = {"%": "percent", "megabytes": "mb", "gigabytes": "gb", "mib": "mb", "gib": "gb"}
-_GIGABYTES: Final = {"kb": 1 / (1 << 20), "mb": 1 / (1 << 10), "gb": 1.0, "tb": float(1 << 10)}
+_UNITS: Final = {
+    "%": "percent", "bytes": "b", "byte": "b", "kilobytes": "kb", "megabytes": "mb",
+    "gigabytes": "gb", "terabytes": "tb", "kib": "kb", "mib": "mb", "gib": "gb", "tib": "tb",
+}  # fmt: skip
+_BYTES: Final = {unit: 1 << 10 * power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
 _WORD = re.compile(r"[^\W\d_]+")
 _MOST: Final = 3
 # So much before a comparison is looked at for the name of its field.
@@ -46,11 +54,15 @@ def find(question: str) -> list[Comparison]:
     return [
         Comparison(
             match.start(),
-            match.end() if _unit(match) in {"percent", *_GIGABYTES} else match.end(3),
+            match.end() if _unit(match) in {"percent", *_BYTES} else match.end(3),
             tuple(_meanings(question, match)),
         )
         for match in islice(_COMPARISON.finditer(question), _MOST)
     ]
+
+
+def _number(text: str) -> float:
+    return _NUMBERS[text] if text in _NUMBERS else float(text)
 
 
 def _unit(match: re.Match[str]) -> str:
@@ -60,14 +72,14 @@ def _unit(match: re.Match[str]) -> str:
 
 def _meanings(question: str, match: re.Match[str]) -> Iterator[Condition]:
     """Yield what a comparison may mean: its unit names the field, or a word before it does."""
-    order, number, unit = _ORDERS[match[1].lower()], float(match[3]), _unit(match)
+    order, number, unit = _ORDERS[match[1].lower()], _number(match[3].lower()), _unit(match)
     if unit == "percent" and (match[5] or "").lower() in _FREE:
         yield _condition(unit, _OPPOSITE[order], 100 - number)
     elif unit == "percent":
         yield _condition(unit, order, number)
-    elif unit in _GIGABYTES:
-        yield _condition("gb", order, number * _GIGABYTES[unit])
-        yield _condition("mb", order, number * _GIGABYTES[unit] * (1 << 10))
+    elif unit in _BYTES:
+        for field, size in (("size", 1), ("mb", _BYTES["mb"]), ("gb", _BYTES["gb"])):
+            yield _condition(field, order, number * _BYTES[unit] / size)
     else:
         before = _WORD.findall(question[: match.start()][-_BEFORE:].lower())
         field = next((word for word in reversed(before) if word not in STOP_WORDS), "")

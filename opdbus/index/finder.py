@@ -233,6 +233,8 @@ def _raised(query: _Query, catalogue: Catalogue) -> Raised:
             # `processes of alice` are not the account
             places = [at for at in places if view.kinds[at] & asked.subject]
         more[places] += NAME_WEIGHT * lexical.surely(name, terms)
+    # a question that is nothing but a name asks for what has it
+    more[catalogue.named(question.strip())] += 1
     return Raised(values, more)
 
 

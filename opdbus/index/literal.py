@@ -1,7 +1,9 @@
 """Values that a question gives as they are, with the name of their field: `uid 0`, `zsh as shell`.
 
 What has such a value is raised. The value counts only beside its field's name if it is a number,
-and with it anywhere in the question if it is a word: `main` alone names no table of routes.
+and with it anywhere in the question if it is a word: `main` alone names no table of routes. A word
+that is hardly any other one, such as `auto-restart`, `SIGABRT` or `noexec`, needs no name of a
+field.
 """
 
 import re
@@ -22,16 +24,25 @@ _MOST_CHARACTERS: Final = 8192
 _MAX_VALUES: Final = 16
 
 _TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
+# 51820/udp
+_PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
 # What may stand between the name of a field and its number.
 _BETWEEN: Final = lexical.STOP_WORDS | frozenset("number nr value equal equals set".split())
 # What people call fields besides their own names.
 _CALLED: Final[Mapping[str, Sequence[str]]] = {
     "account": ("user",),
+    # such as `what runs as www-data`
+    "as": ("user",),
     "code": ("status",),
     "core": ("cpus",),
     "id": ("uid", "gid"),
     "processor": ("cpus",),
 }
+
+
+# Fields whose values are no everyday words, and those some of whose values are.
+_TECHNICAL: Final = frozenset("fstype option".split())
+_STATES: Final = frozenset("class mode restart result scope signal state status type".split())
 
 
 class Literal(NamedTuple):
@@ -59,24 +70,27 @@ def _numbered(question: str) -> list[str]:
             for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
                 names = _CALLED.get(singular(word), [word])
                 found |= dict.fromkeys(f"{name} {token}" for name in names)
+    found |= dict.fromkeys(f"port {port}" for port in _PORT.findall(question.lower()))
     return list(found)[:_MAX_VALUES]
 
 
 def _fields(question: str) -> frozenset[str]:
     """Return the words of a question that may be names of fields, and what they stand for."""
-    words = {singular(word) for word in split(question)}
+    words = {form for word in split(question) for form in (word, singular(word))}
     return frozenset(words.union(*(_CALLED.get(word, ()) for word in words)))
 
 
 def _whole(store: Store, word: str, fields: frozenset[str]) -> list[int]:
     """Return what has a word as a whole value of one of some fields: see _is."""
     value = word.lower()
-    others = fields - {value}
+    keys = (fields - {value}) | _TECHNICAL
+    if "-" in word or word.isupper():
+        keys |= _STATES
     return [
         entry
         for entry, properties in store.properties_having(word, _MOST, _MOST_CHARACTERS)
         if any(
-            isinstance(found, str) and _is(found.lower(), value) and _key(path) in others
+            isinstance(found, str) and _is(found.lower(), value) and _key(path) in keys
             for path, _, found in leaves(properties)
         )
     ]
