@@ -54,7 +54,7 @@ def config(settings: Config, tiny_graphs: Path) -> Config:
 
 def asking(config: Config, *names: str, **more: Any) -> Config:
     """Ask for providers."""
-    request = ProviderRequest(names, strict=len(names) == 1)
+    request = ProviderRequest(names)
     return replace(config, execution_provider=request, **more)
 
 

@@ -93,7 +93,7 @@ def test_many_callers(model: Model, settings: Config) -> None:
 def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
     """Give a text its vector in ONNX Runtime's int8 whatever else is asked for with it."""
     texts = ["network", "mail server", "disk login", "a b", "timer mount", "0 1", "rule user"]
-    onnxruntime = ProviderRequest(("cpu:onnxruntime",), strict=True)
+    onnxruntime = ProviderRequest(("cpu:onnxruntime",))
 
     async def main() -> None:
         # as many lanes as there would be on a larger machine
@@ -144,7 +144,7 @@ def test_what_cannot_run_builds_nothing(model: Model, settings: Config) -> None:
     """Refuse before the graph is built where no provider of the request can run here."""
 
     async def main() -> None:
-        asked = replace(settings, execution_provider=ProviderRequest(("cuda",), strict=True))
+        asked = replace(settings, execution_provider=ProviderRequest(("cuda",)))
         with pytest.raises(ProviderError, match="cuda cannot run"):
             async with open_embedder(model, replace(asked, gpu_device=("999",))):
                 raise AssertionError("opened")

@@ -288,7 +288,7 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("question", "times"),
     [
-        ("stork", 1),
+        ("the stork", 1),
         ("is stork alive", 1),
         ("stork.service and its nest on a high roof", 1),
         ("does a stork nest on a high roof", 0.5),

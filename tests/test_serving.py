@@ -27,7 +27,7 @@ from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"
-CHAIN = ProviderRequest((OPENVINO, CPU), strict=False)
+CHAIN = ProviderRequest((OPENVINO, CPU))
 TEXTS = ["alpha beta", "gamma", "delta alpha gamma beta"]
 
 
@@ -151,7 +151,7 @@ def test_a_strict_provider_is_opened_anew(fp32: Config) -> None:
         await hospital.until(CPU)
         await serving.embed(TEXTS)
 
-    strict = replace(fp32, execution_provider=ProviderRequest((CPU,), strict=True))
+    strict = replace(fp32, execution_provider=ProviderRequest((CPU,)))
     run(strict, work, retry_seconds=(0.01,))
 
 
@@ -288,7 +288,7 @@ def test_a_lease_never_mixes_numerics(fp32: Config) -> None:
             with pytest.raises(ProviderLost, match="another precision: ask for all of it again"):
                 await engine.embed(rows)
 
-    only = ProviderRequest((OPENVINO,), strict=True)
+    only = ProviderRequest((OPENVINO,))
     run(replace(fp32, execution_provider=only), work)
 
 

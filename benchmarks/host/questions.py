@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 QUESTIONS = Path(__file__).parents[2] / "tests" / "data" / "host_questions.json"
 _INSIDE = "/run/host_questions.json"
+# Unit files that are not loaded are listed 10 s after the start.
+_FILES_AFTER = 12.0
 
 
 def ask(host: Host) -> dict[str, Any]:
@@ -27,6 +30,8 @@ def ask(host: Host) -> dict[str, Any]:
     service = asked_by_a_member(host)
     python(host, "populate.py")
     start(service)
+    time.sleep(_FILES_AFTER)
+    python(host, "until_ready.py", user=ASKER)
     text = QUESTIONS.read_text(encoding="utf-8")
     host.write(_INSIDE, text)
     answers = json.loads(python(host, "ask.py", _INSIDE, user=ASKER))

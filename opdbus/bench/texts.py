@@ -153,8 +153,8 @@ def _object(random: Random, wanted: float) -> str:
 
 
 def _short(random: Random, wanted: float) -> str:
-    """Write the line that is embedded of an object: of a few, the one of the fittest length."""
-    lines = [render(_item(random)).text for _ in range(_TRIES)]
+    """Write the line that describes an object: of a few, the one of the fittest length."""
+    lines = [render(_item(random)).text.partition("\n")[0] for _ in range(_TRIES)]
     return min(lines, key=lambda line: abs(estimate(line) - wanted))
 
 

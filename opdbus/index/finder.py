@@ -17,6 +17,7 @@ from opdbus.index.matching import things
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import (
+    ALONE_WEIGHT,
     NAME_WEIGHT,
     Raised,
     Score,
@@ -234,7 +235,7 @@ def _raised(query: _Query, catalogue: Catalogue) -> Raised:
             places = [at for at in places if view.kinds[at] & asked.subject]
         more[places] += NAME_WEIGHT * lexical.surely(name, terms)
     # a question that is nothing but a name asks for what has it
-    more[catalogue.named(question.strip())] += 1
+    more[catalogue.named(question.strip())] += ALONE_WEIGHT
     return Raised(values, more)
 
 

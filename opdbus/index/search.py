@@ -21,6 +21,8 @@ VALUE_WEIGHT: Final = 0.4
 KIND_WEIGHT: Final = 0.15
 # What it counts that a word of a question is the whole name of a thing.
 NAME_WEIGHT: Final = 0.2
+# What it counts that a question is nothing but the name of a thing: more than anything else.
+ALONE_WEIGHT: Final = 1.0
 # What it is worth to be both of such a sort and of the values that a question names, if few are.
 BOTH_WEIGHT: Final = 0.4
 _LEAST: Final = np.float32(1e-6)

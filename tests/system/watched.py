@@ -87,6 +87,8 @@ async def _print_changes(observer: str) -> None:
         moving = frozenset[str]().union(*ours.volatile.values())
         async with observed(Path(folder), ours) as host:
             while True:
+                # before: what changes while the objects are read is printed the next time
+                generation = host.memory.generation
                 names = host.names
                 now = {name: _lasting(await host.properties(name), moving) for name in names}
                 for name in now.keys() | known.keys():
@@ -94,7 +96,6 @@ async def _print_changes(observer: str) -> None:
                         sys.stdout.write(json.dumps([name, now.get(name)]) + "\n")
                 sys.stdout.flush()
                 known = now
-                generation = host.memory.generation
                 await host.until(lambda before=generation: host.memory.generation != before)
 
 
