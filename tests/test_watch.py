@@ -337,3 +337,14 @@ def test_what_to_do_when_there_are_no_watches_left(
     monkeypatch.setattr(Inotify, "add_watch", refuse)
     with pytest.raises(OSError, match=r"fs\.inotify\.max_user_watches"):
         Watch([str(tmp_path / "state.json")])
+
+
+def test_no_folder_of_our_own_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch a file by its whole path although the folder that we run in was removed."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    path = tmp_path / "state.json"
+    path.write_text("a")
+    assert asyncio.run(times_told(path, lambda: path.write_text("bb"))) == [1]

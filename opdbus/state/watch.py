@@ -174,7 +174,7 @@ async def changes(
     The watch begins before the first yield, so a caller that reads the file after each yield
     misses no change.
     """
-    files = [str(Path.cwd() / path) for path in paths]
+    files = [str(path.absolute()) for path in paths]
     known: tuple[_Signature | None, ...] | None = None
     while True:
         folders = _folders(files)
