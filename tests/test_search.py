@@ -59,9 +59,11 @@ def test_the_words_of_a_question_that_may_be_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "terms", "surely"),
+    ("name", "terms", "certainty"),
     [("carol", 1, 1), ("carol", 2, 1), ("time", 4, 0.5), ("wg0", 9, 1), ("ssh-agent", 9, 1)],
 )
-def test_a_word_of_a_long_question_is_rarely_a_name(name: str, terms: int, surely: float) -> None:
+def test_a_word_of_a_long_question_is_rarely_a_name(
+    name: str, terms: int, certainty: float
+) -> None:
     """A word of letters only is less surely a name the more a question says."""
-    assert lexical.surely(name, terms) == surely
+    assert lexical.certainty(name, terms) == certainty

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,9 +80,14 @@ class _Query:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """What has words of a question, by id: shares of the highest score, and values."""
+    """What has words of a question, by id: shares of the highest score, and values.
 
-    shares: Mapping[int, float]
+    `question` is the part in which words were looked for, `terms` how many it has.
+    """
+
+    question: str
+    terms: int = 0
+    shares: Mapping[int, float] = field(default_factory=dict)
     literals: Sequence[Literal] = ()
 
 
@@ -189,7 +194,9 @@ class Finder:
                 shares[view.places[number]] = share
         within = None if query.within is None else self._memory.catalogue.places(query.within)
         found: dict[Thing, tuple[Entry, Score]] = {}
-        raised = None if query.matches is None else _raised(query, self._memory.catalogue)
+        raised = None
+        if query.matches is not None:
+            raised = _raised(query.matches, query.compared, self._memory.catalogue)
         for index, score in rank(cosines, shares, within, raised):
             entry = view.entries[index]
             if entry is None:
@@ -216,40 +223,41 @@ class Finder:
         ]
 
 
-def _raised(query: _Query, catalogue: Catalogue) -> Raised:
+def _raised(
+    matches: _Matches, compared: Sequence[frozenset[Thing]], catalogue: Catalogue
+) -> Raised:
     """Raise what has the values, is of the sorts, or has the very name that words of it say."""
     view = catalogue.view
     entries = slice(len(view.entries))
-    question = query.question
-    literals = query.matches.literals if query.matches else ()
-    values = named_values(list(_having(query, catalogue)))
+    question = matches.question
+    values = named_values(list(_having(matches, compared, catalogue)))
     asked = kinds.asked(question, lexical.STOP_WORDS)
     more = named_kinds(asked, view.kinds[entries], view.less[entries], values)
-    terms = len(lexical.terms(question))
     # a word that is a value is no name besides
-    for name in set(lexical.names(question)).difference(one.word for one in literals):
+    for name in set(lexical.names(question)).difference(one.word for one in matches.literals):
         # packages, accounts, groups and the like have names of ordinary words
         places = [at for at in catalogue.named(name) if more[at] > _LEAST_NAMED]
         if asked.subject:
             # `processes of alice` are not the account
             places = [at for at in places if view.kinds[at] & asked.subject]
-        more[places] += NAME_WEIGHT * lexical.surely(name, terms)
+        more[places] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
     # a question that is nothing but a name asks for what has it
     more[catalogue.named(question.strip())] += ALONE_WEIGHT
     return Raised(values, more)
 
 
-def _having(query: _Query, catalogue: Catalogue) -> Iterator[NDArray[np.bool_]]:
+def _having(
+    matches: _Matches, compared: Sequence[frozenset[Thing]], catalogue: Catalogue
+) -> Iterator[NDArray[np.bool_]]:
     """Yield which entries (entries,) have each value that a question names."""
     view = catalogue.view
     traits = view.traits[: len(view.entries)]
-    for bits in vocabulary.asked(query.question):
+    for bits in vocabulary.asked(matches.question):
         meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
         yield np.any(traits & meant, axis=1)
     # entries may have gone since the words were looked up
-    literals = query.matches.literals if query.matches else ()
-    found = [[view.places[n] for n in one.entries if n in view.places] for one in literals]
-    found += [catalogue.places(things).tolist() for things in query.compared]
+    found = [[view.places[n] for n in one.entries if n in view.places] for one in matches.literals]
+    found += [catalogue.places(things).tolist() for things in compared]
     for places in found:
         mask = np.zeros(len(traits), np.bool_)
         mask[places] = True
@@ -259,13 +267,13 @@ def _having(query: _Query, catalogue: Catalogue) -> Iterator[NDArray[np.bool_]]:
 def _matches(store: Store, question: str, objects: int) -> _Matches:
     terms = lexical.terms(question)
     if not terms:
-        return _Matches({})
+        return _Matches(question)
     counts = {term: store.count_matches(term) for term in terms}
     highest = ceiling([*counts.values()], objects)
     found = store.match(terms, _LEXICAL_CANDIDATES)
     shares = {entry: min(1.0, score / highest) for entry, score in found}
     shares |= dict.fromkeys(_named(store, terms), 1.0)
-    return _Matches(shares, literal.read(store, question, counts))
+    return _Matches(question, len(terms), shares, literal.read(store, question, counts))
 
 
 def _named(store: Store, terms: Sequence[str]) -> list[int]:

@@ -47,8 +47,8 @@ def is_identifier(term: str) -> bool:
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)
 
 
-def surely(name: str, terms: int) -> float:
-    """Return how surely a word of a question of so many terms is meant as a name, at most 1.
+def certainty(name: str, terms: int) -> float:
+    """Return how certain it is that a word of a question of so many terms is a name, at most 1.
 
     What is all letters, such as `time` or `staff`, is rather a mere word of a longer question.
     """
