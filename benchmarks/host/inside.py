@@ -1,6 +1,6 @@
-"""What measurements of a booted host share: boot and report, a user who asks, scripts inside.
+"""What measurements of a booted host share: boot and report, a member who asks, scripts inside.
 
-The host is changed as root. What is measured is asked by a user who is nothing but a member of the
+The host is changed as root. What is measured is asked by a user that is only a member of the
 group op-dbus.
 """
 
@@ -54,7 +54,7 @@ def report(options: argparse.Namespace, measure: Callable[[Host], dict[str, Any]
 
 
 def asked_by_a_member(host: Host) -> Service:
-    """Give the service, asked by a user who is in the group op-dbus and may do nothing else."""
+    """Give the service, asked by a user that is in the group op-dbus and may do nothing else."""
     host.ask("useradd", "--no-create-home", "--groups", GROUP, ASKER)
     return Service(host, user=ASKER)
 

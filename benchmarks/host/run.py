@@ -2,7 +2,7 @@
 
 As root: `python benchmarks/host/run.py [--idle SECONDS] [--json FILE]`. The host
 has this machine's files, no network and no state file; everything on it is as `make install` leaves
-it, and one more user, a member of the group op-dbus, who asks all that is asked of the service.
+it; one more user, a member of the group op-dbus, asks all that is asked of the service.
 """
 
 from __future__ import annotations
