@@ -6,8 +6,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -132,7 +133,7 @@ class Daemon:
         await asyncio.to_thread(embedder.require, self._config)
         path = self._config.state_dir / "memory.db"
         async with (
-            Memory(path, self._take_event) as self._memory,
+            Memory(path, self._take_event, boot=_boot()) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
@@ -280,6 +281,13 @@ class Daemon:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _boot() -> str:
+    """Return which run of the host this is, "" where the kernel does not say."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip().replace("-", "")
+    return ""
 
 
 class BusLost(BusError):

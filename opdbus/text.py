@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from opdbus.glossary import gloss
 from opdbus.state.drift import leaves
 from opdbus.state.fields import split
-from opdbus.state.object import SETTINGS, Json, StateObject, is_hash_name
+from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
@@ -113,6 +113,11 @@ def render(item: StateObject) -> Rendering:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
     return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
+
+
+def digest_of(text: str) -> bytes:
+    """Return the digest of a text, by which its vector is found."""
+    return digest(f"{VERSION}\n{text}".encode())
 
 
 def _meaning(key: str, value: str) -> str:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.errors import StoreError
+from opdbus.history import ledger
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 2
+_VERSION: Final = 3
+# Of every version.
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
-_SCHEMA: Final = """
+_OBJECTS: Final = """
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     source TEXT NOT NULL,
@@ -50,8 +52,13 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
     INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
 END;
 """
-# What makes a database of each version one of the next; its objects are then written anew.
-_MIGRATIONS: Final = {1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'"}
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA
+# What makes a database of each version one of the next; where objects get new columns, the
+# version of what they were written by differs, too, and they are written anew.
+_MIGRATIONS: Final = {
+    1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
+    2: ledger.SCHEMA,
+}
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
 _TAKEN: Final = "another program uses it: end that, or set OP_DBUS_STATE_DIR to another folder"

@@ -1,4 +1,4 @@
-"""Events of the memory: objects changed, vectors complete, drift."""
+"""Events of the memory: objects changed, vectors complete, drift, history grown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,4 +35,11 @@ class Drift:
     fields: Sequence[str]
 
 
-Event: TypeAlias = Changed | Vectorized | Drift
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """History has new rows, up to this one."""
+
+    seq: int
+
+
+Event: TypeAlias = Changed | Vectorized | Drift | Recorded

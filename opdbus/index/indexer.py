@@ -105,6 +105,7 @@ class Indexer:
                     return  # all of it is being changed right now, which makes the memory stale
         self._set_waiting(0)
         self._memory.forget_texts()
+        await self._tell_moved(index)
         await self._prune(index)
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
@@ -161,6 +162,20 @@ class Indexer:
         for part in (rest[n : n + _SAVED] for n in range(0, len(rest), _SAVED)):
             vectors = np.stack([vector for _, vector in part])
             await self._save(index, [text_digest for text_digest, _ in part], vectors)
+
+    async def _tell_moved(self, index: VectorIndex) -> None:
+        """Tell history how far texts moved that changed, before the old vectors are forgotten."""
+        waiting = self._memory.moved
+        rows = [waiting.popleft() for _ in range(len(waiting))]
+        found = [(row, index.get(old), index.get(new)) for row, old, new in rows]
+        moved = [
+            (max(0.0, 1.0 - float(old @ new)), row)
+            for row, old, new in found
+            if old is not None and new is not None
+        ]
+        if moved and not self._memory.archive.fault:
+            with suppress(StoreError):
+                await self._memory.archive.write(lambda store: store.put_moved(moved))
 
     async def _prune(self, index: VectorIndex) -> None:
         """Forget the vectors of texts that are gone: one that comes back is computed anew."""

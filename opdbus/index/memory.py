@@ -3,19 +3,21 @@
 import asyncio
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
 from opdbus.errors import AccessDenied, StoreError
+from opdbus.history import change
+from opdbus.history.change import Why
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
-from opdbus.index.events import Changed, Event
+from opdbus.index.events import Changed, Event, Recorded
 from opdbus.index.quota import Usage
-from opdbus.index.records import RecentTexts, Recorder, commit, load_entries
+from opdbus.index.records import RecentTexts, Recorder, Update, begin, commit, load_entries
 from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Thing
@@ -23,12 +25,14 @@ from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Th
 ROOT: Final = 0
 # Entries taken into the catalogue at a time: two milliseconds' work.
 _AT_A_TIME: Final = 500
+_MAX_MOVED: Final = 10_000
 
 
 class Memory:
     """All objects of a host; use as a context.
 
-    `notify` is called on the event loop with each event; `clock` gives seconds since 1970.
+    `notify` is called on the event loop with each event; `clock` gives seconds since 1970, and
+    `boot` says which run of the host this is.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class Memory:
         notify: Callable[[Event], None] = lambda _event: None,
         usage: Usage | None = None,
         clock: Callable[[], float] = time.time,
+        boot: str = "",
     ) -> None:
         self.archive = Archive(path)
         self.catalogue = Catalogue(usage or Usage())
@@ -46,7 +51,12 @@ class Memory:
         self.volatile: dict[Identity, Mapping[str, Json]] = {}
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
+        # why what is found other than it was stored has changed: since op-dbus or the host ran last
+        self.since_last_run = change.START
+        # rows of history whose distance is known once the texts have vectors
+        self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
         self._clock = clock
+        self._boot = boot
         self._one_writer = asyncio.Lock()
         self._transient = TransientObjects()
         self._recent_texts = RecentTexts()
@@ -73,6 +83,7 @@ class Memory:
         self.catalogue.put(await first(load_entries))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
+        self.since_last_run = await first(lambda store: begin(store, self._boot))
 
     async def __aexit__(self, *error: object) -> None:
         """Close the database; everything committed stays."""
@@ -90,12 +101,12 @@ class Memory:
             async with self._one_writer:
                 entries = self.catalogue.of_source(source)
                 gone = [entry for entry in entries if entry.identity not in present]
-                return await self._write(changed, gone, owner=ROOT)
+                return await self._write(changed, gone, owner=ROOT, why=_always(change.STATE_FILE))
 
         return await self.archive.shield(work())
 
     async def publish(
-        self, objects: Sequence[StateObject], owner: int, *, holder: str = ""
+        self, objects: Sequence[StateObject], owner: int, *, holder: str = "", cause: str = ""
     ) -> None:
         """Insert or replace observed objects of one owner; raises AccessDenied for another's.
 
@@ -107,7 +118,8 @@ class Memory:
                 async with self._one_writer:
                     for item in objects:
                         self._require_owner(self.catalogue.get(item.identity), owner)
-                    await self._write(objects, [], owner=owner, transient=bool(holder))
+                    why, transient = _always(cause), bool(holder)
+                    await self._write(objects, [], owner=owner, transient=transient, why=why)
                     self._hold(objects, holder)
             finally:
                 self._publishing[holder] -= 1
@@ -123,16 +135,19 @@ class Memory:
         objects: Sequence[StateObject],
         gone: AbstractSet[Identity],
         volatile: Mapping[Identity, Mapping[str, Json]],
+        why: Callable[[Identity], Why] = lambda _: Why(),
+        events: Mapping[Identity, Why] = {},
     ) -> None:
         """Insert or replace what an observer saw, and remove what is gone; raises StoreError.
 
-        `volatile` has fields that move by themselves: they are shown, and never stored.
+        `volatile` has fields that move by themselves: they are shown, and never stored. `events`
+        happened to objects, and left them as they were.
         """
 
         async def work() -> None:
             async with self._one_writer:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
-                await self._write(objects, entries, owner=ROOT)
+                await self._write(objects, entries, owner=ROOT, why=why, events=events)
                 self.volatile |= volatile
                 for identity in self.volatile.keys() & gone:
                     del self.volatile[identity]
@@ -144,7 +159,7 @@ class Memory:
         async with self._one_writer:
             return self.catalogue.of_source(source)
 
-    async def withdraw(self, things: Iterable[Thing], owner: int) -> int:
+    async def withdraw(self, things: Iterable[Thing], owner: int, cause: str = "") -> int:
         """Remove what an owner published about things, and count the entries.
 
         Raises UnknownObject, and AccessDenied where a thing has no entry that the caller owns.
@@ -153,7 +168,8 @@ class Memory:
         async def work() -> int:
             async with self._one_writer:
                 gone = {e.id: e for thing in things for e in self._owned(thing, owner)}
-                await self._write([], list(gone.values()), owner=owner)
+                left = list(gone.values())
+                await self._write([], left, owner=owner, why=_always(cause), withdrawn=True)
                 return len(gone)
 
         return await self.archive.shield(work())
@@ -166,7 +182,8 @@ class Memory:
         async def work() -> None:
             async with self._one_writer:
                 found = map(self.catalogue.get, self._transient.held_by(holder))
-                await self._write([], [entry for entry in found if entry], owner=ROOT)
+                gone = [entry for entry in found if entry]
+                await self._write([], gone, owner=ROOT, why=_always(change.SOURCE))
 
         try:
             await self.archive.shield(work())
@@ -180,21 +197,34 @@ class Memory:
         gone: Sequence[Entry],
         *,
         owner: int,
+        why: Callable[[Identity], Why],
         transient: bool = False,
+        events: Mapping[Identity, Why] = {},
+        withdrawn: bool = False,
     ) -> Mapping[Thing, Change]:
         # on a thread: 10,000 objects take a second to render
-        records = await asyncio.to_thread(self._records, objects, owner, transient=transient)
-        if not records and not gone:
+        now = self._clock()
+        records = await asyncio.to_thread(self._records, objects, owner, now, transient=transient)
+        touched = [record.identity for record in records] + list(events)
+        known = {entry.identity: entry for entry in map(self.catalogue.get, touched) if entry}
+        if not touched and not gone:
             return {}
+        update = Update(records, gone, known, why, events, withdrawn=withdrawn)
         self.catalogue.usage.require_room(records, self.catalogue.get)
-        generation = self.generation + 1
-        entries = await self.archive.write(lambda s: commit(s, records, gone, generation))
+        generation, at = self.generation + bool(records or gone), int(now * 1e6)
+        entries, rows, moved = await self.archive.write(
+            lambda store: commit(store, update, generation, at, self._boot)
+        )
+        self.moved += moved
         self.generation = generation
         self._transient.discard(entry.identity for entry in gone)
         self._recent_texts.add(records)
         changes = await self._take(gone, entries)
-        self.notify(Changed(generation, changes))
-        self.stale.set()
+        if changes:
+            self.notify(Changed(generation, changes))
+            self.stale.set()
+        if rows:
+            self.notify(Recorded(rows[-1]))
         return changes
 
     async def _take(
@@ -211,14 +241,14 @@ class Memory:
         return changes
 
     def _records(
-        self, objects: Iterable[StateObject], owner: int, *, transient: bool
+        self, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool
     ) -> list[Record]:
         """Make records of those objects that are not stored just so; the last of a name counts."""
-        now = max(0, int(self._clock()))
+        at = max(0, int(now))
         recorder = Recorder()
         latest = {item.identity: item for item in objects}
         return [
-            recorder.record(item, self._owner(item.identity, owner), now, transient=transient)
+            recorder.record(item, self._owner(item.identity, owner), at, transient=transient)
             for item in latest.values()
             if not self._is_known(item, transient=transient)
         ]
@@ -295,6 +325,10 @@ class Memory:
     def forget_texts(self) -> None:
         """Drop the texts that were kept for `texts`, once no object waits for its vector."""
         self._recent_texts.clear()
+
+
+def _always(cause: str) -> Callable[[Identity], Why]:
+    return lambda _: Why(cause)
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -1,15 +1,18 @@
 """Objects rendered for the store; the store loaded at start, and changed in transactions."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from opdbus import tables, text, vocabulary
 from opdbus.errors import StoreError
+from opdbus.history import change
+from opdbus.history.change import Change, Why
+from opdbus.history.sentence import of_change
 from opdbus.index.database import Damaged
-from opdbus.index.store import Entry, Record, Store
+from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.state import redact
-from opdbus.state.object import Json, StateObject, digest
+from opdbus.state.object import Identity, Json, StateObject
 
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000
@@ -37,7 +40,7 @@ class Recorder:
             text=rendering.text,
             words=rendering.words,
             fingerprint=item.fingerprint_of(content),
-            text_digest=digest(f"{text.VERSION}\n{rendering.text}".encode()),
+            text_digest=text.digest_of(rendering.text),
             updated_at=now,
             transient=transient,
             traits=vocabulary.as_bytes(traits),
@@ -105,11 +108,97 @@ def _read_again(store: Store) -> Iterator[Record]:
         yield recorder.record(item, owner, updated_at, transient=transient)
 
 
-def commit(
-    store: Store, records: Sequence[Record], gone: Sequence[Entry], generation: int
-) -> list[Entry]:
-    """Store records and remove entries in one transaction; return the entries of the records."""
+class Update(NamedTuple):
+    """What is to be changed in one transaction, and why.
+
+    `known` are the entries that records replace and that events are about. Of what was `withdrawn`,
+    no values are kept.
+    """
+
+    records: Sequence[Record]
+    gone: Sequence[Entry]
+    known: Mapping[Identity, Entry]
+    why: Callable[[Identity], Why]
+    # what happened to objects without changing them
+    events: Mapping[Identity, Why] = {}
+    withdrawn: bool = False
+
+
+class Committed(NamedTuple):
+    """The entries of the records, the numbers of the rows of history, and which texts changed."""
+
+    entries: list[Entry]
+    rows: range
+    # for each row whose object has another text: its number, and the digests before and after
+    moved: list[tuple[int, bytes, bytes]]
+
+
+def commit(store: Store, update: Update, generation: int, at: int, boot: str) -> Committed:
+    """Store records, remove entries and write what changed down, in one transaction."""
+    records, gone = update.records, update.gone
     with store.transaction():
+        before = store.content([entry.id for entry in (*update.known.values(), *gone)])
+        changes = list(_changes(update, before))
+        rows = store.ledger.append(changes, at, boot)
+        for entry in gone if update.withdrawn else ():
+            store.ledger.erase(entry.identity)
         store.remove(entry.id for entry in gone)
         store.set_fact("generation", str(generation))
-        return store.put(records)
+        entries = store.put(records)
+    return Committed(entries, rows, _moved(update, changes, rows))
+
+
+def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
+    """Yield what changes, that of each object once."""
+    for record in update.records:
+        entry = update.known.get(record.identity)
+        why = update.why(record.identity)
+        old = before.get(entry.id) if entry else None
+        what: change.What = "changed" if entry else "appeared"
+        fields = change.differences(_read(old), json.loads(record.properties))
+        if why.cause == change.FIRST and not entry:
+            yield Change(record.identity, what, why, [])
+        elif record.transient or (entry and entry.transient):
+            yield _without_values(Change(record.identity, what, why, fields))
+        elif fields or not entry or why.is_event:
+            yield of_change(Change(record.identity, what, why, fields), record.text)
+    for entry in update.gone:
+        old = before.get(entry.id)
+        gone = Change(
+            entry.identity, "gone", update.why(entry.identity), change.differences(_read(old), None)
+        )
+        is_kept = old and not (entry.transient or update.withdrawn)
+        yield of_change(gone, old.text) if old and is_kept else _without_values(gone)
+    for identity, why in update.events.items():
+        entry = update.known.get(identity)
+        old = before.get(entry.id) if entry and not entry.transient else None
+        yield of_change(Change(identity, "event", why, []), old.text if old else "")
+
+
+def _read(content: Content | None) -> dict[str, Json]:
+    return json.loads(content.properties) if content else {}
+
+
+def _without_values(item: Change) -> Change:
+    fields = change.without_values(item.fields)
+    return of_change(Change(item.identity, item.what, item.why, fields), "")
+
+
+def _moved(
+    update: Update, changes: Sequence[Change], rows: range
+) -> list[tuple[int, bytes, bytes]]:
+    after = {record.identity: record.text_digest for record in update.records}
+    return [
+        (row, update.known[item.identity].text_digest, after[item.identity])
+        for row, item in zip(rows, changes, strict=True)
+        if item.what == "changed"
+    ]
+
+
+def begin(store: Store, boot: str) -> str:
+    """Note which run of the host this is, and return why things have changed since the last."""
+    before = store.fact("boot")
+    if before != boot and not store.is_read_only:
+        with store.transaction():
+            store.set_fact("boot", boot)
+    return change.START if before == boot else change.BOOT

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
+from opdbus.history.ledger import Ledger
 from opdbus.index import database
 from opdbus.state.object import Identity, Json
 from opdbus.vocabulary import TRAIT_BYTES
@@ -119,6 +120,7 @@ class Store:
         self.is_read_only = is_read_only
         self._stopping = stopping or Event()
         self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
+        self.ledger = Ledger(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -147,7 +149,8 @@ class Store:
     def scrub(self) -> None:
         """Erase deleted and replaced content from the files."""
         with self.transaction():
-            self._database.execute("INSERT INTO lexicon (lexicon) VALUES ('rebuild')")
+            for words in ("lexicon", "sentence_words"):
+                self._database.execute(f"INSERT INTO {words} ({words}) VALUES ('rebuild')")  # noqa: S608 -- our own names
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # objects
@@ -238,6 +241,11 @@ class Store:
                 " RETURNING text_digest"
             ).fetchall()
         return {row[0] for row in rows}
+
+    def put_moved(self, rows: Sequence[tuple[float, int]]) -> None:
+        """Set the distances between the texts before and after, of rows of history."""
+        with self.transaction():
+            self.ledger.set_moved(rows)
 
     # lexical search
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from opdbus.history.change import Why
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json
 from opdbus.state.redact import redact_identity
@@ -66,10 +67,14 @@ Reported: TypeAlias = Mapping[str, Mapping[str, Json] | None]
 
 
 class Batch(NamedTuple):
-    """What was reported since the last batch, by kind, and the kinds that were listed."""
+    """What was reported since the last batch, by kind, and the kinds that were listed.
+
+    `whys` has the causes that were given, and how many states were replaced by later ones.
+    """
 
     kinds: Mapping[str, Reported]
     listed: frozenset[str]
+    whys: Mapping[Key, Why] = {}
 
     def objects(self) -> dict[Key, Mapping[str, Json] | None]:
         """Return what was reported of each object."""
@@ -83,10 +88,11 @@ class Batch(NamedTuple):
 class Report:
     """Takes what one observer sees, and merges it until the writer takes it.
 
-    However often an object is reported between two writes, it is written once.
+    However often an object is reported between two writes, it is written once. The `volatile`
+    fields of each kind make no other state of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, volatile: Mapping[str, AbstractSet[str]] = {}) -> None:
         # set while something waits to be written
         self.news = asyncio.Event()
         # what the observer says about itself
@@ -96,25 +102,42 @@ class Report:
         self._names: dict[str, set[str]] = {}
         self._waiting: dict[str, dict[str, Mapping[str, Json] | None]] = {}
         self._listed: set[str] = set()
+        self._volatile = volatile
+        self._whys: dict[Key, Why] = {}
 
-    def replace(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
+    def replace(
+        self, kind: str, objects: Mapping[str, Mapping[str, Json]], cause: str = ""
+    ) -> None:
         """Report all objects of a kind by name: those that are missing are gone.
+
+        The `cause` is that of whatever differs, here and below.
 
         Raises LostSource in a flood. 20,000 objects take a few milliseconds.
         """
         names = self._names.setdefault(kind, set())
-        self._remove(kind, names - objects.keys())
+        self._remove(kind, names - objects.keys(), Why(cause))
         self._left_out.pop(kind, None)
-        self._add(kind, objects)
+        self._add(kind, objects, Why(cause))
         self._listed.add(kind)
 
-    def put(self, kind: str, name: str, properties: Mapping[str, Json]) -> None:
-        """Report an object that is new, or that may have changed."""
-        self._add(kind, {name: properties})
+    def put(
+        self,
+        kind: str,
+        name: str,
+        properties: Mapping[str, Json],
+        cause: str = "",
+        *,
+        is_event: bool = False,
+    ) -> None:
+        """Report an object that is new, or that may have changed.
 
-    def gone(self, kind: str, name: str) -> None:
+        An event is recorded although nothing changed, such as a restart.
+        """
+        self._add(kind, {name: properties}, Why(cause, is_event=is_event))
+
+    def gone(self, kind: str, name: str, cause: str = "") -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""
-        self._remove(kind, {name} & self._names.get(kind, set()))
+        self._remove(kind, {name} & self._names.get(kind, set()), Why(cause))
 
     def busy(self, sentence: str) -> None:
         """Say in the status what takes time or is limited; an empty sentence takes it back."""
@@ -140,26 +163,44 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        batch = Batch(self._waiting, frozenset(self._listed))
-        self._waiting, self._listed = {}, set()
+        batch = Batch(self._waiting, frozenset(self._listed), self._whys)
+        self._waiting, self._listed, self._whys = {}, set(), {}
         return batch
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
         for kind, reported in batch.kinds.items():
             self._waiting[kind] = {**reported, **self._waiting.get(kind, {})}
+        for key, why in batch.whys.items():
+            self._whys[key] = _together(why, self._whys.get(key))
         self._listed |= batch.listed
         self.news.set()
 
-    def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]]) -> None:
+    def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Why) -> None:
         names = self._names.setdefault(kind, set())
         new = objects.keys() - names
         room = MAX_OBJECTS - len(self)
         if len(new) > room or max(map(len, new), default=0) > _MAX_NAME:
             objects = self._fitting(kind, objects, new, room)
         names.update(objects)
+        self._explain(kind, objects, why)
         self._waiting.setdefault(kind, {}).update(objects)
         self.news.set()
+
+    def _explain(self, kind: str, objects: Reported, why: Why) -> None:
+        """Note why objects change, and which states that wait to be written are replaced."""
+        waiting = self._waiting.get(kind, {})
+        for name in objects if why != Why() else objects.keys() & waiting.keys():
+            key, state = Key(kind, name), self._lasting(kind, objects[name])
+            is_replaced = name in waiting and self._lasting(kind, waiting[name]) != state
+            before = self._whys.get(key, Why())
+            self._whys[key] = _together(before, why._replace(folded=int(is_replaced)))
+
+    def _lasting(self, kind: str, state: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
+        moving = self._volatile.get(kind)
+        if not moving or state is None:
+            return state
+        return {name: value for name, value in state.items() if name not in moving}
 
     def _fitting(
         self, kind: str, objects: Mapping[str, Mapping[str, Json]], new: AbstractSet[str], room: int
@@ -175,14 +216,27 @@ class Report:
         taken = [*known, *islice(filter(short.__contains__, objects), room)]
         return {name: objects[name] for name in taken}
 
-    def _remove(self, kind: str, gone: AbstractSet[str]) -> None:
+    def _remove(self, kind: str, gone: AbstractSet[str], why: Why) -> None:
         if not gone:
             return
         if sum(map(len, self._waiting.values())) + len(gone) > _MAX_WAITING:
             raise LostSource("changes came faster than they could be written")
         self._names[kind] -= gone
-        self._waiting.setdefault(kind, {}).update(dict.fromkeys(gone))
+        left = dict.fromkeys(gone)
+        self._explain(kind, left, why)
+        self._waiting.setdefault(kind, {}).update(left)
         self.news.set()
+
+
+def _together(before: Why, after: Why | None) -> Why:
+    """Return why an object changed twice between two writes."""
+    if after is None:
+        return before
+    return Why(
+        after.cause or before.cause,
+        before.folded + after.folded,
+        is_event=before.is_event or after.is_event,
+    )
 
 
 def _sendable(name: str) -> str:

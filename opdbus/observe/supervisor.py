@@ -10,6 +10,8 @@ import structlog
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.errors import OpDbusError
+from opdbus.history import change
+from opdbus.history.change import Why
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Absent, LostSource, Observer, Report
@@ -46,14 +48,18 @@ class _Watched:
         self.observer = observer
         self.changes = changes
         self._memory = memory
+        # until a listing was written
+        self.is_first = True
         self.begin()
         self.state = STARTING
         self.reason = ""
 
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
-        self.report = Report()
-        self.writer = Writer(self.observer, self.report, self._memory, self.changes)
+        self.report = Report(self.observer.volatile)
+        self.writer = Writer(
+            self.observer, self.report, self._memory, self.changes, is_first=self.is_first
+        )
 
     @property
     def detail(self) -> str:
@@ -106,7 +112,7 @@ class Supervisor:
         entries = [entry.identity for entry in self._memory.catalogue]
         gone = {i for i in entries if i.source.startswith(LIVE) and i.source not in wanted}
         with suppress(OpDbusError):  # at the next start, then
-            await self._memory.observe([], gone, {})
+            await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
 
     async def _keep(self, watched: _Watched) -> None:
         """Run an observer for ever."""
@@ -149,6 +155,7 @@ class Supervisor:
 async def _tell(watched: _Watched) -> None:
     """Say that an observer is up as soon as its first listing is written."""
     await watched.writer.has_written.wait()
+    watched.is_first = False
     watched.set(UP)
     await asyncio.Event().wait()
 

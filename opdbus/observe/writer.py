@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.errors import InvalidArgs, OpDbusError
+from opdbus.history import change
+from opdbus.history.change import Why
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.field_hashes import FieldHashes, differing
@@ -60,14 +62,25 @@ class _Prepared:
     folded: dict[Key, Mapping[str, Json]] = field(default_factory=dict)
     # the fields of each kind that change all the time
     restless: dict[str, frozenset[str]] = field(default_factory=dict)
+    # why objects changed, what left them as they were, and how many changes are counted later
+    whys: dict[Identity, Why] = field(default_factory=dict)
+    events: dict[Identity, Why] = field(default_factory=dict)
+    counted: dict[Key, int] = field(default_factory=dict)
 
 
 class Writer:
     """Writes the reports of one observer."""
 
     def __init__(
-        self, observer: Observer, report: Report, memory: Memory, changes: ChangesPerHour
+        self,
+        observer: Observer,
+        report: Report,
+        memory: Memory,
+        changes: ChangesPerHour,
+        *,
+        is_first: bool = True,
     ) -> None:
+        """Write what is reported; `is_first` where nothing was observed since the program began."""
         # set when the first listing is written
         self.has_written = asyncio.Event()
         # why nothing can be stored now
@@ -76,7 +89,12 @@ class Writer:
         self._report = report
         self._memory = memory
         self._changes = changes
+        self._is_first = is_first
+        # why a first listing differs from what is stored
+        self._since = ""
         self._folded: dict[Key, Mapping[str, Json]] = {}
+        # changes that the next row of an object stands for
+        self._counted: dict[Key, int] = {}
         self._hashes = FieldHashes()
         self._seen: dict[Key, _Seen] = {}
         # without their secrets two names may be one: the first to have it keeps it
@@ -85,6 +103,7 @@ class Writer:
         self._size = 0
         # what the memory has from before, by kind, until that kind is listed
         self._earlier: dict[str, set[Identity]] = {}
+        self._listed: set[str] = set()
 
     @property
     def left_out(self) -> str:
@@ -98,6 +117,10 @@ class Writer:
         """Write whenever something was reported, until cancelled; a full disk is waited out."""
         for entry in await self._memory.of_source(self._observer.source):
             self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
+        if self._is_first:
+            self._since = self._memory.since_last_run if self._earlier else change.FIRST
+        elif not self._earlier:
+            self._since = change.SOURCE
         delays = pauses(_RETRY_SECONDS)
         allowance = Allowance(time.monotonic)
         while True:
@@ -130,19 +153,27 @@ class Writer:
         new = await asyncio.to_thread(self._prepare, batch)
         self._refused = new.refused
         try:
-            await self._memory.observe(new.objects, new.gone, new.volatile)
+            await self._memory.observe(
+                new.objects,
+                new.gone,
+                new.volatile,
+                lambda identity: new.whys.get(identity, Why(self._since)),
+                new.events,
+            )
         except OpDbusError:
             self._report.put_back(batch)
             raise
         for kind in batch.listed:
             self._earlier.pop(kind, None)
+            self._listed.add(kind)
         await asyncio.to_thread(self._remember, new)
         self.has_written.set()
 
     async def clear(self) -> None:
         """Remove all objects: they are gone with their source."""
         entries = await self._memory.of_source(self._observer.source)
-        await self._memory.observe([], {entry.identity for entry in entries}, {})
+        gone = {entry.identity for entry in entries}
+        await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
@@ -156,19 +187,25 @@ class Writer:
             if properties is None:
                 continue
             try:
-                self._add(new, key, properties)
+                self._add(new, key, properties, batch.whys.get(key, Why()))
             except InvalidArgs as error:
                 self._refuse(new, key, str(error))
             except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
                 self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
         new.gone |= self._gone(batch.listed, new)
+        for key in new.leaving:
+            why = self._counting(key, batch.whys.get(key, Why()))
+            new.whys[self._seen[key].identity] = why
         return new
 
-    def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json]) -> None:
+    def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
         """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
         hashes = self._hashes.of(properties)
         before = self._seen.get(key)
         if before and hashes == before.latest == before.stored:
+            if why.is_event or why.folded:
+                new.events[before.identity] = self._counting(key, why)
+                new.counted[key] = 0
             return
         identity = before.identity if before else self._observer.identity(key)
         item = publish.observed(*identity, properties)
@@ -181,6 +218,8 @@ class Writer:
         if before and self._is_noise(new, key, hashes):
             new.folded[key] = properties
             new.seen[key] = before._replace(latest=hashes)
+            is_new = bool(differing(before.latest, hashes) - moving)
+            new.counted[key] = self._counted.get(key, 0) + why.folded + is_new
             return
         lasting = {name: value for name, value in item.properties.items() if name not in moving}
         size = len(item.name) + len(item.json())
@@ -190,9 +229,21 @@ class Writer:
         since = self._changes.clock()
         if not before or differing(before.stored, hashes) - moving:
             new.objects.append(StateObject(item.identity, lasting))
+            is_late = before is not None and before.latest == hashes
+            new.whys[item.identity] = self._counting(key, why, less=int(is_late))
+            new.counted[key] = 0
         else:
             since = before.since
         new.seen[key] = _Seen(item.identity, hashes, hashes, since, size)
+
+    def _counting(self, key: Key, why: Why, less: int = 0) -> Why:
+        """Return why an object changed, with the changes of it that were counted before."""
+        folded = why.folded + self._counted.get(key, 0) - less
+        return Why(why.cause or self._cause(key.kind), max(0, folded), why.is_event)
+
+    def _cause(self, kind: str) -> str:
+        """Return why something changed without a cause of its own."""
+        return "" if kind in self._listed else self._since
 
     def _is_noise(self, new: _Prepared, key: Key, hashes: Mapping[str, bytes]) -> bool:
         """Note what changed, and return whether it is restless fields, and can wait."""
@@ -231,6 +282,7 @@ class Writer:
 
     def _remember(self, new: _Prepared) -> None:
         for key in new.leaving:
+            new.counted[key] = 0
             self._holders.pop(self._seen.pop(key).identity, None)
         self._changes.forget(new.leaving)
         for key, fields in new.changed.items():
@@ -238,6 +290,8 @@ class Writer:
         due = new.leaving | new.seen.keys()
         rest = {key: value for key, value in self._folded.items() if key not in due}
         self._folded = {**rest, **new.folded}
+        counted = self._counted | new.counted
+        self._counted = {key: count for key, count in counted.items() if count}
         self._seen |= new.seen
         self._holders |= new.holders
         self._size += new.size

@@ -12,7 +12,7 @@ from opdbus.bus.service.standard import PROPERTIES
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.index.catalogue import Change
-from opdbus.index.events import Changed, Event, Vectorized
+from opdbus.index.events import Changed, Drift, Event, Vectorized
 from opdbus.state.object import Thing
 
 # Changes of more objects than this are sent in several signals, so that none is ever large.
@@ -52,7 +52,7 @@ class Announcer:
         if isinstance(event, Vectorized):
             counts = (event.computed, event.reused)
             self._state("Vectorized", event.generation, event.level, *counts)
-        else:
+        elif isinstance(event, Drift):
             self._state("DriftDetected", paths.of(*event.thing), event.distance, event.fields)
 
     def flush(self) -> None:

@@ -1,0 +1,1 @@
+"""What changed: every change of an object, in a chain of hashes."""

@@ -1,0 +1,57 @@
+"""The chain of rows: each hash covers the row and the hash before, and a tree covers them all.
+
+The tree is that of RFC 6962, so that its root vouches for any number of rows in 32 bytes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from opdbus.state.object import Json, canonical
+
+SALT_BYTES: Final = 16
+_START: Final = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a chain: how many rows it ever had, the last hash, the tree's frontier.
+
+    The frontier has the root of each full subtree, the largest first: one for each 1 bit of `seq`.
+    """
+
+    seq: int = 0
+    hash: bytes = _START
+    frontier: Sequence[bytes] = field(default=())
+
+    def next(self, row: bytes) -> "Head":
+        """Return the head after a row's hash was added."""
+        node, seq, frontier = _sha(b"\0", row), self.seq, list(self.frontier)
+        while seq & 1:
+            node = _sha(b"\1", frontier.pop(), node)
+            seq >>= 1
+        return Head(self.seq + 1, row, (*frontier, node))
+
+    def root(self) -> bytes:
+        """Return the root over all rows (32 bytes), as RFC 6962 defines it."""
+        if not self.frontier:
+            return hashlib.sha256().digest()
+        *rest, root = self.frontier
+        for node in reversed(rest):
+            root = _sha(b"\1", node, root)
+        return root
+
+
+def row_hash(before: bytes, row: Sequence[Json]) -> bytes:
+    """Return the hash of a row (32 bytes) that follows the one with the hash `before`."""
+    return _sha(b"\0", before, canonical(row).encode())
+
+
+def values_digest(salt: bytes, fields: str) -> bytes:
+    """Return the digest of a row's fields (32 bytes); without the salt it tells nothing of them."""
+    return _sha(salt, fields.encode())
+
+
+def _sha(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
