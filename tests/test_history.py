@@ -191,3 +191,19 @@ def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
     last = rows(tmp_path)[-1]
     assert (last["what"], last["cause"], last["folded"]) == ("event", "job:7 restart", 2)
     assert last["fields"] == []
+
+
+def test_what_a_killed_daemon_held_is_gone(tmp_path: Path) -> None:
+    """Record at the next start that what lived with a connection is gone, and why."""
+
+    async def hold(memory: Memory) -> None:
+        await memory.publish([unit("a", description="hushed")], OWNER, holder=":1.1")
+
+    async def look(memory: Memory) -> None:
+        assert not list(memory.catalogue)
+
+    run(tmp_path, hold)
+    for _ in range(2):
+        run(tmp_path, look)
+    last = rows(tmp_path)[-1]
+    assert (len(rows(tmp_path)), last["what"], last["cause"]) == (2, "gone", "start")

@@ -870,7 +870,7 @@ def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> No
 
 def test_a_clock_that_goes_back_changes_no_order(settings: Config) -> None:
     """Take what was observed last for the observed state, whatever the clock said meanwhile."""
-    times = iter([2_000_000_000.0, 100.0, -5.0])
+    times = iter([2_000_000_000.0, 2_000_000_000.0, 100.0, -5.0])
 
     async def work() -> None:
         path = settings.state_dir / "memory.db"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from opdbus.errors import StoreError
 from opdbus.index import lexical
 from opdbus.index.database import Damaged, NewerStore
+from opdbus.index.records import begin
 from opdbus.index.store import Record, Store
 from opdbus.state.object import Identity
 
@@ -250,7 +251,7 @@ def test_transient_objects_are_removed(store: Store) -> None:
         "stays": False,
         "goes": True,
     }
-    assert store.remove_transient() == 1
+    begin(store, "", 0)
     assert [entry.identity.name for entry in store.entries()] == ["stays"]
 
 

@@ -125,4 +125,7 @@ def _differences(
 
 def _is_same(old: Json, new: Json) -> bool:
     """Compare as JSON does: true is not 1, and 1 is not 1.0."""
-    return old == new and canonical(old) == canonical(new)
+    if old != new or type(old) is not type(new):
+        return False
+    # what is in a list may still differ so
+    return not isinstance(old, list | dict) or canonical(old) == canonical(new)

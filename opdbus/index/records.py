@@ -80,10 +80,7 @@ def load_entries(store: Store) -> list[Entry]:
                 " hidden less of what is secret: let the user that op-dbus runs as write it"
             )
         _rewrite(store)
-    if store.is_read_only:
-        return [entry for entry in store.entries() if not entry.transient]
-    store.remove_transient()
-    return list(store.entries())
+    return [entry for entry in store.entries() if not entry.transient]
 
 
 def _rewrite(store: Store) -> None:
@@ -195,10 +192,18 @@ def _moved(
     ]
 
 
-def begin(store: Store, boot: str) -> str:
-    """Note which run of the host this is, and return why things have changed since the last."""
+def begin(store: Store, boot: str, at: int) -> str:
+    """Note which run of the host this is, and return why things have changed since the last.
+
+    What lived as long as a connection is gone.
+    """
     before = store.fact("boot")
-    if before != boot and not store.is_read_only:
+    cause = change.START if before == boot else change.BOOT
+    left = [entry for entry in store.entries() if entry.transient]
+    if (before != boot or left) and not store.is_read_only:
+        gone = (_without_values(Change(e.identity, "gone", Why(cause), [])) for e in left)
         with store.transaction():
             store.set_fact("boot", boot)
-    return change.START if before == boot else change.BOOT
+            store.ledger.append(gone, at, boot)
+            store.remove(entry.id for entry in left)
+    return cause

@@ -168,11 +168,6 @@ class Store:
         """Delete every object; call inside a transaction."""
         self._database.execute("DELETE FROM objects")
 
-    def remove_transient(self) -> int:
-        """Delete transient objects, and count them."""
-        with self.transaction():
-            return self._database.execute("DELETE FROM objects WHERE passing").rowcount
-
     def stored(self) -> Iterator[tuple[Identity, int, str, int, bool]]:
         """Yield (identity, owner, properties, updated_at, transient) of every object."""
         rows = self._database.execute(
