@@ -166,7 +166,8 @@ class Config:
         AUTO,
         parsing.names,
         "what of the host is observed: `auto` (all that this host offers without privileges),"
-        " `none`, or a list such as `systemd,network,packages`",
+        " `none`, or a list such as `systemd,network,packages`; a service on the system bus is"
+        " mirrored: `auto,org.freedesktop.UDisks2`",
     )
     volatile: tuple[str, ...] = _row(
         "",

@@ -95,10 +95,10 @@ def bus(text: str) -> str:
 def names(text: str) -> tuple[str, ...]:
     """Accept words separated by commas, such as names of observers; `none` is none of them."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if not all(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) for name in found):
+    if not all(re.fullmatch(r"[A-Za-z0-9_][\w.:/-]*", name) for name in found):
         raise ValueError("auto, none, or names separated by commas")
-    if len(found) > 1 and {AUTO, NONE} & set(found):
-        raise ValueError("auto or none alone, or names separated by commas")
+    if len(found) > 1 and NONE in found:
+        raise ValueError("none alone, or names separated by commas, auto among them or not")
     return () if found == (NONE,) else found
 
 

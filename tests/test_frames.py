@@ -1,6 +1,7 @@
 """Messages as bytes: measured and told apart before they are decoded."""
 
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus.transport import frames
-from opdbus.bus.transport.library import Message, MessageFlag, decode, encode
+from opdbus.bus.transport.library import Message, MessageFlag, MessageType, decode, encode
+from opdbus.bus.transport.library import Variant as ListVariant
 
 _NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
 _PATHS = st.from_regex(r"\A(/[a-z0-9_]{1,40}){1,5}\Z")
@@ -105,3 +107,45 @@ def test_a_damaged_header_is_a_value_error(junk: bytes) -> None:
         frames.header(data)
     except ValueError:
         return
+
+
+_DICT = "a{oa{sa{sv}}}"
+_OBJECTS = st.dictionaries(_PATHS, st.dictionaries(_NAMES, st.dictionaries(_NAMES, st.text("ab"))))
+
+
+def _listing(objects: dict[str, dict[str, dict[str, str]]]) -> bytes:
+    typed = {
+        path: {i: {k: ListVariant("s", v) for k, v in vs.items()} for i, vs in interfaces.items()}
+        for path, interfaces in objects.items()
+    }
+    answer = Message(
+        message_type=MessageType.METHOD_RETURN, reply_serial=1, destination=":1.1", signature=_DICT,
+        body=[typed], serial=1,
+    )  # fmt: skip
+    return encode(answer)
+
+
+@given(objects=_OBJECTS, size=st.sampled_from([1, 64, 300, 100_000]))
+def test_a_large_dict_is_read_in_parts(
+    objects: dict[str, dict[str, dict[str, str]]], size: int
+) -> None:
+    """All parts together have what the whole has, in its order."""
+    found = {}
+    for part in frames.parts(_listing(objects), size):
+        (entries,) = decode(part).body
+        assert entries
+        found.update(entries)
+    assert list(found) == list(objects)
+    assert found == decode(_listing(objects)).body[0]
+
+
+@given(objects=_OBJECTS, at=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_a_damaged_dict_ends(
+    objects: dict[str, dict[str, dict[str, str]]], at: int, value: int
+) -> None:
+    """A wrong length is an error or a part that cannot be decoded, never an endless loop."""
+    data = bytearray(_listing(objects))
+    start = frames.measure(data).header
+    data[min(start + at, len(data) - 1)] = value
+    with suppress(ValueError):
+        assert len(list(frames.parts(data, 1))) <= len(data)

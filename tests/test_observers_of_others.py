@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -48,7 +49,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def chosen(site: Path, *names: str) -> object:
+def chosen(site: Path, *names: str) -> Any:
     """Ask another Python, which has the distribution, for observers."""
     done = subprocess.run(
         [sys.executable, "-c", ASK, json.dumps(names)],
@@ -68,6 +69,21 @@ def test_auto_neither_runs_nor_loads_it(site: Path) -> None:
     assert not is_loaded
 
 
+def test_auto_can_be_one_of_several(site: Path) -> None:
+    """Services on the bus and what other packages bring are added to all of ours, each once."""
+    asked = ("auto", "login1", "lamps", "org.freedesktop.UDisks2", "org.example.A:/a/b")
+    names, plugins, _ = chosen(site, *asked)
+    services = ["org.freedesktop.UDisks2", "org.example.A"]
+    assert names == [*chosen(site, "auto")[0], "lamps", *services]
+    assert plugins[-2:] == ["udisks2", "a"]
+
+
+def test_a_service_named_twice_is_an_error(site: Path) -> None:
+    """It cannot be mirrored in two ways."""
+    twice = chosen(site, "org.example.A", "introspect:org.example.A")
+    assert twice == "OP_DBUS_OBSERVE: org.example.A is named twice"
+
+
 def test_it_runs_when_it_is_named(site: Path) -> None:
     """It has the name of its entry point, whatever it calls itself."""
     assert chosen(site, "login1", "lamps") == [["login1", "lamps"], ["login1", "house"], True]
@@ -79,6 +95,9 @@ def test_it_runs_when_it_is_named(site: Path) -> None:
         ("broken", "OP_DBUS_OBSERVE: cannot load 'broken': No module named 'lamps.missing'"),
         ("other", "OP_DBUS_OBSERVE: lamps:NOT_ONE is no opdbus.observe.report.Observer"),
         ("lamp", "OP_DBUS_OBSERVE: there is no observer 'lamp': did you mean lamps?"),
+        ("org.example.Lamps:path", "OP_DBUS_OBSERVE: 'org.example.Lamps:path' is no service: give"),
+        ("introspect:Lamps", "OP_DBUS_OBSERVE: 'introspect:Lamps' is no service: give"),
+        ("org.example.Lamps:/a//b", "OP_DBUS_OBSERVE: 'org.example.Lamps:/a//b' is no service"),
     ],
 )
 def test_one_that_cannot_be_used_is_an_error(site: Path, name: str, said: str) -> None:

@@ -128,7 +128,7 @@ class SystemdMounts:
 
 
 def _is_of_mount(signal: Signal) -> bool:
-    return signal.member == "PropertiesChanged" or str(signal.body[0]).endswith(_SUFFIX)
+    return signal.member == "PropertiesChanged" or str(*signal.body[:1]).endswith(_SUFFIX)
 
 
 def _of_unit(values: Mapping[str, object], unit: Loaded) -> Mount:

@@ -30,19 +30,24 @@ class LostSource(Exception):
     """What is observed was lost, or events of it were: it has to be listed again."""
 
 
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Observer:
     """One observer: its objects are `plugin/KIND/NAME` with the source `live:<name>`.
 
     `observe` lists and then follows until it is cancelled; it raises Absent and LostSource.
     `volatile` has the fields of each kind that move by themselves: they are shown, and are part of
-    no text and no comparison.
+    no text and no comparison. `appears` waits until what is absent may be there.
     """
 
     name: str
     plugin: str
     observe: Callable[[Report], Coroutine[Any, Any, None]]
     volatile: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    appears: Callable[[], Coroutine[Any, Any, None]] = _never
 
     @property
     def source(self) -> str:
@@ -69,12 +74,14 @@ Reported: TypeAlias = Mapping[str, Mapping[str, Json] | None]
 class Batch(NamedTuple):
     """What was reported since the last batch, by kind, and the kinds that were listed.
 
-    `whys` has the causes that were given, and how many states were replaced by later ones.
+    `whys` has the causes that were given, and how many states were replaced by later ones; `is_all`
+    says that there are no other kinds.
     """
 
     kinds: Mapping[str, Reported]
     listed: frozenset[str]
     whys: Mapping[Key, Why] = {}
+    is_all: bool = False
 
     def objects(self) -> dict[Key, Mapping[str, Json] | None]:
         """Return what was reported of each object."""
@@ -104,6 +111,7 @@ class Report:
         self._listed: set[str] = set()
         self._volatile = volatile
         self._whys: dict[Key, Why] = {}
+        self._is_all = False
 
     def replace(
         self, kind: str, objects: Mapping[str, Mapping[str, Json]], cause: str = ""
@@ -119,6 +127,15 @@ class Report:
         self._left_out.pop(kind, None)
         self._add(kind, objects, Why(cause))
         self._listed.add(kind)
+
+    def replace_all(
+        self, kinds: Mapping[str, Mapping[str, Mapping[str, Json]]], cause: str = ""
+    ) -> None:
+        """Report all objects of all kinds by kind and name; raises LostSource in a flood."""
+        for kind in {*self._names, *kinds}:
+            self.replace(kind, kinds.get(kind, {}), cause)
+        self._is_all = True
+        self.news.set()
 
     def put(
         self,
@@ -163,8 +180,8 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        batch = Batch(self._waiting, frozenset(self._listed), self._whys)
-        self._waiting, self._listed, self._whys = {}, set(), {}
+        batch = Batch(self._waiting, frozenset(self._listed), self._whys, self._is_all)
+        self._waiting, self._listed, self._whys, self._is_all = {}, set(), {}, False
         return batch
 
     def put_back(self, batch: Batch) -> None:
@@ -174,6 +191,7 @@ class Report:
         for key, why in batch.whys.items():
             self._whys[key] = _together(why, self._whys.get(key))
         self._listed |= batch.listed
+        self._is_all |= batch.is_all
         self.news.set()
 
     def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Why) -> None:

@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 # Before an observer is started again: a source that restarts is back soon.
 _RETRY_SECONDS: Final = (0.2, 1.0, 5.0, 20.0, 60.0)
+_LEAST_SECONDS: Final = 0.1
 # An observer that ran for so long begins with the short pause again.
 _STEADY_SECONDS: Final = 5.0
 # Read of a sentence, and shown of it.
@@ -124,7 +125,7 @@ class Supervisor:
             watched.set(state, reason)
             if clock() - started > _STEADY_SECONDS:
                 delays = pauses(self._retry_seconds)
-            await asyncio.sleep(next(delays))
+            await _pause(watched, next(delays))
 
     async def _attempt(self, watched: _Watched) -> tuple[str, str]:
         """Run an observer until it ends, and return how it is then, and why."""
@@ -150,6 +151,17 @@ class Supervisor:
                 log.error("observer fault", name=watched.observer.name, where=where)  # noqa: TRY400 -- without what was read
             return FAILED, reason
         return FAILED, "it ended, although its source is there"
+
+
+async def _pause(watched: _Watched, seconds: float) -> None:
+    """Wait before another attempt; less where what was absent is there again."""
+    if watched.state != ABSENT:
+        await asyncio.sleep(seconds)
+        return
+    await asyncio.sleep(min(seconds, _LEAST_SECONDS))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await watched.observer.appears()
 
 
 async def _tell(watched: _Watched) -> None:

@@ -2,20 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.frames import Header
 from opdbus.bus.transport.library import Message
+from opdbus.bus.transport.messages import new_call
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import BusError
 from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Absent, LostSource
+from opdbus.tasks import until_first_ends
 
 _BUS: Final = "org.freedesktop.DBus"
 _PROPERTIES: Final = f"{_BUS}.Properties"
 _GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
+_LISTING_SECONDS: Final = 30.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
 # Signals that wait to be read, and their bytes; past them the source has to be listed again.
@@ -23,29 +27,38 @@ _MAX_WAITING: Final = 10_000
 _MAX_WAITING_BYTES: Final = 16 << 20
 # More than 50,000 units take.
 _MAX_REPLY_BYTES: Final = 16 << 20
+# As much as the system's bus lets through: it is read in parts.
+_MAX_LISTING_BYTES: Final = 32 << 20
+_PART_BYTES: Final = 16 << 10
+# A larger signal would keep every thread waiting while it is decoded.
+_MAX_SIGNAL_BYTES: Final = 1 << 20
 # Of each turn of the event loop: a flood must leave most of it to our clients.
 _TURN_SECONDS: Final = 0.0005
 
 
 class Signal(NamedTuple):
-    """A signal of a service that is followed; variants are taken out of its values."""
+    """A signal of a service that is followed; its body is empty where it was too large to read."""
 
     path: str
     interface: str
     member: str
     body: list[Plain]
+    signature: str = ""
 
 
 class Service:
     """A service on the system bus: called without being started, its signals in order.
 
     Raises Absent where there is no such bus or service, and LostSource when the bus or the service
-    goes away, does not answer, or sends faster than its signals are read.
+    goes away, does not answer, or sends faster than its signals are read. Variants are taken out of
+    values, unless signals are `typed`.
     """
 
-    def __init__(self, name: str, address: str = "system") -> None:
+    def __init__(self, name: str, address: str = "system", *, typed: bool = False) -> None:
         self.name = name
-        self._connection = Connection(address, most_of_reply=_MAX_REPLY_BYTES, turn=_TURN_SECONDS)
+        self._is_typed = typed
+        most = _MAX_LISTING_BYTES if typed else _MAX_REPLY_BYTES
+        self._connection = Connection(address, most_of_reply=most, turn=_TURN_SECONDS)
         self._waiting: list[Signal] = []
         self._waiting_bytes = 0
         self._news = asyncio.Event()
@@ -97,8 +110,31 @@ class Service:
         except BusError as error:
             raise LostSource(str(error)) from None
 
+    async def listing(
+        self, path: str, member: str, answer: str, *names: str
+    ) -> AsyncGenerator[Plain]:
+        """Call `interface.method` for one dict, and yield it in parts, variants left in."""
+        call = new_call(self.name, path, member, "s" * len(names), names)
+        parts = self._connection.reply_in_parts(call, answer, _PART_BYTES)
+        try:
+            async with asyncio.timeout(_LISTING_SECONDS) as limit:
+                async for part in parts:
+                    limit.reschedule(None)
+                    yield part
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            why = f"did not answer {member} within {_LISTING_SECONDS:.0f} s"
+            raise LostSource(f"{self.name} {why}") from None
+        except BusError as error:
+            raise LostSource(str(error)) from None
+
     async def properties(self, path: str, interface: str) -> Mapping[str, Plain]:
         """Return all properties of an interface; raises RemoteError."""
+        if self._is_typed:
+            found: dict[str, Plain] = {}
+            async for part in self.listing(path, f"{_PROPERTIES}.GetAll", "a{sv}", interface):
+                found |= part
+            return found
         (values,) = await self.call(path, f"{_PROPERTIES}.GetAll", "s", interface)
         return values if isinstance(values, dict) else {}
 
@@ -136,6 +172,9 @@ class Service:
         # anybody may send us anything: only the bus and the service itself are trusted
         if self._lost or header.sender not in {_BUS, self._owner}:
             return False
+        if size > _MAX_SIGNAL_BYTES:
+            self._wait(Signal(header.path, header.interface, header.member, []))
+            return False
         self._waiting_bytes += size
         if self._waiting_bytes > _MAX_WAITING_BYTES:
             self._end(f"{self.name} sends more than op-dbus can read")
@@ -146,10 +185,15 @@ class Service:
             if message.member == "NameOwnerChanged" and message.body[0] == self.name:
                 self._end(f"{self.name} went away or was restarted")
             return
+        body = message.body if self._is_typed else [from_wire(value) for value in message.body]
+        named = message.path or "", message.interface or "", message.member or ""
+        self._wait(Signal(*named, body, message.signature))
+
+    def _wait(self, signal: Signal) -> None:
         if len(self._waiting) >= _MAX_WAITING:
             self._end(f"{self.name} sends faster than op-dbus can read")
             return
-        self._waiting.append(_signal(message))
+        self._waiting.append(signal)
         self._news.set()
 
     def _end(self, reason: str) -> None:
@@ -159,6 +203,13 @@ class Service:
         self._news.set()
 
 
-def _signal(message: Message) -> Signal:
-    body = [from_wire(value) for value in message.body]
-    return Signal(message.path or "", message.interface or "", message.member or "", body)
+async def until_owned(name: str, address: str = "system") -> None:
+    """Wait until somebody owns a name on a bus, or there is no such bus any more."""
+    owned = asyncio.Event()
+    with suppress(BusError, RemoteError):
+        async with Connection(address) as connection:
+            connection.on_signal = lambda message: owned.set() if message.body[2] else None
+            change = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'"
+            await connection.subscribe(f"type='signal',{change}")
+            if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
+                await until_first_ends(owned.wait(), connection.closed())

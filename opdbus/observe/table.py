@@ -2,9 +2,11 @@
 
 import difflib
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -15,6 +17,7 @@ from opdbus.observe import (
     filesystems,
     host,
     login1,
+    mirror,
     network,
     packages,
     sockets,
@@ -43,6 +46,8 @@ OURS: Final = (
 def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Observer]:
     """Return the observers that OP_DBUS_OBSERVE names; `auto` means all of our own.
 
+    A word with a dot is the name of a service on the system bus, which is mirrored.
+
     `passed` has the sockets that systemd made, by the names that their units give them.
     Raises ConfigError for an unknown name, and for an observer that cannot be loaded.
     """
@@ -51,11 +56,16 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
         network.observer(passed.get("route")),
         sockets.observer(passed.get("diag")),
     )
-    if tuple(names) == (AUTO,):
-        return list(all_ours)
     ours = {observer.name: observer for observer in all_ours}
+    named = dict.fromkeys(chain.from_iterable(ours if n == AUTO else [n] for n in names))
+    if not named.keys() - ours.keys():
+        return [ours[name] for name in named]
     others = {point.name: point for point in entry_points(group=GROUP)}
-    return [ours.get(name) or _loaded(name, others, [*ours, *others]) for name in names]
+    found = [ours.get(name) or _other(name, others, [*ours, *others]) for name in named]
+    counted = Counter(observer.name for observer in found).most_common(1)
+    if counted[0][1] > 1:
+        raise ConfigError(f"OP_DBUS_OBSERVE: {counted[0][0]} is named twice")
+    return found
 
 
 def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:
@@ -71,6 +81,19 @@ def _moving(observer: Observer, fields: Sequence[str]) -> Observer:
         if plugin == observer.plugin:
             found[kind] = found.get(kind, frozenset()) | {name}
     return replace(observer, volatile=found)
+
+
+def _other(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:
+    """Make the mirror of a service on the bus, or load an observer of another package."""
+    if name in others or not set(".:") & set(name):
+        return _loaded(name, others, there_are)
+    if mirror.is_service(name):
+        return mirror.Mirror(name).observer
+    raise ConfigError(
+        f"OP_DBUS_OBSERVE: {name!r} is no service: give its name on the bus such as"
+        " org.freedesktop.UDisks2, with the path of its ObjectManager where that is not known"
+        f" (NAME:/path), or {mirror.INTROSPECT}NAME for one without"
+    )
 
 
 def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) -> Observer:

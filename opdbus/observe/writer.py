@@ -163,7 +163,7 @@ class Writer:
         except OpDbusError:
             self._report.put_back(batch)
             raise
-        for kind in batch.listed:
+        for kind in self._kinds(batch):
             self._earlier.pop(kind, None)
             self._listed.add(kind)
         await asyncio.to_thread(self._remember, new)
@@ -192,7 +192,7 @@ class Writer:
                 self._refuse(new, key, str(error))
             except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
                 self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
-        new.gone |= self._gone(batch.listed, new)
+        new.gone |= self._gone(self._kinds(batch), new)
         for key in new.leaving:
             why = self._counting(key, batch.whys.get(key, Why()))
             new.whys[self._seen[key].identity] = why
@@ -268,6 +268,10 @@ class Writer:
         if before := self._seen.get(key):
             new.leaving.add(key)
             new.size -= before.size
+
+    def _kinds(self, batch: Batch) -> frozenset[str]:
+        """Return the kinds that a batch lists, and of others those that the memory has."""
+        return batch.listed.union(self._earlier if batch.is_all else ())
 
     def _gone(self, listed: frozenset[str], new: _Prepared) -> set[Identity]:
         """Return what is gone: what was reported so, and what a first listing did not have."""

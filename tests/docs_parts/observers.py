@@ -1,6 +1,7 @@
 """The page on observers: the fields that are volatile, and the example."""
 
 from docs_parts.tables import ROOT, table
+from opdbus.observe import mirror_table
 from opdbus.observe.table import OURS
 
 _EXAMPLE = "opdbus/observe/login1.py"
@@ -8,10 +9,12 @@ _EXAMPLE = "opdbus/observe/login1.py"
 
 def volatile() -> str:
     """Make a row of each kind that has volatile fields."""
+    ours = [(observer.plugin, observer.volatile) for observer in OURS]
+    mirrors = [(plugin, mirror_table.volatile(plugin)) for plugin in mirror_table.VOLATILE]
     rows = (
-        (f"`{observer.plugin}/{kind}`", ", ".join(f"`{field}`" for field in sorted(fields)))
-        for observer in OURS
-        for kind, fields in observer.volatile.items()
+        (f"`{plugin}/{kind}`", ", ".join(f"`{field}`" for field in sorted(fields)))
+        for plugin, kinds in (*ours, *mirrors)
+        for kind, fields in kinds.items()
     )
     return table(("objects", "fields"), sorted(rows))
 

@@ -1,14 +1,14 @@
 """A connection to a message bus: sends and receives calls, replies and signals as values."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.bus_socket import connect, transports
 from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.library import Message, MessageType, encode
+from opdbus.bus.transport.library import Message, MessageType, decode, encode
 from opdbus.bus.transport.message_socket import READ_SECONDS, Frame, MessageSocket
 from opdbus.bus.transport.messages import (
     Outgoing,
@@ -38,13 +38,6 @@ _MAX_SERIAL: Final = (1 << 32) - 1
 _UNLIMITED: Final = 1 << 27
 # Larger replies are read on a thread: 3 MB of rows take a tenth of a second.
 _LARGE: Final = 64 << 10
-
-
-class _Answer(NamedTuple):
-    """A reply: an error by its name, or the values."""
-
-    error: str
-    values: list[Plain]
 
 
 class RemoteError(Exception):
@@ -170,13 +163,35 @@ class Connection:
             outgoing.message.flags |= frames.MAY_INTERACT
         if not may_start:
             outgoing.message.flags |= frames.NO_AUTO_START
+        return await _read(await self._whole_reply_to(outgoing), destination)
+
+    async def reply_in_parts(
+        self, outgoing: Outgoing, signature: str, size: int
+    ) -> AsyncGenerator[Plain]:
+        """Send a call that is answered with one dict, of a signature, and yield it in parts.
+
+        Each part has at least `size` bytes, and variants are left in: 20 MB as a whole would keep
+        every thread waiting for a second. The destination is not started. Raises as `call` does.
+        """
+        destination, member = outgoing.message.destination, outgoing.message.member
+        outgoing.message.flags |= frames.NO_AUTO_START
+        frame = await self._whole_reply_to(outgoing)
+        if frame.header.signature != signature:
+            await _read(frame, str(destination))
+            given = frame.header.signature or "nothing"
+            raise BusError(f"{destination} answered {member} with {given}, not {signature}")
+        try:
+            for part in frames.parts(frame.data, size):
+                yield decode(part).body[0]
+        except Exception as error:  # noqa: BLE001 -- the library raises all sorts
+            raise BusError(f"the reply of {destination} is damaged: {error}") from None
+
+    async def _whole_reply_to(self, outgoing: Outgoing) -> Frame:
         frame = await self._reply_to(outgoing)
         if not frame.is_whole:
-            raise BusError(f"{destination} answered {member} with {frame.total} bytes: too many")
-        answer = await _read(frame, destination)
-        if answer.error:
-            raise RemoteError(answer.error, str(answer.values[0]) if answer.values else "")
-        return answer.values
+            asked = f"{outgoing.message.destination} answered {outgoing.message.member}"
+            raise BusError(f"{asked} with {frame.total} bytes: too many")
+        return frame
 
     async def _reply_to(self, outgoing: Outgoing) -> Frame:
         if self._closed.done():
@@ -283,18 +298,21 @@ class Connection:
             self._closed.set_result(None)
 
 
-async def _read(frame: Frame, sender: str) -> _Answer:
-    """Read a reply, a large one on a thread; raises BusError."""
+async def _read(frame: Frame, sender: str) -> list[Plain]:
+    """Read a reply, a large one on a thread; raises RemoteError and BusError."""
     try:
         is_large = frame.total > _LARGE
-        return await asyncio.to_thread(_answer, frame) if is_large else _answer(frame)
+        name, values = await asyncio.to_thread(_answer, frame) if is_large else _answer(frame)
     except Exception as error:  # noqa: BLE001 -- the library raises all sorts
         raise BusError(f"the reply of {sender} is damaged: {error}") from None
+    if name:
+        raise RemoteError(name, str(values[0]) if values else "")
+    return values
 
 
-def _answer(frame: Frame) -> _Answer:
-    """Read a reply; raises InvalidArgs, and whatever the library raises."""
+def _answer(frame: Frame) -> tuple[str, list[Plain]]:
+    """Read a reply: an error by its name, or values; raises whatever the library raises."""
     message = decoded(frame)
     values = received(message.signature, list(map(from_wire, message.body)), frame.descriptors)
     is_error = message.message_type is MessageType.ERROR
-    return _Answer(message.error_name or "?" if is_error else "", values)
+    return message.error_name or "?" if is_error else "", values

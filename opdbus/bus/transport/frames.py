@@ -1,6 +1,7 @@
 """Reads the headers of messages, before anything else of them is decoded."""
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.values import split
@@ -82,6 +83,32 @@ def header(data: bytes | bytearray) -> Header:
         reply_serial=int(fields.get(_REPLY_SERIAL, 0)),
         descriptors=int(fields.get(_DESCRIPTORS, 0)),
     )
+
+
+def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:
+    """Split a message whose body is one dict into messages with at least `size` bytes of it.
+
+    Raises ValueError where the message is damaged.
+    """
+    begin = at = measure(data).header + 8
+    order, signature = _fixed(data, 0)[0], header(data).signature[1:]
+    try:
+        end = min(begin + _length(data, order, begin - 8), len(data))
+        while at < end:
+            # an entry that ends after its dict cannot be decoded, then
+            at = min(_skipped(data, order, signature, at), end)
+            if at - begin >= size or at == end:
+                yield _part(data, order, begin, at)
+                begin = at + (-at & 7)
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"a dict is damaged: {error}") from None
+
+
+def _part(data: bytes | bytearray, order: str, begin: int, end: int) -> bytes:
+    """Give the message with entries of a dict, which begin at 8 bytes in each message."""
+    start = bytearray(data[: measure(data).header])
+    struct.pack_into(f"{order}I", start, 4, end - begin + 8)
+    return bytes(start) + struct.pack(f"{order}II", end - begin, 0) + data[begin:end]
 
 
 def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int, int, int]:

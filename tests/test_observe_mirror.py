@@ -1,0 +1,266 @@
+"""Mirrors of services on the bus that have an ObjectManager, on fake ones."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observing import FakeService, Host, fake_service, in_loop, observed
+
+from opdbus.bus.transport.values import Typed
+from opdbus.observe.mirror import Mirror
+
+MANAGER = "org.freedesktop.DBus.ObjectManager"
+CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
+LISTED = "a{oa{sa{sv}}}"
+NAME = "org.freedesktop.UDisks2"
+TOP = "/org/freedesktop/UDisks2"
+DRIVE, BLOCK = f"{TOP}/drives/WDC_1", f"{TOP}/block_devices/sda1"
+Tree = dict[str, dict[str, dict[str, Any]]]
+
+
+def disks() -> Tree:
+    """Give a drive, and a partition with a file system on it."""
+    return {
+        DRIVE: {
+            f"{NAME}.Drive": {"Id": "WDC-WD10-1", "Vendor": "WDC", "Removable": False},
+            f"{NAME}.Drive.Ata": {"SmartTemperature": 300.1, "SmartFailing": False},
+        },
+        BLOCK: {
+            f"{NAME}.Block": {
+                "Id": "by-uuid-1",
+                "Device": Typed("ay", b"/dev/sda1\0"),
+                "Drive": Typed("o", DRIVE),
+                "CryptoBackingDevice": Typed("o", "/"),
+                "Size": 500,
+                "IdUUID": "1-2",
+                "IdLabel": "",
+            },
+            f"{NAME}.Filesystem": {
+                "MountPoints": Typed("aay", [b"/\0", b"/mnt/a b\0"]),
+                "Size": 499,
+            },
+        },
+    }
+
+
+class Managed:
+    """A service with an ObjectManager at a path, whose objects can be changed."""
+
+    def __init__(self, service: FakeService, top: str, tree: Tree) -> None:
+        self.service = service
+        self.top = top
+        self.tree = tree
+        service.answers[f"{MANAGER}.GetManagedObjects"] = self._list
+
+    def _list(self, path: str) -> tuple[str, list[Any]]:
+        if path != self.top:
+            raise KeyError(path)
+        return LISTED, [self.tree]
+
+    def add(self, path: str, interfaces: dict[str, dict[str, Any]]) -> None:
+        """Add interfaces of an object, and say so."""
+        self.tree[path] = self.tree.get(path, {}) | interfaces
+        self.service.signal(self.top, f"{MANAGER}.InterfacesAdded", "oa{sa{sv}}", path, interfaces)
+
+    def remove(self, path: str, *interfaces: str) -> None:
+        """Remove interfaces of an object, all unless some are named, and say so."""
+        gone = list(interfaces or self.tree[path])
+        for interface in gone:
+            del self.tree[path][interface]
+        if not self.tree[path]:
+            del self.tree[path]
+        self.service.signal(self.top, f"{MANAGER}.InterfacesRemoved", "oas", path, gone)
+
+    def change(self, path: str, interface: str, **values: Any) -> None:
+        """Change properties, and say so."""
+        self.tree[path][interface] |= values
+        self.service.signal(path, CHANGED, "sa{sv}as", interface, values, [])
+
+    def invalidate(self, path: str, interface: str, **values: Any) -> None:
+        """Change properties, and say only which."""
+        self.tree[path][interface] |= values
+        self.service.properties[path] = self.tree[path][interface]
+        self.service.signal(path, CHANGED, "sa{sv}as", interface, {}, list(values))
+
+
+@asynccontextmanager
+async def managed(
+    bus: str, name: str = NAME, top: str = TOP, tree: Tree | None = None
+) -> AsyncIterator[Managed]:
+    """Serve objects under a name."""
+    async with fake_service(bus, name) as service:
+        yield Managed(service, top, disks() if tree is None else tree)
+
+
+@asynccontextmanager
+async def mirrored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus: str, asked: str = NAME
+) -> AsyncIterator[Host]:
+    """Mirror a service of a private bus."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
+    async with observed(tmp_path, Mirror(asked).observer) as host:
+        yield host
+
+
+@in_loop
+async def test_objects_of_a_service_are_objects_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """An object has its readable name, the properties of all its interfaces, and relations."""
+    async with managed(bus_address), mirrored(tmp_path, monkeypatch, bus_address) as host:
+        found = await host.until_shown("udisks2/block/sda1")
+        assert found == {
+            "object_path": BLOCK,
+            "id": "by-uuid-1",
+            "device": "/dev/sda1",
+            "drive": "WDC-WD10-1",
+            "size": 500,
+            "id_uuid": "1-2",
+            "mount_points": ["/", "/mnt/a b"],
+            "filesystem_size": 499,
+        }
+        drive = await host.until_shown("udisks2/drive/WDC-WD10-1", vendor="WDC", removable=False)
+        assert drive["smart_temperature"] == 300.1
+        assert host.names == {"udisks2/block/sda1", "udisks2/drive/WDC-WD10-1"}
+
+
+@in_loop
+async def test_signals_reach_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """What is added, changed, invalidated and removed is so here; a moving field writes nothing."""
+    async with (
+        managed(bus_address) as service,
+        mirrored(tmp_path, monkeypatch, bus_address) as host,
+    ):
+        await host.until_shown("udisks2/block/sda1")
+        service.change(BLOCK, f"{NAME}.Block", IdLabel="root")
+        await host.until_shown("udisks2/block/sda1", id_label="root", size=500)
+        generation = host.memory.generation
+        service.change(DRIVE, f"{NAME}.Drive.Ata", SmartTemperature=310.0)
+        await host.until_shown("udisks2/drive/WDC-WD10-1", smart_temperature=310.0)
+        assert host.memory.generation == generation
+        service.invalidate(BLOCK, f"{NAME}.Block", Size=600)
+        await host.until_shown("udisks2/block/sda1", size=600)
+        service.remove(BLOCK, f"{NAME}.Filesystem")
+        await host.until(lambda: host.memory.generation > generation + 1)
+        assert "mount_points" not in await host.properties("udisks2/block/sda1")
+        service.add(f"{TOP}/drives/B", {f"{NAME}.Drive": {"Id": "B"}})
+        await host.until_shown("udisks2/drive/B", object_path=f"{TOP}/drives/B")
+        service.remove(f"{TOP}/drives/B")
+        await host.until(lambda: "udisks2/drive/B" not in host.names)
+
+
+@in_loop
+async def test_an_object_that_gets_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """The old name is gone, and what refers to the object has the new one."""
+    async with (
+        managed(bus_address) as service,
+        mirrored(tmp_path, monkeypatch, bus_address) as host,
+    ):
+        await host.until_shown("udisks2/block/sda1", drive="WDC-WD10-1")
+        service.change(DRIVE, f"{NAME}.Drive", Id="NEW")
+        await host.until_shown("udisks2/block/sda1", drive="NEW")
+        assert host.names == {"udisks2/block/sda1", "udisks2/drive/NEW"}
+        service.remove(DRIVE)
+        await host.until_shown("udisks2/block/sda1", drive=DRIVE)
+        service.add(DRIVE, disks()[DRIVE])
+        await host.until_shown("udisks2/block/sda1", drive="WDC-WD10-1")
+
+
+@in_loop
+async def test_two_objects_with_one_name_are_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """The one with the higher number has its number in its name."""
+    tree = {f"/org/bluez/hci0/dev_{n}": {"org.bluez.Device1": {"Name": "Headset"}} for n in (9, 10)}
+    async with (
+        managed(bus_address, "org.bluez", "/", tree) as service,
+        mirrored(tmp_path, monkeypatch, bus_address, "org.bluez") as host,
+    ):
+        await host.until_shown("bluez/device/Headset", object_path="/org/bluez/hci0/dev_9")
+        await host.until_shown("bluez/device/Headset (dev_10)")
+        service.remove("/org/bluez/hci0/dev_9")
+        await host.until(lambda: len(host.names) == 1)
+
+
+@in_loop
+async def test_a_service_that_leaves_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """Its objects are gone with it, the status says why, and it is listed as soon as it is back."""
+    async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+        async with managed(bus_address):
+            await host.until_shown("udisks2/block/sda1")
+        await host.until(lambda: host.status.state == "absent" and not host.names)
+        assert host.status.detail == f"{NAME} is not on the system bus"
+        async with managed(bus_address, tree={DRIVE: disks()[DRIVE]}):
+            await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
+
+
+@in_loop
+async def test_what_was_stored_before_of_a_kind_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """Objects that left while nobody looked are gone after the next listing."""
+    async with managed(bus_address) as service:
+        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+            await host.until_shown("udisks2/block/sda1")
+        del service.tree[BLOCK]
+        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+            await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
+
+
+@pytest.mark.parametrize(
+    ("top", "asked"),
+    [
+        ("/", "org.example.Lamps"),
+        ("/org/example/Lamps", "org.example.Lamps"),
+        ("/else", "org.example.Lamps:/else"),
+    ],
+)
+def test_where_the_manager_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str, top: str, asked: str
+) -> None:
+    """It is looked for at the root, at the path that is like the name, or where it is said."""
+
+    @in_loop
+    async def run() -> None:
+        tree = {f"{top.rstrip('/')}/a": {"org.example.Lamps.Lamp": {"Name": "desk", "Watts": 3}}}
+        async with (
+            managed(bus_address, "org.example.Lamps", top, tree) as service,
+            mirrored(tmp_path, monkeypatch, bus_address, asked) as host,
+        ):
+            await host.until_shown("lamps/lamp/desk", watts=3)
+            service.change(f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp", Watts=5)
+            await host.until_shown("lamps/lamp/desk", watts=5)
+
+    run()
+
+
+@in_loop
+async def test_a_service_without_a_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """The status says what to write instead; read as a tree it has objects."""
+    name, top = "org.example.Wall", "/org/example/Wall"
+    gate = f'<interface name="{name}.Gate"><property name="Open" type="b" access="read"/>'
+    described = (f'<node>{gate}</interface><node name="left"/></node>', f"<node>{gate}</node>")
+    async with fake_service(bus_address, name) as service:
+        service.answers["org.freedesktop.DBus.Introspectable.Introspect"] = lambda path: (
+            "s",
+            [described[path != top]],
+        )
+        service.properties = {top: {"Open": True}, f"{top}/left": {"Open": False}}
+        async with mirrored(tmp_path, monkeypatch, bus_address, name) as host:
+            await host.until(lambda: host.status.state == "failed")
+            assert "no ObjectManager at / or /org/example/Wall: give its path" in host.status.detail
+        async with mirrored(tmp_path, monkeypatch, bus_address, f"introspect:{name}") as host:
+            await host.until_shown("wall/gate/Wall", open=True)
+            await host.until_shown("wall/gate/left", open=False)
+            service.changed(f"{top}/left", f"{name}.Gate", Open=True)
+            await host.until_shown("wall/gate/left", open=True)
