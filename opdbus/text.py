@@ -78,6 +78,13 @@ NOUNS: Final = {
     ("mounts", "mount"): "mounted file system",
     ("files", "file"): "configuration file",
     ("system", "fact"): "system",
+    ("cron", "job"): "cron job",
+    ("devices", "pci"): "PCI device",
+    ("devices", "usb"): "USB device",
+    ("devices", "block"): "block device",
+    ("kernel", "module"): "kernel module",
+    ("kernel", "parameter"): "kernel boot parameter",
+    ("kernel", "sysctl"): "kernel setting, sysctl",
 }
 
 # The dotted name of a value, its last key in one word, and the value.

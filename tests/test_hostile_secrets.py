@@ -15,7 +15,14 @@ from running import PATIENCE_SECONDS, Bus, Running, calling, state_file
 
 # Of each kind the fields that have a secret, on every host, and on one with PID 1 and logind.
 HIDDEN = {
+    "cron/job": "command description file name program user",
+    "devices/block": "description file label model name on used_by vendor",
+    "devices/pci": "class description driver model name vendor",
+    "devices/usb": "description model name parent vendor",
     "files/file": "description name package",
+    "kernel/module": "name used_by",
+    "kernel/parameter": "description name value",
+    "kernel/sysctl": "description file name value wanted",
     "mounts/mount": "fstype name options source",
     "net/address": "description interface name",
     "net/interface": "description name parent type",
@@ -23,7 +30,7 @@ HIDDEN = {
     "net/route": "description interface name",
     "packages/package": "architecture description homepage name priority section source version",
     "system/fact": (
-        "board chassis codename command_line console_font cpu deployment description"
+        "board chassis codename console_font cpu deployment description"
         " end_of_support firmware_date firmware_version hostname id keyboard_layout keyboard_model"
         " keyboard_options keyboard_variant keymap lang language lc_time like location pretty_name"
         " product release timezone variant vendor version"

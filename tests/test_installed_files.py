@@ -15,7 +15,7 @@ from opdbus import config, errors, privacy, unit
 from opdbus.bus import names
 from opdbus.bus.authorization.authorizer import GROUP
 from opdbus.bus.service import contract
-from opdbus.observe import netlink
+from opdbus.observe import netlink, uevents
 
 UNIT = ROOT / "systemd" / "op-dbus.service"
 ENV = "etc/op-dbus/op-dbus.env"
@@ -24,6 +24,7 @@ MOST_EXPOSED = 0.3
 READ_BY_OTHERS = (
     "usr/lib/systemd/system/op-dbus.service",
     "usr/lib/systemd/system/op-dbus-diag.socket",
+    "usr/lib/systemd/system/op-dbus-uevent.socket",
     "usr/lib/systemd/system/op-dbus-route.socket",
     "usr/lib/systemd/system/op-dbus.service.d/gpu.conf.example",
     "usr/lib/systemd/catalog/op-dbus.catalog",
@@ -115,7 +116,11 @@ def test_sockets_of_the_kernel_come_and_go_with_the_service() -> None:
     for found in units.values():
         assert found["Unit"]["BindsTo"] == found["Socket"]["Service"] == UNIT.name
         passed[found["Socket"]["FileDescriptorName"]] = found["Socket"]["ListenNetlink"]
-    assert passed == {"route": f"route {netlink.ROUTE_GROUPS}", "diag": "inet-diag"}
+    assert passed == {
+        "route": f"route {netlink.ROUTE_GROUPS}",
+        "diag": "inet-diag",
+        "uevent": f"kobject-uevent {uevents.GROUP}",
+    }
 
 
 def test_one_group_reads_the_settings() -> None:

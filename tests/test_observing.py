@@ -186,7 +186,8 @@ def test_identities_have_the_observer_as_source() -> None:
 def test_auto_is_all_of_ours() -> None:
     """`auto` brings every observer that ships with op-dbus, and none of other packages."""
     names = [observer.name for observer in table.chosen(("auto",), {})]
-    assert names == [*(observer.name for observer in table.OURS), "network", "sockets"]
+    with_sockets = ["devices", "kernel", "network", "sockets"]
+    assert names == [*(observer.name for observer in table.OURS), *with_sockets]
     assert table.chosen((), {}) == []
 
 

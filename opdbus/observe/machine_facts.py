@@ -41,14 +41,13 @@ _MEMORY = re.compile(r"^MemTotal:\s*(\d{1,18}) kB", re.MULTILINE)
 
 
 def kernel(root: Path) -> Facts:
-    """Return the kernel's release, its command line, and its warnings."""
+    """Return the kernel's release and its warnings."""
     folder = root / "proc/sys/kernel"
     release = text_of(folder / "osrelease").strip()
     facts = {
         "release": release,
         "version": text_of(folder / "version").strip(),
         "architecture": os.uname().machine,
-        "command_line": text_of(root / "proc/cmdline").strip(),
         "taints": (taints := _taints(text_of(folder / "tainted"))),
         "tainted": bool(taints),
     }

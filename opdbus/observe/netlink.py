@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from opdbus.observe.report import Absent, LostSource
 
-ROUTE, DIAG = 0, 4
+ROUTE, DIAG, UEVENT = 0, 4, 15
 # Interfaces, IPv4 and IPv6 addresses, IPv4 and IPv6 routes, as in op-dbus-route.socket.
 ROUTE_GROUPS: Final = 1361
 _HEADER: Final = struct.Struct("=IHHII")
@@ -101,7 +101,7 @@ class Channel:
         unit: str,
         seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self._socket = passed or _opened(protocol, groups, unit)
+        self._socket = passed or open_socket(protocol, groups, unit)
         self._seconds = seconds
         self._is_ours = passed is None
         self._socket.settimeout(0.0)
@@ -180,15 +180,23 @@ class Channel:
 
     def _receive(self) -> bytes:
         """Return a datagram of the kernel, nothing for another's; raises BlockingIOError."""
-        try:
-            data, (sender, _) = self._socket.recvfrom(_MAX_BYTES)
-        except OSError as error:
-            if error.errno != errno.ENOBUFS:
-                raise
-            # messages were lost
-            self.is_stale = True
-            return b""
-        return data if sender == 0 else b""
+        data = receive(self._socket)
+        self.is_stale |= data is None
+        return data or b""
+
+
+def receive(opened: socket.socket) -> bytes | None:
+    """Return a datagram of the kernel, nothing for another's, None where some were lost.
+
+    Raises BlockingIOError where none waits.
+    """
+    try:
+        data, (sender, _) = opened.recvfrom(_MAX_BYTES)
+    except OSError as error:
+        if error.errno != errno.ENOBUFS:
+            raise
+        return None
+    return data if sender == 0 else b""
 
 
 def _settle(ready: asyncio.Future[None]) -> None:
@@ -196,7 +204,8 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _opened(protocol: int, groups: int, unit: str) -> socket.socket:
+def open_socket(protocol: int, groups: int, unit: str) -> socket.socket:
+    """Open a socket of our own; raises Absent where that is not allowed, naming the unit."""
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:

@@ -13,9 +13,12 @@ import structlog
 
 from opdbus.errors import ConfigError
 from opdbus.observe import (
+    cron,
+    devices,
     files,
     filesystems,
     host,
+    kernel,
     login1,
     mirror,
     network,
@@ -25,6 +28,7 @@ from opdbus.observe import (
     users,
 )
 from opdbus.observe.report import Observer
+from opdbus.observe.uevents import Uevents
 from opdbus.parsing import AUTO
 
 log = structlog.get_logger()
@@ -33,6 +37,7 @@ log = structlog.get_logger()
 GROUP: Final = "opdbus.observers"
 # Those that need no socket from systemd.
 OURS: Final = (
+    cron.OBSERVER,
     files.OBSERVER,
     filesystems.OBSERVER,
     host.OBSERVER,
@@ -51,8 +56,12 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
     `passed` has the sockets that systemd made, by the names that their units give them.
     Raises ConfigError for an unknown name, and for an observer that cannot be loaded.
     """
+    # one socket for both
+    events = Uevents(passed.get("uevent"))
     all_ours = (
         *OURS,
+        devices.observer(events),
+        kernel.observer(events),
         network.observer(passed.get("route")),
         sockets.observer(passed.get("diag")),
     )

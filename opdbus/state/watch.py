@@ -188,6 +188,22 @@ async def changes(
                 is_same_way = await _settled(watch, silence, settle)
 
 
+async def edits(
+    files: Iterable[str], folders: Iterable[str], settle: float
+) -> AsyncGenerator[None]:
+    """Yield at once, and then when one of some files, or any file in some folders, was written.
+
+    Other than for `changes`, a file in a folder that is edited in place counts. What is missing is
+    seen when it comes.
+    """
+    files, folders = list(files), list(folders)
+    while True:
+        with Watch([*files, *folders], folders) as watch:
+            yield
+            while await watch.change(settle):
+                yield
+
+
 async def _settled(watch: Watch, silence: float, settle: float) -> bool:
     """Wait for a change, and until a file that is being written is complete.
 

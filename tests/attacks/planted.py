@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hardware import database, device
 from observing import FakeService
 
 from attacks import kernel
@@ -19,16 +20,20 @@ from opdbus.bus.transport.values import Typed
 from opdbus.observe import login1, systemd
 from opdbus.observe.conffiles import Sources
 from opdbus.observe.control_groups import ControlGroups
+from opdbus.observe.cron import Cron
+from opdbus.observe.devices import Devices
 from opdbus.observe.documents import Places
 from opdbus.observe.files import Files
 from opdbus.observe.filesystems import FileSystems
 from opdbus.observe.host import HostItself
+from opdbus.observe.kernel import Kernel
 from opdbus.observe.network import Network
 from opdbus.observe.packages import Packages
 from opdbus.observe.ports import ServiceNames
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.sockets import Sockets
 from opdbus.observe.systemd import Options
+from opdbus.observe.uevents import Uevents
 from opdbus.observe.users import Users
 
 # Part of every secret, in any case: it is followed by where the secret is, and in which form.
@@ -68,7 +73,10 @@ def _write(path: Path, *lines: str) -> None:
 
 def plant(top: Path) -> None:
     """Write all files."""
-    for part in (_users, _mounts, _packages, _rpm, _files, _manual, _hosts, _ports, _network):
+    for part in (
+        *(_users, _mounts, _packages, _rpm, _files, _manual, _hosts, _ports, _network),
+        *(_crontabs, _kernels, _devices),
+    ):
         part(top)
 
 
@@ -180,6 +188,52 @@ def _network(top: Path) -> None:
         _write(top / "udev" / f"n{n + 1}", *known)
 
 
+def _crontabs(top: Path) -> None:
+    def line(n: int) -> str:
+        user, program, argument = text("cronuser", n, " "), text("program", n), text("arg", n)
+        return f"1 {n} * * * {user} /opt/{program} {argument}"
+
+    _write(top / "etc" / "crontab", *map(line, NUMBERS))
+    _write(top / "etc" / "anacrontab", *(f"1 5 {text('anacron', n, ' ')} run" for n in NUMBERS))
+    for n in NUMBERS:
+        _write(top / "etc" / "cron.d" / text("crond", n, "/"), line(n))
+
+
+def _kernels(top: Path) -> None:
+    for n in NUMBERS:
+        module, user, value = (text(place, n, " ,") for place in ("module", "user", "sysctl"))
+        root = top / f"host{n}"
+        _write(root / "proc/modules", f"{module} 1 1 {user}, Live 0x0")
+        settings = (f"vm.s{n} = {text('sysctl', n)}", f"{text('key', n, '/=')} = {value}")
+        # `password=x.conf` is the name of a file
+        _write(root / "etc/sysctl.d" / f"{text('conf', n, '/=: ')}.conf", *settings)
+        _write(root / f"proc/sys/vm/s{n}", text("value", n))
+
+
+def _devices(top: Path) -> None:
+    names = {"ID_VENDOR_FROM_DATABASE": "vendor", "ID_MODEL_FROM_DATABASE": "model",
+             "ID_PCI_SUBCLASS_FROM_DATABASE": "class"}  # fmt: skip
+    rows = {f"pci:{n}x*": {k: text(f"db{v}", n) for k, v in names.items()} for n in NUMBERS}
+    database(top / "hwdb.bin", rows)
+    for n in NUMBERS:
+        name = text("device", n, "/:")
+        driver = text("driver", n, "/")
+        device(top / "sys", f"a/{name}p", "bus/pci/devices", driver, modalias=f"pci:{n}x")
+        device(
+            top / "sys", f"{name}/{name}u", "bus/usb/devices", manufacturer=text("maker", n),
+            product=text("product", n), idVendor="1", idProduct="2",
+        )  # fmt: skip
+        device(
+            top / "sys", f"virtual/{name}b", "class/block", size="9", device__vendor=text("of", n),
+            device__model=text("disk", n), dm__name=text("dm", n),
+            loop__backing_file=text("back", n),
+        )  # fmt: skip
+        for link in ("slaves", "holders"):
+            (top / "sys" / "class/block" / f"{name}b" / link / text(link, n, "/")).mkdir(
+                parents=True
+            )
+
+
 # observers of what was planted
 
 
@@ -231,6 +285,9 @@ def _observers(top: Path) -> list[Observer]:
         "filesystems": FileSystems(top / "mountinfo").observe,
         "files": Files(sources).observe,
         **{f"host_{n}": HostItself(top / f"host{n}").observe for n in NUMBERS},
+        "cron": Cron(top / "etc").observe,
+        "devices": Devices(Uevents(), top / "sys", (top / "hwdb.bin",)).observe,
+        **{f"kernel_{n}": Kernel(Uevents(), top / f"host{n}").observe for n in NUMBERS},
     }
     plugins = {"network": "net", "sockets": "net", "filesystems": "mounts", "host": "system"}
     volatile = {"systemd": systemd.OBSERVER.volatile, "login1": login1.OBSERVER.volatile}

@@ -91,14 +91,15 @@ def test_an_installed_service_is_updated(bare: Host) -> None:
 
 def test_an_older_installation_gets_its_sockets(bare: Host) -> None:
     """An update of a version that was passed nothing brings the sockets of the kernel."""
-    units, names = "/usr/lib/systemd/system", ("op-dbus-route.socket", "op-dbus-diag.socket")
+    units = "/usr/lib/systemd/system"
+    names = tuple(f"op-dbus-{name}.socket" for name in ("route", "diag", "uevent"))
     bare.ask("sed", "-i", "/^Sockets=/d", f"{units}/{UNIT}")
     bare.ask("rm", *(f"{units}/{name}" for name in names))
     bare.ask("systemctl", "daemon-reload")
     bare.ask("systemctl", "restart", UNIT)
     bare.run("systemctl", "stop", *names)
     _make(bare, "install", "PREFIX=/usr/local", "FILES_ONLY=1")
-    assert [bare.show(name, "ActiveState") for name in (UNIT, *names)] == ["active"] * 3
+    assert [bare.show(name, "ActiveState") for name in (UNIT, *names)] == ["active"] * 4
 
 
 def test_an_older_installation_is_closed(bare: Host) -> None:

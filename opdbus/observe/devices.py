@@ -1,0 +1,205 @@
+"""Devices of the host: PCI, USB, and block devices such as disks and partitions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe import device_classes
+from opdbus.observe.hwdb import PLACES, Database
+from opdbus.observe.known import Known
+from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.report import Absent, Observer, Report
+from opdbus.observe.uevents import Uevents
+from opdbus.state.object import Json
+
+# Of each kind: the folder in /sys. More of one kind than any host has are left out.
+_FOLDERS: Final = {"pci": "bus/pci/devices", "usb": "bus/usb/devices", "block": "class/block"}
+_MAX_DEVICES: Final = 5_000
+_MAX_ATTRIBUTE: Final = 256
+_MAX_LISTED: Final = 50
+_SECTOR_BYTES: Final = 512
+_VENDOR, _MODEL = "ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE"
+_PCI_CLASS: Final = "ID_PCI_SUBCLASS_FROM_DATABASE"
+
+Properties = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Lists all devices at first, and again when the kernel says that one has changed."""
+
+    events: Uevents = field(default_factory=Uevents)
+    sys: Path = Path("/sys")
+    databases: tuple[Path, ...] = PLACES
+    # of devices by what they are called in the database: what it says of them
+    known: Known[str, Mapping[str, str]] = field(default_factory=lambda: Known({}))
+
+    async def observe(self, report: Report) -> None:
+        """Follow the host's devices; raises Absent and LostSource."""
+        with self.events.follow(*_FOLDERS) as events:
+            while True:
+                found = await in_thread(self._list)
+                cut = [kind for kind, devices in found.items() if len(devices) >= _MAX_DEVICES]
+                limits = [f"{kind}: more than {_MAX_DEVICES:,} devices" for kind in cut]
+                late = f"read every minute: {events.missing}" if events.missing else ""
+                report.busy("; ".join(filter(None, [*limits, late])))
+                for kind, devices in found.items():
+                    report.replace(kind, devices)
+                await events.changed()
+
+    def _list(self) -> dict[str, dict[str, Properties]]:
+        """Return the devices of each kind by name; raises Absent."""
+        if not (self.sys / "class").is_dir():
+            raise Absent(f"there is no {self.sys}/class")
+        self._look_up()
+        readers = {"pci": self._pci, "usb": self._usb, "block": _block}
+        return {
+            kind: {
+                path.name: told
+                for path in _entries(self.sys / folder)
+                if (told := readers[kind](path))
+            }
+            for kind, folder in _FOLDERS.items()
+        }
+
+    def _look_up(self) -> None:
+        """Find what the database says; it is read for new devices only."""
+        wanted = {
+            name
+            for kind in ("pci", "usb")
+            for path in _entries(self.sys / _FOLDERS[kind])
+            if (name := _database_name(path))
+        }
+        if self.known.lacks(wanted):
+            database = Database.read(self.databases)
+            self.known.learn(wanted, {name: database.find(name) for name in wanted})
+
+    def _pci(self, path: Path) -> Properties:
+        said = self.known[name] if (name := _database_name(path)) in self.known else {}
+        number = _attribute(path, "class").removeprefix("0x")
+        return _described(
+            {
+                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS, ""),
+                "class": said.get(_PCI_CLASS, ""),
+                "vendor": said.get(_VENDOR) or _attribute(path, "vendor"),
+                "model": said.get(_MODEL) or _attribute(path, "device"),
+                "driver": _link(path / "driver"),
+                "parent": _parent(path, ":"),
+            }
+        )
+
+    def _usb(self, path: Path) -> Properties:
+        if ":" in path.name:  # an interface of one
+            return {}
+        said = self.known[name] if (name := _database_name(path)) in self.known else {}
+        interfaces = [
+            one for one in _entries(path.resolve()) if one.name.startswith(path.name + ":")
+        ]
+        drivers = {_link(interface / "driver") for interface in interfaces} - {""}
+        return _described(
+            {
+                "type": _usb_type(path, interfaces),
+                "vendor": said.get(_VENDOR)
+                or _attribute(path, "manufacturer")
+                or _attribute(path, "idVendor"),
+                "model": said.get(_MODEL)
+                or _attribute(path, "product")
+                or _attribute(path, "idProduct"),
+                "driver": ", ".join(sorted(drivers)),
+                "parent": _parent(path, "-") or _parent(path, "usb"),
+            }
+        )
+
+
+def _block(path: Path) -> Properties:
+    """Describe a block device; one that has no hardware and nothing in it is none."""
+    sectors = _number(_attribute(path, "size"))
+    has_hardware = (path / "device").exists()
+    if not (sectors or has_hardware) or _attribute(path, "hidden") == "1":
+        return {}
+    is_part = (path / "partition").exists()
+    disk = path.resolve().parent if is_part else path
+    made_by = _attribute(path / "device", "vendor")
+    found = {
+        "type": device_classes.of_block(path.name, disk, is_partition=is_part),
+        "size_gb": round(sectors * _SECTOR_BYTES / 1e9, 3),
+        # of a virtual disk it is a number
+        "vendor": "" if is_part or made_by.startswith("0x") else made_by,
+        "model": "" if is_part else _attribute(path / "device", "model"),
+        "label": _attribute(path / "dm", "name"),
+        "file": _attribute(path / "loop", "backing_file"),
+        "parent": disk.name if is_part else "",
+        "on": _names(path / "slaves"),
+        "used_by": _names(path / "holders"),
+        "read_only": _attribute(path, "ro") == "1",
+        "removable": _attribute(disk, "removable") == "1",
+    }
+    return _described(found, f"{found['size_gb']:g} GB")
+
+
+def _described(found: Mapping[str, Json], size: str = "") -> Properties:
+    """Leave out what is not known, and say in one line what it is."""
+    names = (found.get(key) for key in ("vendor", "model", "label", "file"))
+    name = " ".join(str(value) for value in names if value)
+    words = [name, str(found["type"]), str(found.get("class", "")), size]
+    whole = [f"part of {found['parent']}"] if size and found.get("parent") else []
+    description = ", ".join(dict.fromkeys(word for word in (*words, *whole) if word))
+    told = {key: value for key, value in found.items() if value not in ("", [], None)}
+    return {"description": description, **told}
+
+
+def _database_name(path: Path) -> str:
+    """Return by what the database knows a device; empty for what it does not know."""
+    if vendor := _attribute(path, "idVendor"):
+        return f"usb:v{vendor.upper()}p{_attribute(path, 'idProduct').upper()}:"
+    alias = _attribute(path, "modalias")
+    return alias if alias.startswith("pci:") else ""
+
+
+def _usb_type(path: Path, interfaces: list[Path]) -> str:
+    codes = [_attribute(path, f"bDevice{part}") for part in ("Class", "Protocol")]
+    every = [codes] + [
+        [_attribute(one, f"bInterface{part}") for part in ("Class", "Protocol")]
+        for one in interfaces
+    ]
+    found = (device_classes.of_usb(*one) for one in every)
+    return ", ".join(dict.fromkeys(word for word in found if word))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; nothing where there is none."""
+    try:
+        return sorted(folder.iterdir())[:_MAX_DEVICES]
+    except OSError:
+        return []
+
+
+def _names(folder: Path) -> list[Json]:
+    return [path.name for path in _entries(folder)[:_MAX_LISTED]]
+
+
+def _attribute(folder: Path, name: str) -> str:
+    return " ".join(text_of(folder / name, _MAX_ATTRIBUTE).split())
+
+
+def _link(path: Path) -> str:
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def _parent(path: Path, mark: str) -> str:
+    """Return the device above, if its name has the mark of such devices."""
+    above = path.resolve().parent.name
+    return above if mark in above and not above.startswith("pci") else ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+def observer(events: Uevents) -> Observer:
+    """Make the observer, with the events that it shares with others."""
+    return Observer("devices", "devices", Devices(events).observe)

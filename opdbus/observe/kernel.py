@@ -1,0 +1,145 @@
+"""The kernel: loaded modules, parameters that it was started with, settings of sysctl.d."""
+
+import asyncio
+import re
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.report import Observer, Report
+from opdbus.observe.sysctls import Sysctls
+from opdbus.observe.uevents import Uevents
+from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
+from opdbus.state.watch import edits
+from opdbus.tasks import until_first_ends
+
+# No event tells of a setting that is changed.
+_SYSCTL_SECONDS: Final = 600.0
+_SETTLE_SECONDS: Final = 0.2
+# While a module is being loaded or removed: no event tells of the end.
+_LOADING_SECONDS: Final = (0.1, 0.2, 0.5, 2.0, 10.0)
+_MAX_MODULES: Final = 5_000
+_MAX_PARAMETERS: Final = 500
+_WORD = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+# What follows is for the first program.
+_END: Final = "--"
+# How a module taints the kernel, by the letters in /proc/modules.
+_TAINTS: Final = {
+    "P": "proprietary", "O": "from outside the kernel", "F": "loaded by force", "C": "from staging",
+    "E": "unsigned", "K": "live patch", "N": "a test",
+}  # fmt: skip
+_COOKIE: Final = 71
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Observes the kernel through /proc."""
+
+    events: Uevents = field(default_factory=Uevents)
+    root: Path = Path("/")
+
+    async def observe(self, report: Report) -> None:
+        """Follow modules and settings; parameters stay as long as the kernel runs."""
+        report.replace("parameter", await in_thread(self._parameters))
+        await until_first_ends(self._follow_modules(report), self._follow_settings(report))
+
+    async def _follow_modules(self, report: Report) -> None:
+        with self.events.follow("module") as events:
+            report.busy(f"modules are listed every minute: {events.missing}" * bool(events.missing))
+            while True:
+                await self._until_loaded(report)
+                await events.changed()
+
+    async def _until_loaded(self, report: Report) -> None:
+        """Report the modules, and again until none of them is on its way."""
+        for seconds in (*_LOADING_SECONDS, 0.0):
+            text = await in_thread(lambda: text_of(self.root / "proc/modules"))
+            report.replace("module", modules(text))
+            if not re.search(r" (?:Loading|Unloading) ", text):
+                return
+            await asyncio.sleep(seconds)
+
+    async def _follow_settings(self, report: Report) -> None:
+        settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
+        changed = asyncio.Event()
+        await until_first_ends(_note(settings, changed), _read(settings, changed, report))
+
+    def _parameters(self) -> dict[str, dict[str, Json]]:
+        return parameters(text_of(self.root / "proc/cmdline"))
+
+
+async def _note(settings: Sysctls, changed: asyncio.Event) -> None:
+    async for _ in edits([settings.file], settings.folders, _SETTLE_SECONDS):
+        changed.set()
+
+
+async def _read(settings: Sysctls, changed: asyncio.Event, report: Report) -> None:
+    await changed.wait()
+    while True:
+        changed.clear()
+        report.replace("sysctl", await in_thread(settings.read))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SYSCTL_SECONDS):
+                await changed.wait()
+
+
+def modules(text: str) -> dict[str, dict[str, Json]]:
+    """Return the modules of /proc/modules that are loaded, without what counts their use."""
+    rows = [line.split() for line in text.splitlines()[:_MAX_MODULES]]
+    found: dict[str, dict[str, Json]] = {}
+    for name, _, _, users, state, *rest in (row for row in rows if len(row) > 4):
+        if state != "Live":
+            continue
+        letters = rest[1] if len(rest) > 1 else ""
+        found[name] = {
+            "used_by": [user for user in users.split(",") if user not in ("-", "[permanent]", "")],
+            "taints": [word for letter, word in _TAINTS.items() if letter in letters],
+        }
+    return {name: {k: v for k, v in values.items() if v} for name, values in found.items()}
+
+
+def parameters(line: str) -> dict[str, dict[str, Json]]:
+    """Return the parameters of a command line by name, without its secrets.
+
+    They are hidden before it is split: what makes a word a secret may be the word before.
+    """
+    words = _WORD.findall(redact_text(line))[:_MAX_PARAMETERS]
+    values: dict[str, list[str]] = {}
+    for number, word in enumerate(words):
+        if word == _END:
+            values[_END] = [" ".join(words[number + 1 :])]
+            break
+        name, _, value = word.partition("=")
+        values.setdefault(name, []).append(value.strip('"'))
+    return {name: _parameter(name, found) for name, found in values.items()}
+
+
+def _parameter(name: str, values: list[str]) -> dict[str, Json]:
+    given = ", ".join(filter(None, values))
+    if name == _END:
+        return {"description": f"the kernel starts the first program with {given}", "value": given}
+    said = f"the kernel was started with {name}" + (f"={given}" if given else "")
+    module, dot, _ = name.partition(".")
+    found: dict[str, Json] = {"value": given} if given else {}
+    return {"description": said, **found} | ({"module": module} if dot else {})
+
+
+def _is_apart(passed: socket.socket | None) -> bool:
+    """Return whether a socket that systemd passed is of another network than ours."""
+    if passed is None:
+        return False
+    with socket.socket(socket.AF_UNIX) as ours:
+        try:
+            theirs = passed.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
+            return theirs != ours.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
+        except OSError:  # an old kernel: only a service in a sandbox is passed a socket
+            return True
+
+
+def observer(events: Uevents) -> Observer:
+    """Make the observer, with the events that it shares with others."""
+    return Observer("kernel", "kernel", Kernel(events).observe)

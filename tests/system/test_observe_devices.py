@@ -1,0 +1,116 @@
+"""Devices, the kernel and cron of a booted host, as the sandboxed service sees them."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from system.host import Host
+from system.observing import shown, until_shown
+from system.service import STATE, Service
+
+# This machine's own: what is inside sees its devices, and its settings read-only.
+CONTROL = Path("/sys/class/zram-control")
+SOCKET = "op-dbus-uevent.socket"
+
+
+@contextmanager
+def memory_disk() -> Iterator[Path]:
+    """Add a real block device to this machine's kernel, one without hardware."""
+    try:
+        number = (CONTROL / "hot_add").read_text().strip()
+    except OSError:
+        pytest.skip("this kernel has no zram that may be added")
+    try:
+        yield Path("/sys/class/block", f"zram{number}")
+    finally:
+        for _ in range(50):
+            try:
+                (CONTROL / "hot_remove").write_text(number)
+            except OSError:  # it is in use for a moment
+                time.sleep(0.1)
+            else:
+                break
+
+
+def states(service: Service) -> dict[str, list[str]]:
+    """Give the state and the detail of each observer."""
+    return {row[0]: [row[1], row[3]] for row in service.get("Observers", STATE)}
+
+
+def test_a_device_comes_and_goes(service: Service) -> None:
+    """A block device is seen from the sandbox by its event, and nothing else changes."""
+    service.observe("devices")
+    assert states(service)["devices"] == ["up", ""]
+    with memory_disk() as disk:
+        before = service.get("Count", STATE)
+        (disk / "disksize").write_text("64M")
+        # the kernel tells of the size by no event; this one is replayed
+        (disk / "uevent").write_text("change")
+        until_shown(service, f"devices/block/{disk.name}", size_gb=0.067, type="compressed memory")
+        assert service.get("Count", STATE) == before + 1
+    until_shown(service, f"devices/block/{disk.name}")
+    assert service.get("Count", STATE) == before
+
+
+def test_a_replayed_event_changes_nothing(host: Host, service: Service) -> None:
+    """An event of a device that is as it was leads to no change."""
+    service.observe("devices")
+    disk = next(path for path in Path("/sys/class/block").iterdir() if (path / "device").exists())
+    assert shown(host, f"devices/block/{disk.name}")["size_gb"] > 0
+    generation = service.get("Generation", STATE)
+    (disk / "uevent").write_text("add")
+    time.sleep(1.0)  # nothing tells of what does not happen
+    assert service.get("Generation", STATE) == generation
+
+
+def test_without_its_socket_it_says_how_often_it_looks(host: Host, service: Service) -> None:
+    """Where systemd passes no socket, devices are listed all the same, every minute."""
+    host.ask("systemctl", "mask", "--runtime", SOCKET)
+    try:
+        service.observe("devices,kernel")
+        for state, detail in states(service).values():
+            assert state == "up"
+            assert "every minute" in detail
+            assert SOCKET in detail
+    finally:
+        host.ask("systemctl", "unmask", "--runtime", SOCKET)
+
+
+def test_settings_of_the_kernel_that_differ(host: Host, service: Service) -> None:
+    """A file of sysctl.d that wants another value than there is shows so, until it is removed."""
+    service.observe("kernel")
+    parameter = Path("/proc/cmdline").read_text().split()[0].partition("=")[0]
+    assert shown(host, f"kernel/parameter/{parameter}")
+    now = Path("/proc/sys/vm/swappiness").read_text().strip()
+    before = service.get("Count", STATE)
+    file = "/etc/sysctl.d/90-test.conf"
+    host.write(file, "vm.swappiness = 7\nnet.ipv4.ip_forward = 1\n")
+    until_shown(service, "kernel/sysctl/vm.swappiness", value=now, wanted="7", differs=True)
+    forwarding = shown(host, "kernel/sysctl/net.ipv4.ip_forward")
+    assert forwarding["wanted"] == "1"
+    assert "value" not in forwarding
+    assert forwarding["not_measured"]
+    assert service.get("Count", STATE) == before + 2
+    host.ask("rm", file)
+    until_shown(service, "kernel/sysctl/vm.swappiness")
+    assert service.get("Count", STATE) == before
+
+
+def test_a_job_of_cron_comes_changes_and_goes(host: Host, service: Service) -> None:
+    """A file in cron.d is an object with its schedule in words until it is removed."""
+    service.observe("cron")
+    before = service.get("Count", STATE)
+    name, file = "cron/job//etc/cron.d/shop save-orders", "/etc/cron.d/shop"
+    host.write(file, "10 3 * * * root /opt/save-orders --token hunter2\n")
+    until_shown(service, name, schedule="every day at 03:10", user="root")
+    assert "hunter2" not in str(shown(host, name))
+    host.write(file, "10 4 * * * root /opt/save-orders --token hunter2\n")
+    until_shown(service, name, schedule="every day at 04:10")
+    assert service.get("Count", STATE) == before + 1
+    host.ask("rm", file)
+    until_shown(service, name)
+    assert service.get("Count", STATE) == before
+    assert "/var/spool/cron" in states(service)["cron"][1]

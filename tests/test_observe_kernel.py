@@ -1,0 +1,175 @@
+"""The observer of the kernel, on a folder like /, and a kernel that is none."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from attacks.kernel import FakeKernel
+from hardware import uevent
+from observing import Host, in_loop, observed
+
+from opdbus.observe import kernel
+from opdbus.observe.kernel import Kernel
+from opdbus.observe.report import Observer
+from opdbus.observe.sysctls import Sysctls
+from opdbus.observe.uevents import Uevents
+
+MODULES = """\
+kvm_intel 372736 0 - Live 0x0000000000000000
+kvm 1040384 1 kvm_intel, Live 0x0000000000000000
+nvidia 56 2 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (POE)
+"""
+LINE = (
+    'root=/dev/vda1 console=ttyS0 console=tty0 quiet kvm.nested=1 dyndbg="file a.c +p" -- sh -c x\n'
+)
+VALUES = {
+    "vm/swappiness": "60", "net/ipv4/ip_forward": "0", "net/ipv4/tcp_rmem": "4096\t131072\t6291456",
+    "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0.100/rp_filter": "2",
+    "kernel/core_pattern": "core",
+}  # fmt: skip
+
+
+def write(root: Path, **files: str) -> None:
+    """Write files; `__` in a name is a slash."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Make a host with modules, parameters and settings."""
+    root = tmp_path / "root"
+    write(root, proc__modules=MODULES, proc__cmdline=LINE)
+    for name, value in VALUES.items():
+        path = root / "proc/sys" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n")
+    return root
+
+
+def conf(root: Path, file: str, *lines: str) -> None:
+    """Write a file of settings, such as `etc/sysctl.d/x.conf`."""
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text("\n".join(lines))
+
+
+@asynccontextmanager
+async def watched(root: Path, fake: FakeKernel) -> AsyncIterator[Host]:
+    """Observe the kernel of a folder."""
+    source = Kernel(Uevents(fake.passed), root)
+    async with observed(root.parent, Observer("kernel", "kernel", source.observe)) as host:
+        yield host
+
+
+@in_loop
+async def test_modules_come_and_go_with_their_events(root: Path) -> None:
+    """A module is an object once it is ready; what counts its use changes nothing."""
+    with FakeKernel() as fake:
+        async with watched(root, fake) as host:
+            await host.until_shown("kernel/module/kvm", used_by=["kvm_intel"])
+            taints = ["proprietary", "from outside the kernel", "unsigned"]
+            await host.until_shown("kernel/module/nvidia", taints=taints)
+            write(root, proc__modules=MODULES + "loop 1 0 - Loading 0x0 (+)\n")
+            fake.tell(uevent("add", "module"))
+            await asyncio.sleep(0.2)  # nothing tells of what does not happen
+            assert "kernel/module/loop" not in host.names
+            write(root, proc__modules=MODULES + "loop 1 0 - Live 0x0\n")
+            await host.until_shown("kernel/module/loop")
+            generation = host.memory.generation
+            write(root, proc__modules=MODULES.replace("372736 0", "372736 7"))
+            fake.tell(uevent("remove", "module"))
+            await host.until(lambda: "kernel/module/loop" not in host.names)
+            assert host.memory.generation == generation + 1
+
+
+@in_loop
+async def test_parameters_of_the_command_line(root: Path) -> None:
+    """Each parameter is an object; what the first program is given is another."""
+    with FakeKernel() as fake:
+        async with watched(root, fake) as host:
+            await host.until_shown("kernel/parameter/console", value="ttyS0, tty0")
+            await host.until_shown("kernel/parameter/kvm.nested", value="1", module="kvm")
+            await host.until_shown("kernel/parameter/dyndbg", value="file a.c +p")
+            await host.until_shown("kernel/parameter/--", value="sh -c x")
+            assert "value" not in await host.until_shown("kernel/parameter/quiet")
+
+
+def test_secrets_of_the_command_line_are_hidden() -> None:
+    """What follows the name of a secret is hidden before the line is split."""
+    found = kernel.parameters("quiet password=hunter2 luks.key=hunter2 -- --password hunter2\n")
+    assert "hunter2" not in str(found)
+    assert {"quiet", "password", "--"} <= found.keys()
+
+
+@in_loop
+async def test_settings_that_differ(root: Path) -> None:
+    """A setting says what it is and should be; blanks and comments change nothing."""
+    conf(
+        root, "usr/lib/sysctl.d/50-a.conf", "# no", "vm.swappiness = 10", "; no", "kernel.no_such=1"
+    )
+    conf(root, "etc/sysctl.d/60-b.conf", "net.ipv4.tcp_rmem = 4096 131072   6291456", "nonsense")
+    with FakeKernel() as fake:
+        async with watched(root, fake) as host:
+            name = "kernel/sysctl/vm.swappiness"
+            await host.until_shown(
+                name, value="60", wanted="10", differs=True, file="/usr/lib/sysctl.d/50-a.conf"
+            )
+            await host.until_shown("kernel/sysctl/kernel.no_such", missing=True, wanted="1")
+            await host.until_shown("kernel/sysctl/net.ipv4.tcp_rmem", differs=False)
+            generation = host.memory.generation
+            conf(
+                root, "etc/sysctl.d/60-b.conf", "# comment", "net.ipv4.tcp_rmem=4096 131072 6291456"
+            )
+            conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness = 60", "kernel.no_such=1")
+            await host.until_shown(name, wanted="60", differs=False)
+            assert host.memory.generation == generation + 1
+
+
+def test_the_last_file_counts_and_names_count_before_patterns(root: Path) -> None:
+    """Files count as systemd applies them: by name, those of /etc instead of others."""
+    conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness=1", "net.ipv4.ip_forward=1")
+    conf(root, "etc/sysctl.d/50-a.conf", "vm.swappiness=2")
+    conf(root, "run/sysctl.d/70-c.conf", "-net.ipv4.conf.all.rp_filter", "kernel/core_pattern=x")
+    conf(root, "run/sysctl.d/60-b.conf", "net.ipv4.conf.*.rp_filter=1", "-vm/swappiness = 3")
+    conf(root, "etc/sysctl.conf", "vm.swappiness=4")
+    found = Sysctls(root).read()
+    assert {name: values["wanted"] for name, values in found.items()} == {
+        "vm.swappiness": "4", "kernel.core_pattern": "x", "net.ipv4.conf.eth0/100.rp_filter": "1"
+    }  # fmt: skip
+    assert found["vm.swappiness"]["file"] == "/etc/sysctl.conf"
+
+
+def test_what_a_sandbox_has_of_its_own_is_not_shown(root: Path) -> None:
+    """In namespaces of our own the host's network is not measured: only what is wanted is told."""
+    conf(root, "etc/sysctl.d/a.conf", "net.ipv4.ip_forward=1", "net.ipv4.conf.*.rp_filter=1")
+    found = Sysctls(root, is_apart=True).read()
+    assert found.keys() == {"net.ipv4.ip_forward", "net.ipv4.conf.*.rp_filter"}
+    assert all("value" not in values and values["not_measured"] for values in found.values())
+
+
+def test_nothing_outside_of_the_settings_is_read(root: Path) -> None:
+    """Names that lead elsewhere, pipes and values of megabytes are not followed."""
+    (root / "secret").write_text("hunter2")
+    lines = ["../../secret=1", "kernel/../../../secret=1", "/secret=1", "a..b=1", "...=1", "*=1"]
+    conf(root, "etc/sysctl.d/a.conf", *lines, "vm.swappiness=" + "9" * 100_000, "**/**/*=1")
+    (root / "etc/sysctl.d/b.conf").symlink_to("/dev/zero")
+    found = Sysctls(root).read()
+    assert "hunter2" not in str(found)
+    assert len(found) < 20
+
+
+def test_a_setting_of_a_secret_is_hidden(root: Path) -> None:
+    """A setting with the name of a secret is shown without its value."""
+    (root / "proc/sys/kernel/password").write_text("hunter2")
+    conf(root, "etc/sysctl.d/a.conf", "kernel.password=hunter2")
+    assert "hunter2" not in str(Sysctls(root).read())
+
+
+def test_rows_that_are_no_modules() -> None:
+    """Half a row, a long one and one of another shape harm no other module."""
+    text = "\n\nx\na b c\n" + "y " * 100_000 + "\nkvm 1 0 - Live 0x0\nz 1 0 , Live\n"
+    assert kernel.modules(text).keys() == {"kvm", "z"}
