@@ -30,11 +30,13 @@ from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
 from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
+from opdbus.history import checkpoint
 from opdbus.index.declared import Declared
-from opdbus.index.events import Vectorized
+from opdbus.index.events import Recorded, Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.health import Health
 from opdbus.index.indexer import Indexer
+from opdbus.index.keeper import Keeper
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import Reranker
@@ -156,6 +158,7 @@ class Daemon:
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
+        self._keeper = Keeper(memory, self._log.to_journal(), checkpoint.origin(_machine_id()))
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
@@ -187,6 +190,7 @@ class Daemon:
                 self._vectorize(),
                 self._declared.watch(),
                 self._supervisor.run(),
+                self._keeper.run(),
                 self._reloader.follow(self._hung_up),
             )
         finally:
@@ -195,6 +199,7 @@ class Daemon:
             self._announcer.flush()
             await self._dispatcher.stop()
             await cancel(self._tasks)
+            await self._keeper.keep()
 
     async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
@@ -244,6 +249,8 @@ class Daemon:
         self._heap.hold(size)
         if isinstance(event, Vectorized):
             self._heap.trim_if_shrunk(size)
+        if isinstance(event, Recorded):
+            self._keeper.recorded()
         self._announcer.announce(event)
         self._systemd.renew()
 
@@ -287,6 +294,13 @@ def _boot() -> str:
     """Return which run of the host this is, "" where the kernel does not say."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip().replace("-", "")
+    return ""
+
+
+def _machine_id() -> str:
+    """Return the id of this machine, machine-id(5); "" if it has none."""
+    with suppress(OSError, ValueError):
+        return Path("/etc/machine-id").read_text("ascii")
     return ""
 
 

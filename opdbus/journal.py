@@ -28,6 +28,7 @@ MESSAGE_IDS: Final = {
     "settings not reloaded": "673249e91b1d4b71abb579291490ed61",
     "store rebuilt": "573ed8520af74ffa9cce1b3ae3ac93e1",
     "store cannot be written": "186eddbe950d4de68404137fb2a92c2a",
+    "history checkpoint": "7a47d99329155be956378751971671a0",
     "bus lost": "164a50dd5dc34fbab6b1edabd2ab0b9a",
     "caller limited": "5000e4061c2140a6b85f4ebe17d5a6df",
     "access denied": "03589cc8ea21452c9e77644dc11536a0",

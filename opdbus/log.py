@@ -71,6 +71,20 @@ class Log:
         self._target = target
         self._apply()
 
+    def to_journal(self) -> structlog.typing.FilteringBoundLogger | None:
+        """Make a logger whose lines reach the journal at any level and target; None without one."""
+        if not self._journal:
+            return None
+        everything = structlog.make_filtering_bound_logger(logging.NOTSET)
+        processors: list[structlog.types.Processor] = [
+            structlog.processors.add_log_level,
+            _Entries(self._journal),
+        ]
+        logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+            None, processors=processors, wrapper_class=everything
+        )
+        return logger
+
     def close(self) -> None:
         """Write the lines that wait for the journal."""
         if self._journal:

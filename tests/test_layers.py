@@ -52,6 +52,10 @@ IN_FUNCTIONS = {
         "opdbus.state.judge",
         "opdbus.engine.devices",
         "opdbus.engine.survey",
+        "opdbus.history.checkpoint",
+        "opdbus.history.verify",
+        "opdbus.history.witness",
+        "opdbus.index.database",
         "opdbus.models.fetch",
         "opdbus.models.model_store",
     }

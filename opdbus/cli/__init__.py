@@ -51,9 +51,13 @@ def modules() -> Sequence[ModuleType]:
         finding,
         local,
         models,
+        proving,
         reading,
         status,
         vectorizing,
     )
 
-    return local, checking, status, reading, finding, changing, vectorizing, models, engine, bench
+    return (
+        *(local, checking, status, reading, finding, changing, proving),
+        *(vectorizing, models, engine, bench),
+    )

@@ -27,20 +27,32 @@ class Head:
 
     def next(self, row: bytes) -> "Head":
         """Return the head after a row's hash was added."""
-        node, seq, frontier = _sha(b"\0", row), self.seq, list(self.frontier)
-        while seq & 1:
-            node = _sha(b"\1", frontier.pop(), node)
-            seq >>= 1
-        return Head(self.seq + 1, row, (*frontier, node))
+        frontier = list(self.frontier)
+        grow(frontier, self.seq, row)
+        return Head(self.seq + 1, row, tuple(frontier))
 
     def root(self) -> bytes:
-        """Return the root over all rows (32 bytes), as RFC 6962 defines it."""
-        if not self.frontier:
-            return hashlib.sha256().digest()
-        *rest, root = self.frontier
-        for node in reversed(rest):
-            root = _sha(b"\1", node, root)
-        return root
+        """Return the root over all rows (32 bytes)."""
+        return root_of(self.frontier)
+
+
+def grow(frontier: list[bytes], size: int, row: bytes) -> None:
+    """Add a row's hash to the frontier of a tree that has so many rows."""
+    node = _sha(b"\0", row)
+    while size & 1:
+        node = _sha(b"\1", frontier.pop(), node)
+        size >>= 1
+    frontier.append(node)
+
+
+def root_of(frontier: Sequence[bytes]) -> bytes:
+    """Return the root over all rows of a tree (32 bytes), as RFC 6962 defines it."""
+    if not frontier:
+        return hashlib.sha256().digest()
+    *rest, root = frontier
+    for node in reversed(rest):
+        root = _sha(b"\1", node, root)
+    return root
 
 
 def row_hash(before: bytes, row: Sequence[Json]) -> bytes:

@@ -18,6 +18,8 @@ STATE_FILE: Final = "state file"
 # In bytes as JSON; of larger changes only the names of the fields are kept.
 MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
+# The fields of a row whose values were erased: one without a name, and without values.
+ERASED: Final = "[[[]]]"
 
 
 class Why(NamedTuple):
@@ -86,7 +88,7 @@ def undone(state: Mapping[str, Json], fields: Sequence[FieldChange]) -> dict[str
     result = _copied(state)
     for field in fields:
         if field.before is None:
-            raise KeyError(".".join(field.path))
+            raise KeyError(".".join(field.path) or "erased")
         _set(result, field.path, field.before)
     return result
 

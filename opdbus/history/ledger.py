@@ -3,13 +3,13 @@
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from opdbus.history import chain
 from opdbus.history.chain import Head
-from opdbus.history.change import Change, to_json
+from opdbus.history.change import ERASED, Change, to_json
 from opdbus.state.object import Identity
 from opdbus.text import digest_of
 
@@ -64,6 +64,24 @@ class State:
     bytes: int = 0
 
 
+def read_state(database: sqlite3.Connection) -> State:
+    """Return where the chain ends."""
+    return _read(database, "history")
+
+
+def read_cut(database: sqlite3.Connection) -> Head:
+    """Return where the rows that are kept begin: after the last one that was pruned."""
+    return _read(database, "history cut").head
+
+
+def _read(database: sqlite3.Connection, name: str) -> State:
+    row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return State()
+    seq, last, frontier, size = json.loads(row[0])
+    return State(Head(seq, bytes.fromhex(last), tuple(map(bytes.fromhex, frontier))), size)
+
+
 class Ledger:
     """History through one connection to the database."""
 
@@ -72,11 +90,11 @@ class Ledger:
 
     def state(self) -> State:
         """Return where the chain ends."""
-        row = self._database.execute("SELECT value FROM facts WHERE name = 'history'").fetchone()
-        if row is None:
-            return State()
-        seq, last, frontier, size = json.loads(row[0])
-        return State(Head(seq, bytes.fromhex(last), tuple(map(bytes.fromhex, frontier))), size)
+        return read_state(self._database)
+
+    def cut(self) -> Head:
+        """Return where the rows that are kept begin."""
+        return read_cut(self._database)
 
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes at one moment, in microseconds since 1970; return their numbers."""
@@ -88,7 +106,7 @@ class Ledger:
             rows.append(row)
         if rows:
             self._database.executemany(_INSERT, rows)
-            self._set_state(State(head, size))
+            self.set_state(State(head, size))
         return range(state.head.seq + 1, head.seq + 1)
 
     def set_moved(self, rows: Iterable[tuple[float, int]]) -> None:
@@ -97,24 +115,29 @@ class Ledger:
 
     def erase(self, identity: Identity) -> None:
         """Erase the values that are kept of an object; the chain still holds without them."""
-        rows = self._database.execute(
-            "SELECT seq, fields, sentence FROM history WHERE salt IS NOT NULL"
-            " AND plugin = ? AND kind = ? AND name = ? AND source = ?",
-            (*identity[1:], identity.source),
-        ).fetchall()
-        self._erase(rows)
+        self._erase(
+            "plugin = ? AND kind = ? AND name = ? AND source = ?", *identity[1:], identity.source
+        )
 
-    def _erase(self, rows: Sequence[tuple[int, str, int | None]]) -> None:
-        """Erase the values of rows, given by number, fields and sentence."""
+    def _erase(self, clause: str, *values: str | int) -> list[int]:
+        """Erase the values of the rows of which a clause is true, and return their numbers."""
+        rows = self._database.execute(
+            "SELECT seq, length(fields), sentence FROM history"  # noqa: S608 -- our own text
+            f" WHERE salt IS NOT NULL AND {clause}",
+            values,
+        ).fetchall()
         self._database.executemany(
             "UPDATE history SET fields = ?, salt = NULL, sentence = NULL WHERE seq = ?",
-            ((json.dumps([row[:1] for row in json.loads(text)]), seq) for seq, text, _ in rows),
+            ((ERASED, row[0]) for row in rows),
         )
         self._database.executemany(
             "DELETE FROM sentences WHERE id = ?"
             " AND NOT EXISTS (SELECT 1 FROM history WHERE sentence = sentences.id)",
             {(sentence,) for *_, sentence in rows if sentence is not None},
         )
+        state = self.state()
+        self.set_state(replace(state, bytes=state.bytes - sum(row[1] for row in rows)))
+        return [row[0] for row in rows]
 
     def _row(
         self, head: Head, change: Change, at: int, boot: str
@@ -140,11 +163,12 @@ class Ledger:
         )
         return int(added.fetchone()[0])
 
-    def _set_state(self, state: State) -> None:
+    def set_state(self, state: State, name: str = "history") -> None:
+        """Note where the chain ends, or under another name where it begins."""
         head = state.head
         value = json.dumps(
             [head.seq, head.hash.hex(), [node.hex() for node in head.frontier], state.bytes]
         )
         self._database.execute(
-            "INSERT OR REPLACE INTO facts (name, value) VALUES ('history', ?)", (value,)
+            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from opdbus import tables, text, vocabulary
@@ -136,9 +137,9 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
     with store.transaction():
         before = store.content([entry.id for entry in (*update.known.values(), *gone)])
         changes = list(_changes(update, before))
-        rows = store.ledger.append(changes, at, boot)
         for entry in gone if update.withdrawn else ():
             store.ledger.erase(entry.identity)
+        rows = store.ledger.append(changes, at, boot)
         store.remove(entry.id for entry in gone)
         store.set_fact("generation", str(generation))
         entries = store.put(records)
@@ -164,8 +165,13 @@ def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
         gone = Change(
             entry.identity, "gone", update.why(entry.identity), change.differences(_read(old), None)
         )
-        is_kept = old and not (entry.transient or update.withdrawn)
-        yield of_change(gone, old.text) if old and is_kept else _without_values(gone)
+        if update.withdrawn:
+            # it says that the values of all rows before were erased
+            yield of_change(replace(gone, fields=change.from_json(json.loads(change.ERASED))), "")
+        else:
+            yield (
+                of_change(gone, old.text) if old and not entry.transient else _without_values(gone)
+            )
     for identity, why in update.events.items():
         entry = update.known.get(identity)
         old = before.get(entry.id) if entry and not entry.transient else None

@@ -146,6 +146,10 @@ class Store:
             self._database.execute("BEGIN IMMEDIATE")
             yield
 
+    def sync(self) -> None:
+        """Make sure that all that was committed is on the disk."""
+        self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     def scrub(self) -> None:
         """Erase deleted and replaced content from the files."""
         with self.transaction():

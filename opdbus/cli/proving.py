@@ -1,0 +1,170 @@
+"""The commands about history that need no daemon: whether it is what was written."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from opdbus import config
+from opdbus.cli import output
+from opdbus.cli.root import as_json, root
+from opdbus.errors import AccessDenied, InvalidArgs, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opdbus.history.checkpoint import Checkpoint
+    from opdbus.history.verify import Report
+
+_FORMAT: Final = "1.0"
+
+
+@root.group()
+def history() -> None:
+    """Prove what history says, or forget what it should not say."""
+
+
+@history.command()
+@click.option(
+    "--database", metavar="FILE", help="The database to verify; by default the service's."
+)
+@click.option("--journal", metavar="PATH", help="A folder or file of another journal.")
+@click.option(
+    "--user", metavar="USER", help="Whose entries count; by default the database's owner."
+)
+@click.option(
+    "--unit", metavar="UNIT", help="The unit whose entries count.", default="op-dbus.service"
+)
+@as_json
+@click.pass_context
+def verify(
+    context: click.Context,
+    database: str | None,
+    journal: str | None,
+    user: str | None,
+    unit: str,
+    json_: bool,  # noqa: FBT001 -- click passes flags so
+) -> int:
+    """Verify that no row of history was changed, removed, reordered or rewritten.
+
+    Every row is computed again, without the daemon, with the rights of whoever runs this; the
+    service's database can be read by root. The end and every state between are compared with the
+    checkpoints in the journal that the service itself wrote. Rows that no checkpoint vouches for
+    are named: nothing proves that those were not rewritten. The exit code is 1 if something is
+    wrong, or cannot be read; 0 says that what is vouched for is right.
+    """
+    from opdbus.history import witness
+
+    path = Path(database) if database else _service_database(context)
+    owner = _owner(path, user)
+    asked = witness.command(owner, unit, Path(journal) if journal else None)
+    found, reason = _checkpoints(asked)
+    report = _report(path, found)
+    if report.problem_count and (newer := _checkpoints(asked)[0]) != found:
+        # rows were pruned meanwhile
+        report = _report(path, newer)
+    if json_:
+        output.as_json(_values(path, report, reason))
+    else:
+        for line in _lines(path, report, reason or f"user {owner}, {unit}"):
+            click.echo(output.visible(line))
+    return 1 if report.problem_count else 0
+
+
+def _checkpoints(asked: list[str]) -> tuple[list[Checkpoint], str]:
+    """Ask the journal, and say why there are no checkpoints if it cannot be asked."""
+    from opdbus.history import witness
+
+    try:
+        return witness.checkpoints(asked), ""
+    except witness.NoWitness as error:
+        return [], str(error)
+
+
+def _service_database(context: click.Context) -> Path:
+    """Return the database of the service, or else of this user; raises AccessDenied."""
+    from opdbus import unit
+
+    service = unit.find()
+    try:
+        environ = service.environ() if service else {}
+    except PermissionError:
+        raise AccessDenied(
+            "only root may read where the service has its database: use sudo, or --database FILE"
+        ) from None
+    ours = {name: text for name, text in os.environ.items() if text}
+    return config.load({**environ, **ours}, context.obj).state_dir / "memory.db"
+
+
+def _owner(path: Path, user: str | None) -> int:
+    """Return the uid whose entries count; raises InvalidArgs and StoreError."""
+    import pwd
+
+    if user is None:
+        try:
+            return path.stat().st_uid
+        except OSError as error:
+            raise StoreError(_unreadable(path, error.strerror)) from None
+    try:
+        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise InvalidArgs(f"there is no user {user!r}: give --user a name or a number") from None
+
+
+def _unreadable(path: Path, reason: str | None) -> str:
+    return (
+        f"cannot read the database {path}: {reason}; use sudo for that of the service, or name"
+        " another one with --database"
+    )
+
+
+def _report(path: Path, checkpoints: list[Checkpoint]) -> Report:
+    from opdbus.history.verify import verify as verified
+    from opdbus.index import database
+
+    if not os.access(path, os.R_OK):
+        raise StoreError(_unreadable(path, "Permission denied"))
+    with database.guarded(path), closing(database.connect_to_read(path)) as opened:
+        if not opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'history'").fetchone():
+            raise StoreError(f"the database {path} has no history: an older op-dbus wrote it")
+        return verified(opened, checkpoints)
+
+
+def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    found = {
+        **asdict(report),
+        "problems": [problem._asdict() for problem in report.problems],
+        "unvouched": max(0, report.last - max(report.vouched, report.first - 1)),
+    }
+    head = {"format_version": _FORMAT, "database": str(path), "ok": not report.problem_count}
+    return {**head, **found, "journal_error": reason}
+
+
+def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
+    from opdbus.history.verify import moment
+
+    yield f"{path}: {report.rows:,} rows of history, {report.first:,} to {report.last:,}"
+    if report.first > 1:
+        yield f"the rows before {report.first:,} were pruned"
+    if report.erased:
+        yield f"the values of {report.erased:,} rows were erased, as other rows say"
+    for seq, at, thing, text in report.problems:
+        when = f" of {moment(at)}" if at is not None else ""
+        yield f"WRONG: row {seq:,}{when}{f', {thing}' if thing else ''}: {text}"
+    if (more := report.problem_count - len(report.problems)) > 0:
+        yield f"WRONG: {more:,} more"
+    yield f"checkpoints in the journal ({witness}): {report.checkpoints:,}"
+    if report.vouched and report.vouched_at is not None:
+        yield f"the last that agrees vouches for the rows up to {report.vouched:,}"
+    first = max(report.vouched + 1, report.first)
+    if first <= report.last:
+        since = moment(report.unvouched_since) if report.unvouched_since is not None else "unknown"
+        yield f"nothing vouches for the rows from {first:,} on, since {since}"
+    if not report.problem_count:
+        yield "nothing wrong was found"

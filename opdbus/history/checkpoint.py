@@ -1,0 +1,62 @@
+"""Checkpoints: what history was at a moment, in three lines of text that the journal keeps.
+
+The text is that of C2SP's tlog-checkpoint: the origin, the number of rows, the root of the tree.
+"""
+
+import base64
+import binascii
+import hmac
+import re
+from typing import Final, NamedTuple
+
+from opdbus.history.chain import Head
+
+FIELD: Final = "OPDBUS_CHECKPOINT"
+# The first row that is kept from that moment on: rows before it are pruned, and may be missing.
+FIRST_FIELD: Final = "OPDBUS_FIRST"
+_APPLICATION: Final = bytes.fromhex("8837585d420357e3ec4fcbd29752ea6f")
+_MACHINE: Final = re.compile("[0-9a-f]{32}")
+_HASH_BYTES: Final = 32
+
+
+class Checkpoint(NamedTuple):
+    """The root over the first `size` rows, as the journal got it `at` microseconds since 1970."""
+
+    size: int
+    root: bytes
+    at: int
+    first: int
+
+
+def origin(machine_id: str) -> str:
+    """Name the history of a machine; its id cannot be computed from it, see machine-id(5)."""
+    if not _MACHINE.fullmatch(machine_id.strip()):
+        return "op-dbus/unknown"
+    machine = bytes.fromhex(machine_id.strip())
+    # as sd_id128_get_machine_app_specific(3) does
+    made = bytearray(hmac.digest(machine, _APPLICATION, "sha256")[:16])
+    made[6] = made[6] & 0x0F | 0x40
+    made[8] = made[8] & 0x3F | 0x80
+    return f"op-dbus/{made.hex()}"
+
+
+def text_of(head: Head, origin: str) -> str:
+    """Write the checkpoint of a chain that ends so."""
+    return f"{origin}\n{head.seq}\n{base64.b64encode(head.root()).decode()}\n"
+
+
+def read(text: str, at: int, first: str = "") -> Checkpoint | None:
+    """Read a checkpoint; None for what `text_of` cannot have written."""
+    name, size, root, *rest = [*text.split("\n"), "", ""]
+    try:
+        data = base64.b64decode(root, validate=True)
+    except binascii.Error:
+        return None
+    is_one = name.startswith("op-dbus/") and not any(rest) and len(data) == _HASH_BYTES
+    if not is_one or not _is_number(size):
+        return None
+    return Checkpoint(int(size), data, at, int(first) if _is_number(first) else 1)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19

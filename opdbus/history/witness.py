@@ -1,0 +1,61 @@
+"""The checkpoints that the journal has, of those that the service itself wrote."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from opdbus import journal
+from opdbus.errors import OpDbusError
+from opdbus.history import checkpoint
+from opdbus.history.checkpoint import Checkpoint
+
+_FIELDS: Final = f"{checkpoint.FIELD},{checkpoint.FIRST_FIELD}"
+
+
+class NoWitness(OpDbusError):
+    """The journal cannot be read."""
+
+
+def command(uid: int, unit: str, place: Path | None = None) -> list[str]:
+    """Return the command that reads the entries, by fields that only journald itself sets.
+
+    Anybody may write an entry with our own fields: those count that a process of this user wrote,
+    in the control group of this unit.
+    """
+    where = [f"--{'directory' if place.is_dir() else 'file'}={place}"] if place else []
+    trusted = [f"_UID={uid}", f"_SYSTEMD_UNIT={unit}"]
+    ours = f"MESSAGE_ID={journal.MESSAGE_IDS['history checkpoint']}"
+    shown = ["--output=json", f"--output-fields={_FIELDS}", "--all", "--no-pager"]
+    return ["journalctl", *where, *shown, *trusted, ours]
+
+
+def checkpoints(arguments: Sequence[str]) -> list[Checkpoint]:
+    """Run that command, and return what was written; raises NoWitness."""
+    try:
+        done = subprocess.run(  # noqa: S603 -- our own arguments
+            arguments, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise NoWitness(f"there is no journal to ask: {error.strerror}") from None
+    found = list(parsed(done.stdout.splitlines()))
+    said = done.stderr.decode(errors="replace").strip()
+    # journalctl shows what it may see, and only hints at the rest
+    if not found and (done.returncode or "Hint:" in said):
+        reason = said.splitlines()[-1] if said else f"journalctl ended with {done.returncode}"
+        raise NoWitness(f"the journal cannot be read by this user, try root: {reason}")
+    return found
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[Checkpoint]:
+    """Read the lines of `journalctl --output=json`."""
+    for line in lines:
+        entry: dict[str, Any] = json.loads(line)
+        text, first = (entry.get(name) for name in _FIELDS.split(","))
+        at = int(entry["__REALTIME_TIMESTAMP"])
+        # a field that an entry has twice is a list; we never write that
+        if isinstance(text, str):
+            found = checkpoint.read(text, at, first if isinstance(first, str) else "")
+            if found:
+                yield found
