@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
 
 from opdbus import errors
 from opdbus.bus import paths
-from opdbus.bus.names import BUS_NAME, OBJECT, STATE, VECTORIZER
+from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
 
 T = TypeVar("T")
@@ -22,6 +22,7 @@ PATIENCE_SECONDS: Final = 120.0
 # So that a reply of vectors stays under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
+_ROWS_A_CALL: Final = 500
 # So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
 _BYTES_A_CALL: Final = 1 << 20
 _NOT_THERE: Final = (
@@ -186,6 +187,26 @@ class Client:
             found += part
             if len(part) < _OBJECTS_A_CALL:
                 return found
+
+    async def changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
+        """Return what changed, the newest first; a filter as of History1.Changes."""
+        found: list[dict[str, Json]] = []
+        size, options = _ROWS_A_CALL, dict(wanted)
+        is_oldest_first = options.get("order") == "oldest"
+        while len(found) < limit:
+            try:
+                ask = min(size, limit - len(found))
+                part = await self._one(paths.HISTORY, HISTORY, "Changes", "a{sv}u", options, ask)
+            except errors.LimitsExceeded:  # values can be very long
+                if size == 1:
+                    raise
+                size = max(1, size // 8)
+                continue
+            found += part
+            if len(part) < ask:
+                break
+            options["after" if is_oldest_first else "below"] = part[-1]["seq"]
+        return found
 
     async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and give their paths.

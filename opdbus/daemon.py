@@ -21,6 +21,7 @@ from opdbus.bus.authorization.authorizer import Authorizer
 from opdbus.bus.names import BUS_NAME
 from opdbus.bus.service.bulk import Bulk
 from opdbus.bus.service.dispatch import Dispatcher
+from opdbus.bus.service.history import HistoryInterface
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.log_control import LogControlInterface
 from opdbus.bus.service.signals import Announcer
@@ -167,8 +168,8 @@ class Daemon:
         self._state = StateInterface(
             self._vectors, finder, self._declared, self._health, self._supervisor
         )
-        log_control = LogControlInterface(self._log)
-        self._tree = Tree(self._vectorizer, self._state, log_control, self._vectors, finder, jobs)
+        fixed = (HistoryInterface(memory), LogControlInterface(self._log))
+        self._tree = Tree(self._vectorizer, self._state, *fixed, self._vectors, finder, jobs)
         self._authorizer = Authorizer(connection)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 

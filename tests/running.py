@@ -24,6 +24,7 @@ from opdbus.bus.transport.values import from_wire
 # Generous: these only end a test that would otherwise never end.
 PATIENCE_SECONDS = 120.0
 ROOT_PATH, STATE_PATH = "/org/opdbus", "/org/opdbus/state"
+HISTORY_PATH, HISTORY = "/org/opdbus/history", "org.opdbus.History1"
 VECTORIZER, STATE, OBJECT = "org.opdbus.Vectorizer1", "org.opdbus.State1", "org.opdbus.Object1"
 
 _POLICY = """

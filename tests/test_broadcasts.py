@@ -93,7 +93,8 @@ def test_no_content_is_broadcast(daemons: Callable[..., Running], tmp_path: Path
     file = _file(tmp_path / "state.json", UNIT | {"description": "silent"})
     heard = asyncio.run(listen(daemons(STATE_FILE=file, DRIFT_THRESHOLD=0), file))
     members = {message.member for message in heard}
-    assert {"Changed", "Vectorized", "DriftDetected", "PropertiesChanged"} <= members
+    expected = {"Changed", "Vectorized", "DriftDetected", "PropertiesChanged", "Recorded"}
+    assert expected <= members
     assert [message.member for message in heard if CANARY in repr(message.body)] == []
 
 
@@ -122,6 +123,7 @@ def test_names_reach_only_who_may_read(
     with hearing(*stranger) as by_stranger, hearing(*member) as by_member:
         asyncio.run(live(daemon, file))
         told, known = by_stranger(), by_member()
-    assert {member for member, _ in told} == {"Vectorized", "PropertiesChanged", "ProviderChanged"}
+    counts = {"Vectorized", "PropertiesChanged", "ProviderChanged", "Recorded"}
+    assert {member for member, _ in told} == counts
     assert [body for _, body in told if "/org/opdbus/state/" in body] == []
     assert {member for member, _ in told} | {"Changed", "DriftDetected"} == {m for m, _ in known}

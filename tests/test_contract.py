@@ -11,6 +11,7 @@ from opdbus import errors
 from opdbus.bus import names
 from opdbus.bus.service import contract
 from opdbus.bus.service.contract import snake
+from opdbus.bus.service.history import HistoryInterface
 from opdbus.bus.service.jobs import JobInterface
 from opdbus.bus.service.log_control import LogControlInterface
 from opdbus.bus.service.state import ObjectInterface, StateInterface
@@ -21,6 +22,7 @@ INTERFACES = {
     names.VECTORIZER: VectorizerInterface,
     names.STATE: StateInterface,
     names.OBJECT: ObjectInterface,
+    names.HISTORY: HistoryInterface,
     names.JOB: JobInterface,
     names.LOG_CONTROL: LogControlInterface,
 }

@@ -32,6 +32,7 @@ READ_BY_OTHERS = (
     "usr/lib/tmpfiles.d/op-dbus.conf",
     "usr/share/dbus-1/system.d/org.opdbus.conf",
     "usr/share/dbus-1/system-services/org.opdbus.service",
+    "usr/share/dbus-1/interfaces/org.opdbus.History1.xml",
     "usr/share/dbus-1/interfaces/org.opdbus.State1.xml",
     "usr/share/polkit-1/actions/org.opdbus.policy",
     "usr/share/polkit-1/rules.d/org.opdbus.rules",
@@ -172,7 +173,9 @@ def test_the_group_is_granted_what_it_has_without_polkit() -> None:
 def test_interfaces_are_installed(tree: Path) -> None:
     """Install every interface of ours, and none that others install."""
     installed = {path.stem for path in (tree / "usr/share/dbus-1/interfaces").iterdir()}
-    assert installed == {names.VECTORIZER, names.STATE, names.OBJECT, names.JOB}
+    assert installed == {
+        names.VECTORIZER, names.STATE, names.OBJECT, names.HISTORY, names.JOB,
+    }  # fmt: skip
     assert all(contract.interface(name).methods for name in installed)
 
 

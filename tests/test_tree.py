@@ -18,6 +18,7 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Identity, StateObject
 
+FIXED = (names.VECTORIZER, names.STATE, names.HISTORY, names.LOG_CONTROL)
 OBJECT = StateObject(Identity("publish:test", "systemd", "unit", "ssh"), {"a": 1})
 
 
@@ -39,7 +40,7 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
     async def find(path: str) -> list[str] | None:
         async with Memory(tmp_path / "memory.db") as memory:
             await memory.publish([OBJECT], 1000)
-            interfaces = map(BusInterface, (names.VECTORIZER, names.STATE, names.LOG_CONTROL))
+            interfaces = map(BusInterface, FIXED)
             vectors = ObjectVectors(memory, Serving(load({})))
             tree = Tree(*interfaces, vectors, Finder(vectors), Jobs(lambda *_: None))
             node = tree.find(path)

@@ -6,6 +6,7 @@ BUS_NAME: Final = "org.opdbus"
 VECTORIZER: Final = f"{BUS_NAME}.Vectorizer1"
 STATE: Final = f"{BUS_NAME}.State1"
 OBJECT: Final = f"{BUS_NAME}.Object1"
+HISTORY: Final = f"{BUS_NAME}.History1"
 JOB: Final = f"{BUS_NAME}.Job1"
 # systemd's, for any service
 LOG_CONTROL: Final = "org.freedesktop.LogControl1"

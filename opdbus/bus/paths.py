@@ -9,6 +9,7 @@ from opdbus.errors import UnknownObject
 
 ROOT: Final = "/org/opdbus"
 STATE: Final = "/org/opdbus/state"
+HISTORY: Final = "/org/opdbus/history"
 JOBS: Final = "/org/opdbus/job"
 # where systemctl looks for it
 LOG_CONTROL: Final = "/org/freedesktop/LogControl1"

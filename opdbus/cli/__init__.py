@@ -49,6 +49,7 @@ def modules() -> Sequence[ModuleType]:
         checking,
         engine,
         finding,
+        history,
         local,
         models,
         proving,
@@ -58,6 +59,6 @@ def modules() -> Sequence[ModuleType]:
     )
 
     return (
-        *(local, checking, status, reading, finding, changing, proving),
-        *(vectorizing, models, engine, bench),
+        *(local, checking, status, reading, finding, history, proving),
+        *(changing, vectorizing, models, engine, bench),
     )

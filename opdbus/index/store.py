@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
 from opdbus.history.ledger import Ledger
+from opdbus.history.question import Reader
 from opdbus.index import database
 from opdbus.state.object import Identity, Json
 from opdbus.vocabulary import TRAIT_BYTES
@@ -121,6 +122,7 @@ class Store:
         self._stopping = stopping or Event()
         self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
         self.ledger = Ledger(self._database)
+        self.history = Reader(self._database)
 
     def close(self) -> None:
         """Close the connection."""

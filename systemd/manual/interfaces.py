@@ -29,7 +29,8 @@ _ACTION = "org.opdbus.Action"
 _ERRORS = "org.opdbus.Errors"
 _DOC = "org.gtk.GDBus.DocString"
 # The order of reading: what searches, what vectorizes, then what these point to.
-_FIRST = ("org.opdbus.State1", "org.opdbus.Object1", "org.opdbus.Vectorizer1", "org.opdbus.Job1")
+_SHORT = ("State", "Object", "History", "Vectorizer", "Job")
+_FIRST = tuple(f"org.opdbus.{name}1" for name in _SHORT)
 
 
 def page() -> str:

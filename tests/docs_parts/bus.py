@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 from docs_parts.tables import table
 from opdbus import errors
 
-_FIRST = ("org.opdbus.State1", "org.opdbus.Object1", "org.opdbus.Vectorizer1", "org.opdbus.Job1")
+_SHORT = ("State", "Object", "History", "Vectorizer", "Job")
+_FIRST = tuple(f"org.opdbus.{name}1" for name in _SHORT)
 _ACTION = "org.opdbus.Action"
 _ERRORS = "org.opdbus.Errors"
 _DOC = "org.gtk.GDBus.DocString"

@@ -12,7 +12,7 @@ from opdbus.bus.service.standard import PROPERTIES
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, Typed
 from opdbus.index.catalogue import Change
-from opdbus.index.events import Changed, Drift, Event, Vectorized
+from opdbus.index.events import Changed, Drift, Event, Recorded, Vectorized
 from opdbus.state.object import Thing
 
 # Changes of more objects than this are sent in several signals, so that none is ever large.
@@ -38,6 +38,9 @@ class Announcer:
         self._changes: dict[Thing, Change] = {}
         self._generation = 0
         self._pause: asyncio.TimerHandle | None = None
+        # the newest row of history that was not told yet
+        self._recorded = 0
+        self._pause_of_rows: asyncio.TimerHandle | None = None
 
     def announce(self, event: Event) -> None:
         """Send the signal of an event in the memory: a change at once, or with those after it."""
@@ -46,6 +49,11 @@ class Announcer:
             self._generation = event.generation
             if self._pause is None:
                 self._send_and_pause()
+            return
+        if isinstance(event, Recorded):
+            self._recorded = event.seq
+            if self._pause_of_rows is None:
+                self._send_recorded_and_pause()
             return
         # what follows from a change is sent after it
         self.flush()
@@ -59,6 +67,7 @@ class Announcer:
         """Send the changes that wait."""
         while self._changes:
             self._send_part()
+        self._send_recorded()
 
     def _send_and_pause(self) -> None:
         """Send a part of the changes that wait, and let other work run before the next part."""
@@ -68,6 +77,18 @@ class Announcer:
             loop = asyncio.get_running_loop()
             pause = 0.0 if self._changes else MERGE_SECONDS
             self._pause = loop.call_later(pause, self._send_and_pause)
+
+    def _send_recorded_and_pause(self) -> None:
+        self._pause_of_rows = None
+        if self._recorded:
+            self._send_recorded()
+            loop = asyncio.get_running_loop()
+            self._pause_of_rows = loop.call_later(MERGE_SECONDS, self._send_recorded_and_pause)
+
+    def _send_recorded(self) -> None:
+        if self._recorded:
+            self._emit(paths.HISTORY, names.HISTORY, "Recorded", self._recorded)
+            self._recorded = 0
 
     def _send_part(self) -> None:
         """Send as many changes as both limits allow; a path may be very long."""

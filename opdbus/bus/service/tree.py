@@ -14,12 +14,13 @@ from opdbus.state.object import Thing
 
 
 class Tree:
-    """Three fixed objects, one for each thing in memory, and one for each job."""
+    """Four fixed objects, one for each thing in memory, and one for each job."""
 
     def __init__(
         self,
         vectorizer: BusInterface,
         state: BusInterface,
+        history: BusInterface,
         log_control: BusInterface,
         vectors: ObjectVectors,
         finder: Finder,
@@ -30,7 +31,8 @@ class Tree:
             "/org": Node((), lambda: ["freedesktop", "opdbus"]),
             "/org/freedesktop": Node((), lambda: ["LogControl1"]),
             paths.LOG_CONTROL: Node((log_control,), list),
-            paths.ROOT: Node((vectorizer,), lambda: ["job", "state"]),
+            paths.ROOT: Node((vectorizer,), lambda: ["history", "job", "state"]),
+            paths.HISTORY: Node((history,), list),
             paths.STATE: Node((state,), lambda: self._below(paths.STATE)),
         }
         self._vectors = vectors
