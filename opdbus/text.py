@@ -78,6 +78,7 @@ NOUNS: Final = {
     ("mounts", "mount"): "mounted file system",
     ("files", "file"): "configuration file",
     ("system", "fact"): "system",
+    ("machined", "machine"): "container or virtual machine",
     ("cron", "job"): "cron job",
     ("devices", "pci"): "PCI device",
     ("devices", "usb"): "USB device",

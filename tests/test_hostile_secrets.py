@@ -44,6 +44,7 @@ WITH_SYSTEMD = {
     "login1/seat": LOGIN,
     "login1/session": LOGIN,
     "login1/user": LOGIN,
+    "machined/machine": "description name os root service state type unit",
     "mounts/mount": "description",
     "system/fact": "virtualization",
     "systemd/unit": (

@@ -27,7 +27,7 @@ SOURCES = [name for name in BUSES if name not in {SANE, SECRETS}]
 
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bus]:
-    """Run another bus as the system's, with sane fakes of PID 1 and logind."""
+    """Run another bus as the system's, with sane fakes of PID 1, logind and machined."""
     bus = Bus()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     with attacking(bus.address, SANE, [Attacker(program="attacks.sources")], 1000.0):
@@ -40,8 +40,8 @@ def daemon(system: Bus, daemons: Callable[..., Running], tmp_path: Path) -> Iter
     """Run a daemon that observes them, with all objects vectorized."""
     file = state_file(tmp_path / "state.json", {f"u{n}.service": f"mail {n}" for n in range(300)})
     assert system
-    with daemons(STATE_FILE=file, LOG_LEVEL="info", OBSERVE="systemd,login1") as running:
-        for name in ("systemd", "login1"):
+    with daemons(STATE_FILE=file, LOG_LEVEL="info", OBSERVE="systemd,login1,machined") as running:
+        for name in ("systemd", "login1", "machined"):
             running.wait_for_log(f"name={name} .*state=up")
         running.wait_for_log("model proven")
         running.wait_for_log("state file read")

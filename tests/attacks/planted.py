@@ -17,7 +17,7 @@ from observing import FakeService
 from attacks import kernel
 from attacks.kernel import FakeKernel, attribute, listing
 from opdbus.bus.transport.values import Typed
-from opdbus.observe import login1, systemd
+from opdbus.observe import login1, machined, systemd
 from opdbus.observe.conffiles import Sources
 from opdbus.observe.control_groups import ControlGroups
 from opdbus.observe.cron import Cron
@@ -57,6 +57,7 @@ _SHAPE = FORMS.index("ghp_{}")
 # The only one of letters and digits.
 _WORD = f"AKIA{MARK.upper()}PLANTED0"
 PID1, LOGIND = "org.freedesktop.systemd1", "org.freedesktop.login1"
+MACHINED = "org.freedesktop.machine1"
 _ROW = "a(ssssssouso)"
 
 
@@ -277,6 +278,7 @@ def _observers(top: Path) -> list[Observer]:
     observes: dict[str, Callable[[Report], Coroutine[Any, Any, None]]] = {
         "systemd": partial(systemd.observe, options=options),
         "login1": login1.observe,
+        "machined": machined.observe,
         "network": partial(_observe_network, top),
         "sockets": partial(_observe_sockets, top),
         "packages": Packages(places, top / "none").observe,
@@ -375,6 +377,20 @@ def serve_secrets(services: dict[str, FakeService]) -> None:
         "org.freedesktop.DBus.Properties.Get": lambda *_: ("v", [["/nowhere"]]),
     }
     _serve_logins(services[LOGIND])
+    _serve_machines(services[MACHINED])
+
+
+def _serve_machines(service: FakeService) -> None:
+    fields = "Class Service Unit RootDirectory State".split()
+    at = "/org/freedesktop/machine1"
+    for n in NUMBERS:
+        service.properties[f"{at}/{n}"] = {field: text(field.lower(), n) for field in fields}
+    rows = [[text("machine", n), "", "", f"{at}/{n}"] for n in NUMBERS]
+    release = {"PRETTY_NAME": text("release", 0)}
+    service.answers = {
+        f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [rows]),
+        f"{MACHINED}.Manager.GetMachineOSRelease": lambda *_: ("a{ss}", [release]),
+    }
 
 
 def _serve_logins(service: FakeService) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 from observing import FakeService
 
-from attacks.planted import LOGIND, MARK, PID1, serve_secrets
+from attacks.planted import LOGIND, MACHINED, MARK, PID1, serve_secrets
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import new_signal
 from opdbus.bus.transport.send_queue import Written
 
 SECRET = f"{MARK}-PLANTED"
 UNITS, SESSIONS = "/org/freedesktop/systemd1/unit", "/org/freedesktop/login1/session"
+MACHINES = "/org/freedesktop/machine1/machine"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
 # Of RequestName: others may replace us, we replace others (D-Bus specification).
 _REPLACING = 1 | 2
@@ -42,7 +43,7 @@ _Rows = list[list[Any]]
 
 
 def sane(services: dict[str, FakeService], units: int = 300) -> None:
-    """Answer as PID 1 and logind do."""
+    """Answer as PID 1, logind and machined do."""
     names = [f"unit{n}.service" for n in range(units)]
     rows = [_unit(name, f"{UNITS}/{name.replace('.', '_2e')}") for name in names]
     serve(services, rows, [["1", 1000, "alice", "seat0", f"{SESSIONS}/_31"]])
@@ -74,6 +75,7 @@ def serve(services: dict[str, FakeService], units: _Rows, sessions: _Rows) -> No
         f"{manager}.ListSeats": lambda _: ("a(so)", [[]]),
         f"{manager}.ListInhibitors": lambda _: ("a(ssssuu)", [[]]),
     }
+    services[MACHINED].answers = {f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [[]])}
 
 
 def _unit(name: str, path: str) -> list[Any]:
@@ -91,7 +93,8 @@ async def flood(services: dict[str, FakeService]) -> None:
     """Send as many signals as the bus takes."""
     sane(services)
     blocks = []
-    for service, path in ((services[PID1], UNITS), (services[LOGIND], SESSIONS)):
+    flooded = {PID1: UNITS, LOGIND: SESSIONS, MACHINED: MACHINES}
+    for service, path in ((services[name], path) for name, path in flooded.items()):
         for n in range(_TOGETHER):
             outgoing = new_signal(f"{path}/unit{n}_2eservice", CHANGED, "sa{sv}as", _changed(path))
             blocks.append((service, service.connection.encoded(outgoing).data))
@@ -123,12 +126,18 @@ async def lie(services: dict[str, FakeService]) -> None:
     serve(services, [*units, _unit("a.service", paths[0])], sessions)
     services[PID1].properties = dict.fromkeys(paths, deep)
     services[LOGIND].properties = {row[4]: {"Name": n} for row, n in zip(sessions, _NAMES)}  # noqa: B905 -- as many
+    machines = [[n, "", "", path] for n, path in zip(_NAMES, paths)]  # noqa: B905 -- one is enough
+    services[MACHINED].answers = {
+        f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [machines])
+    }
+    services[MACHINED].properties = dict.fromkeys(paths, deep)
     for n in count():
         if n % 20 == 10:
             services[LOGIND].answers[f"{LOGIND}.Manager.ListSessions"] = lambda _: ("i", [7])
         services[PID1].signal(f"{UNITS}/odd{n % 7}", CHANGED, "i", n)
         services[PID1].signal(f"{UNITS}/odd{n % 7}", CHANGED, "sa{sv}as", PID1, deep, [])
         services[LOGIND].signal(SESSIONS, f"{LOGIND}.Manager.SessionNew", "s", _NAMES[n % 7])
+        services[MACHINED].signal(MACHINES, f"{MACHINED}.Manager.MachineNew", "s", _NAMES[n % 7])
         await asyncio.sleep(0.05)
 
 
@@ -238,7 +247,7 @@ async def replacing(address: str) -> AsyncIterator[dict[str, FakeService]]:
     """Own the names of PID 1 and logind until another program takes them, and again after it."""
     async with AsyncExitStack() as stack:
         services = {}
-        for name in (PID1, LOGIND):
+        for name in (PID1, LOGIND, MACHINED):
             connection = await stack.enter_async_context(Connection(address))
             services[name] = FakeService(connection)
             await connection.ask_bus("RequestName", "su", name, _REPLACING)

@@ -68,7 +68,7 @@ def scene(given: argparse.Namespace, dpkg: Path) -> Iterator[tuple[Running, Bus]
     """Run a daemon that observes a bus, a folder and a network which others can make hostile."""
     system = Bus()
     os.environ["DBUS_SYSTEM_BUS_ADDRESS"] = system.address
-    observers = ["systemd", "login1"]
+    observers = ["systemd", "login1", "machined"]
     starter = []
     if can_mount():
         starter = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", _IN_PLACE]
