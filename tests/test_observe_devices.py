@@ -2,8 +2,9 @@
 
 import asyncio
 import errno
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ async def test_an_event_of_the_kernel_shows_at_once(sys: Path) -> None:
             kernel.tell(uevent("add", "block"))
             await host.until_shown("devices/block/sdb", read_only=True)
             generation = host.memory.generation
-            kernel.tell(uevent("add", "block"))
+            kernel.tell(uevent("add", "block"))  # of none that is there
             (sys / "class/block/sdb").unlink()
             await asyncio.sleep(0.3)  # nothing tells of what does not happen
             kernel.tell(uevent("remove", "block"))
@@ -227,3 +228,34 @@ def test_a_database_that_lies() -> None:
 def test_classes_of_pci(number: str, name: str) -> None:
     """The longest beginning of a class that has a name counts."""
     assert device_classes.of_pci(number) == name
+
+
+def _rows(folder: Path) -> list[tuple[str, str, str]]:
+    """Give what happened to which device, and why, but for the first listing."""
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        query = "SELECT what, name, cause FROM history WHERE cause != 'first' ORDER BY seq"
+        return list(reader.execute(query))
+
+
+@in_loop
+async def test_history_tells_of_events(sys: Path) -> None:
+    """The kernel is the cause of what its events lead to; a replayed one is told once a minute."""
+    with FakeKernel() as kernel:
+        async with watched(sys, kernel) as host:
+            await host.until_shown("devices/block/nvme0n1")
+            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+            kernel.tell(uevent("add", "block", "/devices/virtual/block/sdb"))
+            await host.until_shown("devices/block/sdb")
+            (sys / "devices/virtual/block/sdb/ro").write_text("1")
+            kernel.tell(uevent("change", "block", "/devices/virtual/block/sdb"))
+            await host.until_shown("devices/block/sdb", read_only=True)
+            for path in ("x/0000:00:02.0", "x/0000:00:02.0", "x/unknown", "nvme0n1"):
+                kernel.tell(uevent("add", "pci", f"/devices/{path}"))
+                await asyncio.sleep(0.2)  # for each a row of its own, if any
+            await host.until(lambda: len(_rows(sys.parent)) == 4)
+    assert _rows(sys.parent) == [
+        ("appeared", "sdb", "kernel"),
+        ("changed", "sdb", "kernel"),
+        ("event", "0000:00:02.0", "kernel"),
+        ("event", "nvme0n1", "kernel"),
+    ]

@@ -126,6 +126,8 @@ def events(folder: Path) -> list[Event]:
         *_of_addresses(),
         *_of_accounts(),
         *_of_packages(_package(folder)),
+        *_of_files(),
+        *_of_devices(),
     ]
 
 
@@ -187,6 +189,31 @@ def _of_packages(file: Path) -> Iterator[Event]:
     installing = ["dpkg", "--install", str(file)]
     yield Event("a package installed", installing, package, {"version": "1.0"}, SLOW)
     yield Event("a package removed", ["dpkg", "--purge", name], package, None, SLOW)
+
+
+def _of_files() -> Iterator[Event]:
+    job, file = ("cron", "job", "/etc/cron.d/probe save"), "/etc/cron.d/probe"
+    adding = ["sh", "-c", f"echo '10 3 * * * root /opt/save' >{file}"]
+    yield Event("a cron job added", adding, job, {"schedule": "every day at 03:10"}, SOON)
+    yield Event("a cron job removed", ["rm", file], job, None, SOON)
+    setting, file = ("kernel", "sysctl", "vm.swappiness"), "/etc/sysctl.d/90-probe.conf"
+    adding = ["sh", "-c", f"echo 'vm.swappiness = 7' >{file}"]
+    yield Event("a sysctl that differs", adding, setting, {"differs": True}, SOON)
+    yield Event("its file removed", ["rm", file], setting, None, SOON)
+
+
+def _of_devices() -> Iterator[Event]:
+    """Give a size to an unused disk in memory of the machine, where it has one, and take it."""
+    disks = Path("/sys/block").glob("zram*")
+    disk = next((path for path in disks if (path / "size").read_text() == "0\n"), None)
+    if disk is None:
+        return
+    device = ("devices", "block", disk.name)
+    # the kernel has no event of its own for a first size
+    filling = f"mount -o remount,rw /sys; echo 64M >{disk}/disksize; echo change >{disk}/uevent"
+    yield Event("a disk filled", ["sh", "-c", filling], device, {"size_gb": 0.067}, SOON)
+    emptying = f"echo 1 >{disk}/reset; echo change >{disk}/uevent"
+    yield Event("a disk emptied", ["sh", "-c", emptying], device, None, SOON)
 
 
 def _main_pid() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Devices of the host: PCI, USB, and block devices such as disks and partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -8,14 +8,16 @@ from typing import Final
 from opdbus.observe import device_classes
 from opdbus.observe.hwdb import PLACES, Database
 from opdbus.observe.known import Known
+from opdbus.observe.pace import Seldom
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Absent, Observer, Report
-from opdbus.observe.uevents import Uevents
+from opdbus.observe.uevents import CAUSE, Uevents
 from opdbus.state.object import Json
 
 # Of each kind: the folder in /sys. More of one kind than any host has are left out.
 _FOLDERS: Final = {"pci": "bus/pci/devices", "usb": "bus/usb/devices", "block": "class/block"}
 _MAX_DEVICES: Final = 5_000
+_EVENT_SECONDS: Final = 60.0
 _MAX_ATTRIBUTE: Final = 256
 _MAX_LISTED: Final = 50
 _SECTOR_BYTES: Final = 512
@@ -37,16 +39,20 @@ class Devices:
 
     async def observe(self, report: Report) -> None:
         """Follow the host's devices; raises Absent and LostSource."""
+        cause, named = "", frozenset[str]()
+        # one event a minute of each device is told, where nothing else tells of it
+        told = Seldom(_EVENT_SECONDS)
         with self.events.follow(*_FOLDERS) as events:
             while True:
                 found = await in_thread(self._list)
-                cut = [kind for kind, devices in found.items() if len(devices) >= _MAX_DEVICES]
-                limits = [f"{kind}: more than {_MAX_DEVICES:,} devices" for kind in cut]
                 late = f"read every minute: {events.missing}" if events.missing else ""
-                report.busy("; ".join(filter(None, [*limits, late])))
+                report.busy("; ".join(filter(None, [*_limits(found), late])))
                 for kind, devices in found.items():
-                    report.replace(kind, devices)
-                await events.changed()
+                    report.replace(kind, devices, cause)
+                    for name in told.due(named & devices.keys()):
+                        report.put(kind, name, devices[name], cause, is_event=True)
+                named = frozenset(await events.changed())
+                cause = CAUSE
 
     def _list(self) -> dict[str, dict[str, Properties]]:
         """Return the devices of each kind by name; raises Absent."""
@@ -110,6 +116,12 @@ class Devices:
                 "parent": _parent(path, "-") or _parent(path, "usb"),
             }
         )
+
+
+def _limits(found: Mapping[str, Mapping[str, Properties]]) -> Iterator[str]:
+    for kind, devices in found.items():
+        if len(devices) >= _MAX_DEVICES:
+            yield f"{kind}: there are more than {_MAX_DEVICES:,} devices"
 
 
 def _block(path: Path) -> Properties:

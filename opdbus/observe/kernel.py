@@ -11,7 +11,7 @@ from typing import Final
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.sysctls import Sysctls
-from opdbus.observe.uevents import Uevents
+from opdbus.observe.uevents import CAUSE, Uevents
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
@@ -19,7 +19,7 @@ from opdbus.tasks import until_first_ends
 
 # No event tells of a setting that is changed.
 _SYSCTL_SECONDS: Final = 600.0
-_SETTLE_SECONDS: Final = 0.2
+_SETTLE_SECONDS: Final = 0.1
 # While a module is being loaded or removed: no event tells of the end.
 _LOADING_SECONDS: Final = (0.1, 0.2, 0.5, 2.0, 10.0)
 _MAX_MODULES: Final = 5_000
@@ -50,15 +50,17 @@ class Kernel:
     async def _follow_modules(self, report: Report) -> None:
         with self.events.follow("module") as events:
             report.busy(f"modules are listed every minute: {events.missing}" * bool(events.missing))
+            cause = ""
             while True:
-                await self._until_loaded(report)
+                await self._until_loaded(report, cause)
                 await events.changed()
+                cause = CAUSE
 
-    async def _until_loaded(self, report: Report) -> None:
+    async def _until_loaded(self, report: Report, cause: str) -> None:
         """Report the modules, and again until none of them is on its way."""
         for seconds in (*_LOADING_SECONDS, 0.0):
             text = await in_thread(lambda: text_of(self.root / "proc/modules"))
-            report.replace("module", modules(text))
+            report.replace("module", modules(text), cause)
             if not re.search(r" (?:Loading|Unloading) ", text):
                 return
             await asyncio.sleep(seconds)

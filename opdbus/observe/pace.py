@@ -1,7 +1,7 @@
 """When to look at what has changed: at once, and seldom at what changes all the time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 # After a look, the next one at the same thing waits so long: twice as long each time while it keeps
@@ -45,6 +45,23 @@ class Pace:
             rest = min(2 * last, _MOST_SECONDS) or _FIRST_SECONDS
             self._rests[name] = now + rest, rest
         return names
+
+
+class Seldom:
+    """Lets each name through once in so many seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def due(self, names: Iterable[str]) -> set[str]:
+        """Return the names that were not let through lately."""
+        now = self._clock()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        found = {name for name in names if name not in self._until}
+        self._until |= dict.fromkeys(found, now + self._seconds)
+        return found
 
 
 class Allowance:

@@ -12,6 +12,8 @@ from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Absent, LostSource
 
 _UNIT: Final = "op-dbus-uevent.socket"
+# The cause of what an event leads to.
+CAUSE: Final = "kernel"
 # What the kernel itself sends; udevd has another group.
 GROUP: Final = 1
 # One device has several events, such as those of its driver.
@@ -20,7 +22,9 @@ _SETTLE_SECONDS: Final = 0.05
 _POLL_SECONDS: Final = 60.0
 # Datagrams that are read before others have their turn.
 _AT_ONCE: Final = 64
-_FIELD: Final = b"\0SUBSYSTEM="
+_SUBSYSTEM, _PATH = b"\0SUBSYSTEM=", b"\0DEVPATH="
+# Names of devices that are kept until their observer looks.
+_MAX_NAMED: Final = 1_000
 
 
 class Follower:
@@ -29,16 +33,19 @@ class Follower:
     def __init__(self, subsystems: frozenset[bytes]) -> None:
         self.subsystems = subsystems
         self.news = asyncio.Event()
+        # devices that had an event, by the last parts of their paths
+        self.named: set[str] = set()
         # why there are no events
         self.missing = ""
         self.fault = ""
         self._allowance = Allowance()
         self._since = time.monotonic()
 
-    async def changed(self) -> None:
+    async def changed(self) -> set[str]:
         """Wait until something may have changed since the last time; raises LostSource.
 
-        Where there are no events, that is so after a minute.
+        Returns the names of devices that had an event. Where there are no events, something may
+        have changed after a minute.
         """
         await asyncio.sleep(self._allowance.rest(time.monotonic() - self._since))
         with suppress(TimeoutError):
@@ -49,13 +56,22 @@ class Follower:
         self._since = time.monotonic()
         if self.fault:
             raise LostSource(self.fault)
+        named, self.named = self.named, set()
+        return named
+
+    def take(self, event: bytes) -> None:
+        """Note an event, if it is of a subsystem that is followed."""
+        if _field(event, _SUBSYSTEM) in self.subsystems:
+            if len(self.named) < _MAX_NAMED:
+                self.named.add(_field(event, _PATH).rpartition(b"/")[2].decode(errors="replace"))
+            self.news.set()
 
 
 class Uevents:
     """One socket for all observers that follow events: what systemd passed, or one of our own.
 
-    Nothing of an event is believed but its subsystem, and that it is the kernel's: what has
-    changed is read from /sys and /proc. After events were lost, everything may have changed.
+    Nothing of an event is believed but which device it is about: what has changed is read from /sys
+    and /proc. After events were lost, everything may have changed.
     """
 
     def __init__(self, passed: socket.socket | None = None) -> None:
@@ -111,7 +127,12 @@ class Uevents:
 
     def _tell(self, event: bytes | None) -> None:
         """Wake those that follow the subsystem of an event, or all if events were lost."""
-        subsystem = b"" if event is None else event.partition(_FIELD)[2].partition(b"\0")[0]
         for follower in self._followers:
-            if event is None or subsystem in follower.subsystems:
+            if event is None:
                 follower.news.set()
+            else:
+                follower.take(event)
+
+
+def _field(event: bytes, name: bytes) -> bytes:
+    return event.partition(name)[2].partition(b"\0")[0]

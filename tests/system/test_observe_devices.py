@@ -1,5 +1,6 @@
 """Devices, the kernel and cron of a booted host, as the sandboxed service sees them."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,17 @@ import pytest
 
 from system.host import Host
 from system.observing import shown, until_shown
-from system.service import STATE, Service
+from system.service import STATE, STORE, Service
 
 # This machine's own: what is inside sees its devices, and its settings read-only.
 CONTROL = Path("/sys/class/zram-control")
+PATIENCE_SECONDS = 30.0
+ROWS = """
+import json, sqlite3, sys
+reader = sqlite3.connect(f"file:{sys.argv[1]}/memory.db?mode=ro", uri=True)
+rows = reader.execute("SELECT what, kind, name, cause FROM history ORDER BY seq")
+print(json.dumps(list(rows)))
+"""
 SOCKET = "op-dbus-uevent.socket"
 
 
@@ -35,15 +43,22 @@ def memory_disk() -> Iterator[Path]:
                 break
 
 
+def rows(host: Host) -> list[tuple[str, ...]]:
+    """Give the rows of history: what happened to which object, and why."""
+    # by its path inside: SQLite follows links, also that to the host
+    return [tuple(row) for row in json.loads(host.ask("/usr/bin/python3", "-c", ROWS, STORE))]
+
+
 def states(service: Service) -> dict[str, list[str]]:
     """Give the state and the detail of each observer."""
     return {row[0]: [row[1], row[3]] for row in service.get("Observers", STATE)}
 
 
-def test_a_device_comes_and_goes(service: Service) -> None:
+def test_a_device_comes_and_goes(host: Host, service: Service) -> None:
     """A block device is seen from the sandbox by its event, and nothing else changes."""
     service.observe("devices")
     assert states(service)["devices"] == ["up", ""]
+    earlier = rows(host)
     with memory_disk() as disk:
         before = service.get("Count", STATE)
         (disk / "disksize").write_text("64M")
@@ -53,17 +68,22 @@ def test_a_device_comes_and_goes(service: Service) -> None:
         assert service.get("Count", STATE) == before + 1
     until_shown(service, f"devices/block/{disk.name}")
     assert service.get("Count", STATE) == before
+    told = [(what, "block", disk.name, "kernel") for what in ("appeared", "gone")]
+    assert rows(host) == [*earlier, *told]
 
 
-def test_a_replayed_event_changes_nothing(host: Host, service: Service) -> None:
-    """An event of a device that is as it was leads to no change."""
+def test_a_replayed_event_is_told(host: Host, service: Service) -> None:
+    """An event of a device that is as it was is a row of history, and the kernel is its cause."""
     service.observe("devices")
     disk = next(path for path in Path("/sys/class/block").iterdir() if (path / "device").exists())
     assert shown(host, f"devices/block/{disk.name}")["size_gb"] > 0
-    generation = service.get("Generation", STATE)
+    before = rows(host)
     (disk / "uevent").write_text("add")
-    time.sleep(1.0)  # nothing tells of what does not happen
-    assert service.get("Generation", STATE) == generation
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (found := rows(host)) == before:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert found == [*before, ("event", "block", disk.name, "kernel")]
 
 
 def test_without_its_socket_it_says_how_often_it_looks(host: Host, service: Service) -> None:
