@@ -158,9 +158,23 @@ class Client:
         )
         return total, rows
 
-    async def resolve(self, name: str) -> tuple[list[list[str]], list[list[str]]]:
-        """Return (path, plugin, kind, name) of what a short name means, and of close names."""
-        found, close = await self._ask(paths.STATE, f"{STATE}.Resolve", "sa{sv}", name, {})
+    async def object_at(self, path: str, at: int) -> dict[str, Json]:
+        """Return an object as it was at a time, in microseconds since 1970."""
+        content = await self._one(
+            paths.HISTORY, HISTORY, "ObjectAt", "ota{sv}", path, at, {"large": True}
+        )
+        found: dict[str, Json] = json.loads(content)
+        return found
+
+    async def resolve(
+        self, name: str, *, past: bool = False
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Return (path, plugin, kind, name) of what a short name means, and of close names.
+
+        With `past`, also of objects that are gone.
+        """
+        options = {"past": past}
+        found, close = await self._ask(paths.STATE, f"{STATE}.Resolve", "sa{sv}", name, options)
         return found, close
 
     async def fields(self, wanted: Mapping[str, str]) -> list[tuple[str, int]]:

@@ -32,7 +32,6 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
-from opdbus.history.prune import Limits
 from opdbus.index.declared import Declared
 from opdbus.index.events import Recorded, Vectorized
 from opdbus.index.finder import Finder
@@ -160,10 +159,7 @@ class Daemon:
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
-        given = self._config
-        limits = Limits(given.history_days, given.history_rows, given.history_bytes)
-        origin = checkpoint.origin(_machine_id())
-        self._keeper = Keeper(memory, self._log.to_journal(), origin, limits)
+        self._keeper = Keeper(memory, self._log.to_journal(), checkpoint.origin(_machine_id()))
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
@@ -204,7 +200,7 @@ class Daemon:
             self._announcer.flush()
             await self._dispatcher.stop()
             await cancel(self._tasks)
-            await self._keeper.close()
+            await self._keeper.keep()
 
     async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""

@@ -78,6 +78,10 @@ class NoVector(CallerError, prefix=_OPDBUS):
     """The object is known but its vector is not computed yet."""
 
 
+class NotKept(CallerError, prefix=_OPDBUS):
+    """History does not say what is asked for: it begins later, or values were erased."""
+
+
 class Cancelled(CallerError, prefix=_OPDBUS):
     """Somebody who may do so cancelled the job."""
 

@@ -157,7 +157,7 @@ def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index:
     plans = []
     with closing(database):
         database.set_trace_callback(plans.append)
-        Reader(database).rows(wanted, range(1, 9), 5)
+        Reader(database).rows(wanted, range(1, 9))
         database.set_trace_callback(None)
         plan = database.execute(f"EXPLAIN QUERY PLAN {plans[-1]}").fetchall()
     details = [row[-1] for row in plan]

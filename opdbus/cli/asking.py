@@ -52,14 +52,15 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
         raise BusError(f"{service.fault()}; {advice}") from None
 
 
-async def path_of(client: Client, name: str) -> str:
+async def path_of(client: Client, name: str, *, past: bool = False) -> str:
     """Return the path of the object that is named by its path, by PLUGIN/KIND/NAME, or shorter.
 
-    Raises UnknownObject where there is none, and InvalidArgs where there are several.
+    With `past`, it may be gone. Raises UnknownObject where there is none, and InvalidArgs where
+    there are several.
     """
     if name.startswith(paths.STATE + "/"):
         return name
-    found, close = await client.resolve(name)
+    found, close = await client.resolve(name, past=past)
     if len(found) == 1:
         return found[0][0]
     if found:

@@ -7,22 +7,25 @@ in parts of bounded work, so that others read meanwhile.
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import FieldChange, What, from_json
 from opdbus.state.conditions import AllOf, Condition
+from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Identity, Json, Thing
 
 # Larger than any number or time in the database.
 NEVER: Final = (1 << 63) - 1
 KINDS: Final[Sequence[str]] = get_args(What)
-# Numbers that one read covers: some milliseconds' work. Where only the rows of some things are
-# looked at, and where each row is read as JSON.
+# What a condition may begin with, to be met on that side of a change.
+SIDES: Final = ("before", "after")
+# Numbers that one read covers, some milliseconds' work: of all rows, and of some things.
 _SCANNED: Final = 8192
 _LOOKED_UP: Final = 1 << 18
-_PARSED: Final = 1024
+# Rows that one read gives, each of which may have 256 KiB.
+_AT_A_TIME: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,25 @@ class Clause(NamedTuple):
     values: Sequence[str | int]
 
 
+class Part(NamedTuple):
+    """Rows that were read, the numbers that are still to be read, and the size of what was read."""
+
+    rows: Sequence[Row]
+    rest: range
+    bytes: int
+
+
+class Present(NamedTuple):
+    """What a thing is now by source, and the numbers of the rows before; the first is of `begun`.
+
+    Without any rows, history begins `NEVER`.
+    """
+
+    states: Mapping[str, dict[str, Json]]
+    numbers: range
+    begun: int
+
+
 class Reader:
     """History through a connection that reads; for one thread at a time."""
 
@@ -88,41 +110,78 @@ class Reader:
         """Return the numbers of all rows that are kept."""
         first = self._one("SELECT min(seq) FROM history")
         last = self._one("SELECT max(seq) FROM history")
-        return range(first, last + 1) if first and last else range(0)
+        return range(first, last + 1) if first else range(0)
 
     def numbers(self, wanted: Filter) -> range:
         """Return numbers outside of which no row is meant; reads only the index of times."""
         kept = self.span()
         first, last = max(kept.start, wanted.after + 1), min(kept.stop, wanted.below) - 1
         if wanted.since:
-            first = max(first, self._one(_FIRST_SINCE, wanted.since) or NEVER)
+            first = max(first, self._one(_FIRST_SINCE, wanted.since, default=NEVER))
         if wanted.before < NEVER:
-            last = min(last, self._one(_LAST_BEFORE, wanted.before) or 0)
+            last = min(last, self._one(_LAST_BEFORE, wanted.before))
         return range(first, max(first, last + 1))
 
-    def rows(self, wanted: Filter, numbers: range, limit: int) -> list[Row]:
-        """Return the first rows that are meant and have some of the numbers, in their order."""
+    def rows(self, wanted: Filter, numbers: range) -> Part:
+        """Return the next rows that are meant and have some of the numbers, in their order."""
         sql, values = clause(wanted)
         index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
-        most = -1 if wanted.where else limit
         # as one row: see Store.match
-        (found,) = self._database.execute(
+        (text,) = self._database.execute(
             f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history {index}"  # noqa: S608 -- our own constants
             f" WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?) AS meant",
-            (numbers.start, numbers.stop - 1, *values, most),
+            (numbers.start, numbers.stop - 1, *values, _AT_A_TIME),
         ).fetchone()
-        holds = test(wanted)
-        return [row for row in map(_row, json.loads(found)) if holds(row)][:limit]
+        found, holds = list(map(_row, json.loads(text))), test(wanted)
+        rest = range(0)
+        if len(found) == _AT_A_TIME:
+            last = found[-1].seq
+            ahead = (last + 1, numbers.stop) if wanted.is_oldest_first else (numbers.start, last)
+            rest = range(*ahead)
+        return Part([row for row in found if holds(row)], rest, len(text))
 
-    def _one(self, sql: str, *values: int) -> int | None:
-        found: int | None = self._database.execute(sql, values).fetchone()[0]
-        return found
+    def sources(self, thing: Thing) -> list[str]:
+        """Return the sources that told of a thing."""
+        rows = self._database.execute(
+            "SELECT DISTINCT source FROM history WHERE plugin = ? AND kind = ? AND name = ?", thing
+        )
+        return [source for (source,) in rows]
+
+    def things(self, after: Sequence[str]) -> list[Thing]:
+        """Return the next things that have rows, in the order of plugin, kind and name."""
+        (found,) = self._database.execute(_THINGS, (*after, _THINGS_AT_A_TIME)).fetchone()
+        return [Thing(*row) for row in json.loads(found)]
+
+    def present(self, thing: Thing, sources: Collection[str]) -> Present:
+        """Return what a thing is now, by source, and which rows come before that."""
+        self._database.execute("BEGIN")
+        try:
+            states = self._database.execute(_STATES, (json.dumps([*sources]), *thing)).fetchall()
+            numbers = self.span()
+            begun = self._one("SELECT at FROM history WHERE seq = ?", numbers.start, default=NEVER)
+        finally:
+            self._database.execute("COMMIT")
+        return Present({source: json.loads(text) for source, text in states}, numbers, begun)
+
+    def _one(self, sql: str, *values: int, default: int = 0) -> int:
+        row = self._database.execute(sql, values).fetchone()
+        return default if row is None or row[0] is None else int(row[0])
 
 
 # The clock may have been set: a later row may have an earlier time.
 _FIRST_SINCE: Final = "SELECT min(seq) FROM history INDEXED BY history_by_time WHERE at >= ?"
 _LAST_BEFORE: Final = "SELECT max(seq) FROM history INDEXED BY history_by_time WHERE at < ?"
+_THINGS: Final = """
+SELECT json_group_array(json_array(plugin, kind, name)) FROM (
+    SELECT DISTINCT plugin, kind, name FROM history INDEXED BY history_by_thing
+    WHERE (plugin, kind, name) > (?, ?, ?) ORDER BY plugin, kind, name LIMIT ?)
+"""
+_THINGS_AT_A_TIME: Final = 2000
+_STATES: Final = (
+    "SELECT source, properties FROM objects WHERE source IN (SELECT value FROM json_each(?))"
+    " AND plugin = ? AND kind = ? AND name = ?"
+)
 _COLUMNS: Final = (
     "seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved,"
     " (SELECT text FROM sentences WHERE id = meant.sentence)"
@@ -131,13 +190,13 @@ _COLUMNS: Final = (
 
 def parts(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide numbers into what is read at a time, in the order in which it is read."""
-    size = _PARSED if wanted.where else _SCANNED if wanted.things is None else _LOOKED_UP
+    size = _SCANNED if wanted.things is None else _LOOKED_UP
     found = [numbers[at : at + size] for at in range(0, len(numbers), size)]
     return found if wanted.is_oldest_first else found[::-1]
 
 
 def clause(wanted: Filter) -> Clause:
-    """Return SQL that is true of the rows that a filter means, but for its conditions."""
+    """Return SQL that is true of the rows that a filter means; of its conditions, `test` is."""
     tests: list[tuple[str, Sequence[str | int]]] = [
         ("at >= ? AND at < ?", (wanted.since, wanted.before)),
         ("seq > ? AND seq < ?", (wanted.after, wanted.below)),
@@ -148,6 +207,8 @@ def clause(wanted: Filter) -> Clause:
         for column in ("what", "plugin", "kind")
         if (value := getattr(wanted, column))
     ]
+    for condition in wanted.where:
+        tests += [("fields LIKE ? ESCAPE '\\'", [text]) for text in _patterns(condition)]
     if wanted.cause:
         tests.append(_of_cause(wanted.cause))
     if wanted.things is not None:
@@ -172,6 +233,14 @@ def _of_cause(cause: str) -> tuple[str, Sequence[str]]:
     return f"{begins} AND {ends}", (cause, cause, cause)
 
 
+def _patterns(condition: Condition) -> Sequence[str]:
+    """Return what the fields of every row that meets a condition are like."""
+    if condition.field.lower() in IDENTITY:
+        return []
+    side, _, name = condition.field.partition(".")
+    return replace(condition, field=name).patterns if name and side in SIDES else condition.patterns
+
+
 def test(wanted: Filter) -> Callable[[Row], bool]:
     """Return whether a row meets a filter's conditions.
 
@@ -184,10 +253,9 @@ def test(wanted: Filter) -> Callable[[Row], bool]:
 
 
 def _sides(fields: Sequence[FieldChange]) -> Mapping[str, Json]:
-    return {
-        "before": {".".join(path): before[0] for path, before, _ in fields if before},
-        "after": {".".join(path): after[0] for path, _, after in fields if after},
-    }
+    before = {".".join(path): before[0] for path, before, _ in fields if before}
+    after = {".".join(path): after[0] for path, _, after in fields if after}
+    return dict(zip(SIDES, (before, after), strict=True))
 
 
 def _row(values: Sequence[Json]) -> Row:

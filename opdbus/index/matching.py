@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry, Store
 from opdbus.state import fields
-from opdbus.state.conditions import AllOf, Condition
+from opdbus.state.conditions import AllOf, Condition, pattern
 from opdbus.state.object import Identity, Json, Thing
 
 T = TypeVar("T")
@@ -136,16 +136,8 @@ def _clause(wanted: AllOf, volatile: Volatile, memory: Memory) -> Clause:
 
 
 def _clause_of(condition: Condition) -> tuple[list[str], list[str]]:
-    part = _pattern(condition.part)
     if (column := condition.field.lower()) in fields.IDENTITY:
+        part = pattern(condition.part)
         return [f"({column} LIKE ? ESCAPE '\\' OR properties LIKE ?)"], [part, f"%{column}%"]
-    # SQLite ignores the case of ASCII only
-    words = [word for word in fields.split(condition.field) if word.isascii()]
-    patterns = [*map(_pattern, words), part]
+    patterns = condition.patterns
     return ["properties LIKE ? ESCAPE '\\'"] * len(patterns), patterns
-
-
-def _pattern(text: str) -> str:
-    """Return the pattern of LIKE for whatever contains a text."""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"

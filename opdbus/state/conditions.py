@@ -68,6 +68,13 @@ class Condition:
         return ""
 
     @property
+    def patterns(self) -> list[str]:
+        """What the JSON of every such object is like, for SQL's LIKE with a backslash to escape."""
+        # SQLite ignores the case of ASCII only
+        words = [word for word in fields.split(self.field) if word.isascii()]
+        return [*map(pattern, words), pattern(self.part)]
+
+    @property
     def text(self) -> str:
         """The text that meets this, in some case; "" if anything else may meet it."""
         return self.value if self.operator == "=" and self._is_text else ""
@@ -124,6 +131,12 @@ def parse(text: str) -> tuple[Condition, ...]:
     if len(found) > MAX_CONDITIONS:
         raise InvalidArgs(f"there are {len(found)} conditions, at most {MAX_CONDITIONS} are taken")
     return tuple(found)
+
+
+def pattern(text: str) -> str:
+    """Return the pattern of LIKE for whatever contains a text."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
 
 
 def condition(name: str, compared: str, given: str) -> Condition:

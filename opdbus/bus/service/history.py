@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract
 from opdbus.bus.service.options import MAX_LIMIT, Options
-from opdbus.bus.service.state import thing_at
+from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs
 from opdbus.history.question import NEVER, Filter
 from opdbus.index import past
 from opdbus.state import conditions
-from opdbus.state.object import Json, canonical
+from opdbus.state.object import FILE, LIVE, Json, canonical
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
@@ -46,6 +47,19 @@ class HistoryInterface:
         if not 1 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         return [_wire(row) for row in await past.changes(self._memory, _filter(wanted), limit)]
+
+    async def object_at(self, _caller: Caller, path: str, at: int, options: Given) -> str:
+        """Give an object as it was."""
+        is_large = Options(options, {"large": bool}).get("large", default=False)
+        thing = thing_at(path)
+        states = await past.object_at(self._memory, thing, at)
+        declared = states.pop(FILE, None)
+        # what op-dbus saw itself comes first, as in Memory.joined
+        ranked = sorted(states, key=lambda source: (not source.startswith(LIVE), source))
+        observed = ChainMap(*(states[source] for source in ranked)) if states else None
+        source = ranked[0] if declared is None else FILE
+        known = None if observed is None else dict(observed)
+        return whole(thing, source, declared, known, is_large=is_large)
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""

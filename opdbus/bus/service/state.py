@@ -14,11 +14,11 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.errors import InvalidArgs, UnknownObject
-from opdbus.index import matching, short_names
+from opdbus.index import matching, past, short_names
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import conditions, publish
-from opdbus.state.object import FILE, StateObject, Thing, canonical
+from opdbus.state.object import FILE, Json, StateObject, Thing, canonical
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _MAX_FIELDS: Final = 1000
+_SIDES: Final = ("Declared", "Observed")
 # The options of every method that finds objects.
 _FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
 
@@ -110,13 +111,16 @@ class StateInterface:
         self, _caller: Caller, name: str, options: Given
     ) -> tuple[WireRows, WireRows]:
         """Find the objects that a short name means, or those with close names."""
-        Options(options, {})
+        is_past = Options(options, {"past": bool}).get("past", default=False)
         catalogue = self._memory.catalogue
         whole = Thing(*parts) if len(parts := name.split("/", 2)) == 3 else None
         if whole and catalogue.has(whole):
             return [_row(whole)], []
         # on a thread: of 100,000 objects it takes 0.1 s
         found, close = await asyncio.to_thread(short_names.find, catalogue.known(), name)
+        if is_past and not found:
+            known = await past.things(self._memory)
+            found, close = await asyncio.to_thread(short_names.find, known, name)
         return [_row(thing) for thing in found], [_row(thing) for thing in close]
 
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
@@ -130,18 +134,8 @@ class StateInterface:
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
         values = await describe(self._vectors, thing)
-        found = json.dumps(
-            {
-                **thing._asdict(),
-                "source": values["Source"],
-                "declared": json.loads(values["Declared"] or "null"),
-                "observed": json.loads(values["Observed"] or "null"),
-            },
-            ensure_ascii=False,
-        )
-        if not is_large:
-            require_small(found, "with the option large it is given")
-        return found
+        declared, observed = (json.loads(values[side] or "null") for side in _SIDES)
+        return whole(thing, values["Source"], declared, observed, is_large=is_large)
 
     async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
         """Give an object's vector."""
@@ -224,6 +218,15 @@ class ObjectInterface:
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
         return await describe(self._vectors, self._thing)
+
+
+def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
+    """Give all that is known of a thing as JSON; raises LimitsExceeded."""
+    sides = {"source": source, "declared": declared, "observed": observed}
+    found = json.dumps({**thing._asdict(), **sides}, ensure_ascii=False)
+    if not is_large:
+        require_small(found, "with the option large it is given")
+    return found
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:
