@@ -175,6 +175,15 @@ class Config:
         "observed fields that are shown and never compared or stored, such as"
         " `net/interface:mtu`, several separated by commas; `op-dbus doctor` proposes some",
     )
+    history_days: int = _row(
+        "90", parsing.whole(1, 36_500), "days for which history is kept, the oldest rows go first"
+    )
+    history_rows: int = _row(
+        "1000000", parsing.whole(1000, 1 << 40), "most rows of history that are kept"
+    )
+    history_bytes: int = _row(
+        "512M", parsing.amount, "most bytes that the kept rows of history take, such as `512M`"
+    )
     bus: str = _row("system", parsing.bus, "`system`, `session`, or a D-Bus address")
     batch_tokens: int | None = _engine(
         AUTO, parsing.integer(16, 1 << 20), "most tokens in one run of the model"

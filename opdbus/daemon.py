@@ -32,6 +32,7 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
+from opdbus.history.prune import Limits
 from opdbus.index.declared import Declared
 from opdbus.index.events import Recorded, Vectorized
 from opdbus.index.finder import Finder
@@ -159,7 +160,10 @@ class Daemon:
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
-        self._keeper = Keeper(memory, self._log.to_journal(), checkpoint.origin(_machine_id()))
+        given = self._config
+        limits = Limits(given.history_days, given.history_rows, given.history_bytes)
+        origin = checkpoint.origin(_machine_id())
+        self._keeper = Keeper(memory, self._log.to_journal(), origin, limits)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
@@ -200,7 +204,7 @@ class Daemon:
             self._announcer.flush()
             await self._dispatcher.stop()
             await cancel(self._tasks)
-            await self._keeper.keep()
+            await self._keeper.close()
 
     async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""

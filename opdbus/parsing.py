@@ -25,21 +25,25 @@ def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable
     return parse
 
 
-def integer(low: int, high: int) -> Callable[[str], int | None]:
-    """Accept a whole number in a range, or `auto`, which is None."""
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Accept a whole number in a range."""
 
-    def parse(text: str) -> int | None:
-        if text.lower() == AUTO:
-            return None
+    def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise ValueError(f"auto or a whole number from {low} to {high}")
+            raise ValueError(f"a whole number from {low} to {high}")
         return value
 
     return parse
+
+
+def integer(low: int, high: int) -> Callable[[str], int | None]:
+    """Accept a whole number in a range, or `auto`, which is None."""
+    parse = whole(low, high)
+    return lambda text: _or_auto(parse, text, "auto or")
 
 
 def distance(text: str) -> float:
@@ -72,16 +76,28 @@ def optional_path(text: str) -> Path | None:
 
 def size(text: str) -> int | None:
     """Accept a number of bytes with a binary unit, or `auto`, which is None."""
-    if text.lower() == AUTO:
-        return None
+    return _or_auto(amount, text, "auto, or")
+
+
+def amount(text: str) -> int:
+    """Accept a number of bytes with a binary unit."""
     digits = text.lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:] in _UNITS else ""
     number = digits.removesuffix(unit).strip()
     is_number = number.isascii() and number.isdigit() and len(number) < _MAX_DIGITS
     value = int(number) * _UNITS[unit] if is_number else 0
     if not 0 < value < _MAX_BYTES:
-        raise ValueError("auto, or a number of bytes such as 512M or 8G")
+        raise ValueError("a number of bytes such as 512M or 8G")
     return value
+
+
+def _or_auto(parse: Callable[[str], int], text: str, before: str) -> int | None:
+    if text.lower() == AUTO:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{before} {error}") from None
 
 
 def bus(text: str) -> str:

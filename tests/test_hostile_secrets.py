@@ -45,6 +45,7 @@ WITH_SYSTEMD = {
     "login1/session": LOGIN,
     "login1/user": LOGIN,
     "machined/machine": "description name os root service state type unit",
+    "many/lamp": "device devices name nested password psk rows words",
     "mounts/mount": "description",
     "system/fact": "virtualization",
     "systemd/unit": (

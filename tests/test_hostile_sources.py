@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from attacks.leaks import leaks
-from attacks.planted import MARK
+from attacks.planted import MARK, MIRRORED
 from attacks.scene import Attacker, attack_again, attacking
 from attacks.sources import BUSES, SANE, SECRET, SECRETS
 from fuzz.serving import wait_until_vectorized
@@ -22,12 +22,13 @@ from opdbus.observe.dpkg import StatusFile
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import LostSource
 
+OBSERVED = ("systemd", "login1", "machined", MIRRORED)
 SOURCES = [name for name in BUSES if name not in {SANE, SECRETS}]
 
 
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bus]:
-    """Run another bus as the system's, with sane fakes of PID 1, logind and machined."""
+    """Run another bus as the system's, with sane fakes of all that is observed."""
     bus = Bus()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
     with attacking(bus.address, SANE, [Attacker(program="attacks.sources")], 1000.0):
@@ -40,8 +41,8 @@ def daemon(system: Bus, daemons: Callable[..., Running], tmp_path: Path) -> Iter
     """Run a daemon that observes them, with all objects vectorized."""
     file = state_file(tmp_path / "state.json", {f"u{n}.service": f"mail {n}" for n in range(300)})
     assert system
-    with daemons(STATE_FILE=file, LOG_LEVEL="info", OBSERVE="systemd,login1,machined") as running:
-        for name in ("systemd", "login1", "machined"):
+    with daemons(STATE_FILE=file, LOG_LEVEL="info", OBSERVE=",".join(OBSERVED)) as running:
+        for name in OBSERVED:
             running.wait_for_log(f"name={name} .*state=up")
         running.wait_for_log("model proven")
         running.wait_for_log("state file read")
@@ -74,7 +75,8 @@ def test_a_secret_of_a_source_is_shown_to_nobody(daemon: Running) -> None:
 def test_a_daemon_ends_while_its_sources_hang(daemon: Running, system: Bus) -> None:
     """A source that never answers does not keep the daemon from ending in time."""
     with attacking(system.address, "hangs", [Attacker(program="attacks.sources")], 60.0):
-        daemon.wait_for_log("name=systemd .*state=failed")
+        for name in OBSERVED:
+            daemon.wait_for_log(f"name={name} .*did not answer.*state=failed")
         assert daemon.stop() == 0
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,18 +15,21 @@ from structlog.testing import capture_logs
 from test_journal import Journald
 
 from opdbus import config, log
-from opdbus.history import checkpoint, witness
+from opdbus.history import checkpoint, prune, witness
 from opdbus.history.checkpoint import Checkpoint
-from opdbus.history.verify import verify
+from opdbus.history.prune import Limits
+from opdbus.history.verify import Report, verify
 from opdbus.index.database import connect_to_read
 from opdbus.index.events import Event, Recorded
 from opdbus.index.keeper import Keeper
 from opdbus.index.memory import Memory
+from opdbus.index.store import Store
 from opdbus.journal import MESSAGE_IDS
 from opdbus.state.object import Identity, StateObject
 
 OWNER = 1000
 PATIENCE_SECONDS = 20
+ALL = Limits()
 
 
 def unit(name: str, **properties: object) -> StateObject:
@@ -73,6 +78,17 @@ def run(
     asyncio.run(both())
 
 
+def made(
+    memory: Memory,
+    to_journal: structlog.typing.FilteringBoundLogger | None,
+    seconds: float = 600,
+    limits: Limits = ALL,
+    clock: Callable[[], float] = time.time,
+) -> Keeper:
+    """Make a keeper of a memory's history."""
+    return Keeper(memory, to_journal, "op-dbus/1", limits, seconds, clock)
+
+
 def read(entry: dict[str, str]) -> Checkpoint:
     """Read an entry as journalctl prints it."""
     line = json.dumps({**entry, "__REALTIME_TIMESTAMP": "17"})
@@ -94,7 +110,7 @@ def test_a_checkpoint_is_an_entry(
         await memory.publish([unit("a", number=5)], OWNER)
         await keeper.keep()
 
-    run(path, lambda memory: Keeper(memory, to_journal, "op-dbus/1"), work)
+    run(path, lambda memory: made(memory, to_journal), work)
     entry = journald.receive()
     assert entry["MESSAGE_ID"] == MESSAGE_IDS["history checkpoint"]
     assert entry[checkpoint.FIELD].splitlines()[:2] == ["op-dbus/1", "5"]
@@ -119,7 +135,11 @@ def test_checkpoints_follow_changes(
         assert read(await asyncio.to_thread(journald.receive)).size == 3
         task.cancel()
 
-    run(tmp_path / "memory.db", lambda memory: Keeper(memory, to_journal, "op-dbus/1", 0.01), work)
+    run(
+        tmp_path / "memory.db",
+        lambda memory: made(memory, to_journal, 0.01),
+        work,
+    )
 
 
 def test_no_journal_is_told(tmp_path: Path) -> None:
@@ -133,7 +153,11 @@ def test_no_journal_is_told(tmp_path: Path) -> None:
         task.cancel()
 
     with capture_logs() as lines:
-        run(tmp_path / "memory.db", lambda memory: Keeper(memory, None, "op-dbus/1", 0.01), work)
+        run(
+            tmp_path / "memory.db",
+            lambda memory: made(memory, None, 0.01),
+            work,
+        )
     assert [line["event"] for line in lines] == ["history not vouched for"]
 
 
@@ -155,3 +179,122 @@ def test_a_field_that_is_there_twice_is_not_believed() -> None:
     assert (
         list(witness.parsed([json.dumps(entry).encode(), b'{"__REALTIME_TIMESTAMP": "1"}'])) == []
     )
+
+
+# pruning
+
+
+def published(count: int) -> Callable[[Memory, Keeper], Awaitable[None]]:
+    """Make work that records so many rows, and keeps history after them."""
+
+    async def work(memory: Memory, keeper: Keeper) -> None:
+        for number in range(count):
+            await memory.publish([unit(f"u{number % 50}", number="x" * number)], OWNER)
+        await keeper.keep()
+
+    return work
+
+
+def counted(path: Path) -> tuple[int, int, int, int]:
+    """Count rows, sentences, words of these, and the bytes that are noted."""
+    with closing(sqlite3.connect(path)) as reader:
+        (end,) = reader.execute("SELECT value FROM facts WHERE name = 'history'").fetchone()
+        rows, sentences, words = (
+            reader.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 -- our own
+            for table in ("history", "sentences", "sentence_words")
+        )
+        return rows, sentences, words, json.loads(end)[3]
+
+
+def verified(path: Path, *points: Checkpoint) -> Report:
+    """Verify a database."""
+    with closing(connect_to_read(path)) as database:
+        return verify(database, points)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (Limits(rows=70), range(331, 401)),
+        (Limits(bytes=50_000), range(340, 401)),
+        (Limits(days=30), range(401, 401)),
+        (Limits(days=91), range(1, 401)),
+    ],
+)
+def test_the_oldest_rows_are_pruned(
+    tmp_path: Path,
+    journald: Journald,
+    to_journal: structlog.typing.FilteringBoundLogger,
+    limits: Limits,
+    kept: range,
+) -> None:
+    """Keep no more than the limits allow, after a checkpoint, and verify what is left."""
+    path, later = tmp_path / "memory.db", time.time() + 90 * 86_400
+    run(path, lambda memory: made(memory, to_journal, 600, limits, lambda: later), published(400))
+    point = read(journald.receive())
+    report = verified(path, point)
+    assert (report.problems, report.vouched) == ([], 400)
+    assert (point.size, point.first) == (400, report.first)
+    rows, sentences, words, size = counted(path)
+    assert rows == report.rows == report.last + 1 - report.first
+    assert sentences == words <= rows
+    assert size <= limits.bytes
+    if limits.bytes == Limits().bytes:
+        assert range(report.first, report.last + 1) == kept
+    else:
+        assert size > limits.bytes * 0.9
+    run(path, lambda memory: made(memory, None), published(3))
+    assert verified(path, point).problems == []
+
+
+def test_what_was_not_pruned_is_missed(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Find that rows were removed from the beginning as if op-dbus had pruned them."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, to_journal, 600, Limits(rows=70)), published(100))
+    point = read(journald.receive())
+    assert verified(path, point).first == 31
+    with closing(Store(path)) as store:
+        assert store.prune_history(40) == 10
+    problem = verified(path, point).problems[0]
+    assert (problem.seq, problem.text) == (
+        31,
+        "the rows up to 40 are missing, and op-dbus did not prune so far",
+    )
+
+
+def test_a_step_of_pruning_is_short(tmp_path: Path) -> None:
+    """Delete no more at a time than others can wait for, by number and by size."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, None), published(prune.MAX_ROWS + 5))
+    with closing(Store(path)) as store:
+        assert store.prune_history(prune.MAX_ROWS + 2) == prune.MAX_ROWS
+        assert store.prune_history(prune.MAX_ROWS + 2) == 2
+        assert store.prune_history(prune.MAX_ROWS + 2) == 0
+    large = ["y" * 120_000 + str(number) for number in range(10)]
+
+    async def work(memory: Memory, _: Keeper) -> None:
+        for text in large:
+            await memory.publish([unit("large", text=text)], OWNER)
+
+    run(path, lambda memory: made(memory, None), work)
+    with closing(Store(path)) as store:
+        steps = [store.prune_history(10_000) for _ in range(4)]
+    assert sum(steps) == 3 + len(large)
+    assert max(steps) < sum(steps)
+    assert verified(path).problems == []
+
+
+def test_a_damaged_end_stops_nobody(tmp_path: Path) -> None:
+    """Record what changes although the noted end of the chain is damaged or behind."""
+    path = tmp_path / "memory.db"
+    run(path, lambda memory: made(memory, None), published(20))
+    with closing(sqlite3.connect(path)) as other:
+        (before,) = other.execute("SELECT value FROM facts WHERE name = 'history'").fetchone()
+    damaged = ["", "[1]", "{}", json.dumps([3, "00", [], 1]), before.replace("[20", "[19")]
+    for number, value in enumerate(damaged):
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("UPDATE facts SET value = ? WHERE name = 'history'", (value,))
+        run(path, lambda memory: made(memory, None), published(21 + number))
+        assert verified(path).problems == []

@@ -1,15 +1,22 @@
 """Mirrors of services on the bus that have an ObjectManager, on fake ones."""
 
+import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attacks import crowd
+from attacks.crowd import Crowd
 from observing import FakeService, Host, fake_service, in_loop, observed
 
 from opdbus.bus.transport.values import Typed
+from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.mirror import Mirror
+from opdbus.observe.report import MAX_OBJECTS
 
 MANAGER = "org.freedesktop.DBus.ObjectManager"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
@@ -264,3 +271,119 @@ async def test_a_service_without_a_manager(
             await host.until_shown("wall/gate/left", open=False)
             service.changed(f"{top}/left", f"{name}.Gate", Open=True)
             await host.until_shown("wall/gate/left", open=True)
+
+
+def history(folder: Path) -> list[sqlite3.Row]:
+    """Read the rows of history."""
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        reader.row_factory = sqlite3.Row
+        return reader.execute("SELECT * FROM history ORDER BY seq").fetchall()
+
+
+@in_loop
+async def test_each_change_is_a_row_of_history_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """What the service says is caused by it, what comes and leaves with it by its coming."""
+    cause, name = f"bus:{NAME}", "WDC-WD10-1"
+    lone = {DRIVE: {f"{NAME}.Drive": {"Id": name, "Size": 1}, f"{NAME}.Drive.Ata": {}}}
+    async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+        async with managed(bus_address, tree=lone) as service:
+            await host.until_shown(f"udisks2/drive/{name}", size=1)
+            service.change(DRIVE, f"{NAME}.Drive.Ata", SmartTemperature=3.5)
+            service.change(DRIVE, f"{NAME}.Drive", Size=2)
+            await host.until_shown(f"udisks2/drive/{name}", size=2)
+            service.add(f"{TOP}/drives/B", {f"{NAME}.Drive": {"Id": "B"}})
+            await host.until_shown("udisks2/drive/B")
+            service.remove(f"{TOP}/drives/B")
+            await host.until(lambda: len(host.names) == 1)
+        await host.until(lambda: not host.names)
+        async with managed(bus_address, tree=lone):
+            await host.until_shown(f"udisks2/drive/{name}")
+    found = [
+        (
+            row["what"],
+            row["name"],
+            row["cause"],
+            " ".join(f[0][0] for f in json.loads(row["fields"])),
+        )
+        for row in history(tmp_path)
+    ]
+    assert found == [
+        ("appeared", name, "first", ""),
+        ("changed", name, cause, "size"),
+        ("appeared", "B", cause, "id object_path"),
+        ("gone", "B", cause, "id object_path"),
+        ("gone", name, "source", "id object_path size"),
+        ("appeared", name, "source", "id object_path size"),
+    ]
+
+
+@in_loop
+async def test_a_hundred_thousand_objects_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """As many as any observer may have are there, and the status says that others are not."""
+    tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(100_000)}
+    async with (
+        managed(bus_address, tree=tree),
+        mirrored(tmp_path, monkeypatch, bus_address) as host,
+    ):
+        await host.until(lambda: host.status.detail == "left out: objects beyond 20,000")
+        await host.until(lambda: len(host.names) == MAX_OBJECTS)
+
+
+@in_loop
+async def test_a_service_that_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """What is not its own, too large or of another type is left out; the rest is there."""
+    tree = disks() | {
+        "/org/freedesktop/systemd1/unit/a": {f"{NAME}.Drive": {"Id": "not below"}},
+        f"{TOP}/huge": {f"{NAME}.Drive": {"Id": "huge", "Text": "x" * 300_000}},
+        f"{TOP}/standard": {"org.freedesktop.DBus.Properties": {}},
+        f"{TOP}/file": {f"{NAME}.Drive": {"Id": "", "Name": Typed("as", ["a"])}},
+    }
+    async with (
+        managed(bus_address, tree=tree) as service,
+        mirrored(tmp_path, monkeypatch, bus_address) as host,
+    ):
+        await host.until_shown("udisks2/drive/file", object_path=f"{TOP}/file")
+        told = service.service.signal
+        told(BLOCK, CHANGED, "s", "text")
+        told(TOP, f"{MANAGER}.InterfacesAdded", "as", [BLOCK])
+        told(BLOCK, CHANGED, "sa{sv}as", f"{NAME}.Block", {"Id": "y" * 2_000_000}, [])
+        service.change(DRIVE, f"{NAME}.Drive", Size=7)
+        await host.until_shown("udisks2/drive/WDC-WD10-1", size=7)
+        assert host.names == {"udisks2/drive/WDC-WD10-1", "udisks2/drive/file"}
+        assert host.status.detail == (
+            "left out: objects that are not below /org/freedesktop/UDisks2 (1), objects that are"
+            " too large (1), signals that cannot be read (2), signals that are too large (1)"
+        )
+
+
+@in_loop
+async def test_each_of_a_thousand_changes_a_second_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """The final state is the service's; rows, and those they stand for, are as many as sent."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    observer, cause = Mirror(crowd.NAME).observer, f"bus:{crowd.NAME}"
+    # most are folded: the fields are restless before long
+    changes = partial(ChangesPerHour, fold_seconds=1.0)
+    async with (
+        fake_service(bus_address, crowd.NAME) as service,
+        observed(tmp_path, observer, changes=changes) as host,
+    ):
+        lamps = Crowd(service, 50)
+        await host.until(lambda: host.status.state == "up")
+        await lamps.run(1000.0, 4.0)
+
+        def is_same() -> bool:
+            found = [1 + row["folded"] for row in history(tmp_path) if row["cause"] == cause]
+            return lamps.changes == sum(found)
+
+        await host.until(is_same)
+        shown = {name: await host.properties(f"crowd/lamp/{name}") for name in lamps.state}
+        assert {f"crowd/lamp/{name}" for name in shown} == host.names
+    assert {name: [v["colour"], v["level"]] for name, v in shown.items()} == lamps.state

@@ -45,6 +45,13 @@ def grow(frontier: list[bytes], size: int, row: bytes) -> None:
     frontier.append(node)
 
 
+def extend(frontier: list[bytes], size: int, number: int, row: bytes) -> None:
+    """Add the row of this number to a tree of so many rows; one that is missing has no hash."""
+    for seq in range(size, number - 1):
+        grow(frontier, seq, b"")
+    grow(frontier, number - 1, row)
+
+
 def root_of(frontier: Sequence[bytes]) -> bytes:
     """Return the root over all rows of a tree (32 bytes), as RFC 6962 defines it."""
     if not frontier:

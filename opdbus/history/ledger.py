@@ -4,6 +4,7 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -52,8 +53,12 @@ INSERT INTO history
      sentence, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-# What a row takes besides its texts, with its places in the indexes.
+_TEXTS: Final = "boot source plugin kind name what cause fields".split()
+# What a row takes besides its texts, with its places in the indexes, and what it takes in all.
 _ROW_BYTES: Final = 300
+ROW_SIZE: Final = " + ".join([str(_ROW_BYTES), *(f"length({text})" for text in _TEXTS)])
+_HASH_BYTES: Final = 32
+_NO_HASH: Final = bytes(_HASH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class State:
 
 
 def read_state(database: sqlite3.Connection) -> State:
-    """Return where the chain ends."""
+    """Return where the chain ends; raises ValueError and the like if that is damaged."""
     return _read(database, "history")
 
 
@@ -79,22 +84,47 @@ def _read(database: sqlite3.Connection, name: str) -> State:
     if row is None:
         return State()
     seq, last, frontier, size = json.loads(row[0])
-    return State(Head(seq, bytes.fromhex(last), tuple(map(bytes.fromhex, frontier))), size)
+    head = Head(seq, bytes.fromhex(last), tuple(map(bytes.fromhex, frontier)))
+    if len(head.frontier) != seq.bit_count() or len(head.hash) != _HASH_BYTES:
+        raise ValueError(f"{name} is damaged")
+    return State(head, max(0, size))
 
 
 class Ledger:
     """History through one connection to the database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+        self.database = database
 
     def state(self) -> State:
-        """Return where the chain ends."""
-        return read_state(self._database)
+        """Return where the chain ends.
+
+        If that is not known or not so any more, rows can be added all the same: what is wrong is
+        for verification to find.
+        """
+        (last,) = self.database.execute("SELECT max(seq) FROM history").fetchone()
+        with suppress(ValueError, TypeError, AttributeError):
+            state = read_state(self.database)
+            if state.head.seq >= (last or 0):
+                return state
+        return self._found_again()
 
     def cut(self) -> Head:
         """Return where the rows that are kept begin."""
-        return read_cut(self._database)
+        with suppress(ValueError, TypeError, AttributeError):
+            return read_cut(self.database)
+        return Head()
+
+    def _found_again(self) -> State:
+        """Make the end of the chain of the rows that there are."""
+        head, size = self.cut(), 0
+        seq, last, frontier = head.seq, head.hash, list(head.frontier)
+        rows = self.database.execute(f"SELECT seq, hash, {ROW_SIZE} FROM history ORDER BY seq")  # noqa: S608 -- our own constant
+        for number, row, more in rows:
+            last = row if isinstance(row, bytes) and len(row) == _HASH_BYTES else _NO_HASH
+            chain.extend(frontier, seq, number, last)
+            seq, size = number, size + more
+        return State(Head(seq, last, tuple(frontier)), size)
 
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes at one moment, in microseconds since 1970; return their numbers."""
@@ -105,13 +135,13 @@ class Ledger:
             size += _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str))
             rows.append(row)
         if rows:
-            self._database.executemany(_INSERT, rows)
+            self.database.executemany(_INSERT, rows)
             self.set_state(State(head, size))
         return range(state.head.seq + 1, head.seq + 1)
 
     def set_moved(self, rows: Iterable[tuple[float, int]]) -> None:
         """Set how far the texts of objects moved: (cosine distance, number of the row) each."""
-        self._database.executemany("UPDATE history SET moved = ? WHERE seq = ?", rows)
+        self.database.executemany("UPDATE history SET moved = ? WHERE seq = ?", rows)
 
     def erase(self, identity: Identity) -> None:
         """Erase the values that are kept of an object; the chain still holds without them."""
@@ -121,23 +151,27 @@ class Ledger:
 
     def _erase(self, clause: str, *values: str | int) -> list[int]:
         """Erase the values of the rows of which a clause is true, and return their numbers."""
-        rows = self._database.execute(
+        rows = self.database.execute(
             "SELECT seq, length(fields), sentence FROM history"  # noqa: S608 -- our own text
-            f" WHERE salt IS NOT NULL AND {clause}",
-            values,
+            f" WHERE salt IS NOT NULL AND fields <> ? AND {clause}",
+            (ERASED, *values),
         ).fetchall()
-        self._database.executemany(
+        self.database.executemany(
             "UPDATE history SET fields = ?, salt = NULL, sentence = NULL WHERE seq = ?",
             ((ERASED, row[0]) for row in rows),
         )
-        self._database.executemany(
-            "DELETE FROM sentences WHERE id = ?"
-            " AND NOT EXISTS (SELECT 1 FROM history WHERE sentence = sentences.id)",
-            {(sentence,) for *_, sentence in rows if sentence is not None},
-        )
+        self.drop_sentences(row[2] for row in rows)
         state = self.state()
         self.set_state(replace(state, bytes=state.bytes - sum(row[1] for row in rows)))
         return [row[0] for row in rows]
+
+    def drop_sentences(self, ids: Iterable[int | None]) -> None:
+        """Delete those of these sentences that no row has any more."""
+        self.database.executemany(
+            "DELETE FROM sentences WHERE id = ?"
+            " AND NOT EXISTS (SELECT 1 FROM history WHERE sentence = sentences.id)",
+            {(sentence,) for sentence in ids if sentence is not None},
+        )
 
     def _row(
         self, head: Head, change: Change, at: int, boot: str
@@ -155,10 +189,10 @@ class Ledger:
         if not text:
             return None
         key = digest_of(text)
-        found = self._database.execute("SELECT id FROM sentences WHERE digest = ?", (key,))
+        found = self.database.execute("SELECT id FROM sentences WHERE digest = ?", (key,))
         if row := found.fetchone():
             return int(row[0])
-        added = self._database.execute(
+        added = self.database.execute(
             "INSERT INTO sentences (digest, text) VALUES (?, ?) RETURNING id", (key, text)
         )
         return int(added.fetchone()[0])
@@ -169,6 +203,6 @@ class Ledger:
         value = json.dumps(
             [head.seq, head.hash.hex(), [node.hex() for node in head.frontier], state.bytes]
         )
-        self._database.execute(
+        self.database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )

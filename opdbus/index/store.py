@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
 from opdbus.history.ledger import Ledger
+from opdbus.history.prune import prune
 from opdbus.history.question import Reader
 from opdbus.index import database
 from opdbus.state.object import Identity, Json
@@ -242,6 +243,11 @@ class Store:
                 " RETURNING text_digest"
             ).fetchall()
         return {row[0] for row in rows}
+
+    def prune_history(self, last: int) -> int:
+        """Delete some of the oldest rows of history up to this one, and count them."""
+        with self.transaction():
+            return prune(self.ledger, last)
 
     def put_moved(self, rows: Sequence[tuple[float, int]]) -> None:
         """Set the distances between the texts before and after, of rows of history."""

@@ -73,7 +73,7 @@ class Objects:
     @property
     def left_out(self) -> str:
         """What is not taken, in a sentence; empty if all is."""
-        found = [f"{count:,} {what}" for what, count in self._left_out.items()]
+        found = [f"{what} ({count:,})" for what, count in self._left_out.items()]
         found += [f"objects beyond {MAX_OBJECTS:,}"] if self.is_full else []
         return f"left out: {', '.join(found)}" if found else ""
 

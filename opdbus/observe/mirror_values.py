@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from opdbus.bus.transport.library import Variant
 from opdbus.state.fields import split
 from opdbus.state.object import Json
+from opdbus.state.redact import redact_text
 
 # Of bytes that are no path: more are shown as a digest.
 _MAX_HEX: Final = 64
@@ -63,9 +64,14 @@ def resolved(value: Value, name_at: Callable[[str], str]) -> Json:
 
 @lru_cache(maxsize=4096)
 def field_name(name: str) -> str:
-    """Return the name of a property as our fields are named: IdLabel is id_label."""
-    known = name.lower() if _PLURAL.fullmatch(name) else "_".join(split(name))
-    return known[:_MAX_NAME] or "?"
+    """Return a name of a service as our fields are named: IdLabel is id_label.
+
+    A secret in it is replaced before: in other letters nobody would know it.
+    """
+    clean = redact_text(name[:_MAX_NAME])
+    if clean != name or not name.replace(".", "_").isidentifier():
+        return clean or "?"
+    return name.lower() if _PLURAL.fullmatch(name) else "_".join(split(name)) or name
 
 
 def _plain(value: Any) -> Json:  # noqa: ANN401 -- whatever D-Bus carries

@@ -19,7 +19,6 @@ _BUS: Final = "org.freedesktop.DBus"
 _PROPERTIES: Final = f"{_BUS}.Properties"
 _GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
-_LISTING_SECONDS: Final = 30.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1
 # Signals that wait to be read, and their bytes; past them the source has to be listed again.
@@ -117,13 +116,13 @@ class Service:
         call = new_call(self.name, path, member, "s" * len(names), names)
         parts = self._connection.reply_in_parts(call, answer, _PART_BYTES)
         try:
-            async with asyncio.timeout(_LISTING_SECONDS) as limit:
+            async with asyncio.timeout(_ANSWER_SECONDS) as limit:
                 async for part in parts:
                     limit.reschedule(None)
                     yield part
                     await asyncio.sleep(0)
         except TimeoutError:
-            why = f"did not answer {member} within {_LISTING_SECONDS:.0f} s"
+            why = f"did not answer {member} within {_ANSWER_SECONDS:.0f} s"
             raise LostSource(f"{self.name} {why}") from None
         except BusError as error:
             raise LostSource(str(error)) from None

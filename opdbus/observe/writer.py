@@ -65,7 +65,7 @@ class _Prepared:
     # why objects changed, what left them as they were, and how many changes are counted later
     whys: dict[Identity, Why] = field(default_factory=dict)
     events: dict[Identity, Why] = field(default_factory=dict)
-    counted: dict[Key, int] = field(default_factory=dict)
+    counted: dict[Key, Why] = field(default_factory=dict)
 
 
 class Writer:
@@ -93,8 +93,8 @@ class Writer:
         # why a first listing differs from what is stored
         self._since = ""
         self._folded: dict[Key, Mapping[str, Json]] = {}
-        # changes that the next row of an object stands for
-        self._counted: dict[Key, int] = {}
+        # changes that the next row of an object stands for, and their cause
+        self._counted: dict[Key, Why] = {}
         self._hashes = FieldHashes()
         self._seen: dict[Key, _Seen] = {}
         # without their secrets two names may be one: the first to have it keeps it
@@ -177,17 +177,19 @@ class Writer:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
-        now = self._changes.clock()
-        overdue = {key: value for key, value in self._folded.items() if self._due(key) <= now}
+        overdue = {key: value for key, value in self._folded.items() if self._is_due(key)}
         objects = {**overdue, **batch.objects()}
         leaving = {key for key, value in objects.items() if value is None and key in self._seen}
         new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
         new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
         for key, properties in objects.items():
+            why = batch.whys.get(key, Why())
             if properties is None:
+                if why.folded and key not in self._seen:  # it came and left between two writes
+                    new.events[self._observer.identity(key)] = self._counting(key, why)
                 continue
             try:
-                self._add(new, key, properties, batch.whys.get(key, Why()))
+                self._add(new, key, properties, why)
             except InvalidArgs as error:
                 self._refuse(new, key, str(error))
             except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
@@ -203,9 +205,7 @@ class Writer:
         hashes = self._hashes.of(properties)
         before = self._seen.get(key)
         if before and hashes == before.latest == before.stored:
-            if why.is_event or why.folded:
-                new.events[before.identity] = self._counting(key, why)
-                new.counted[key] = 0
+            self._add_same(new, key, properties, why)
             return
         identity = before.identity if before else self._observer.identity(key)
         item = publish.observed(*identity, properties)
@@ -218,8 +218,8 @@ class Writer:
         if before and self._is_noise(new, key, hashes):
             new.folded[key] = properties
             new.seen[key] = before._replace(latest=hashes)
-            is_new = bool(differing(before.latest, hashes) - moving)
-            new.counted[key] = self._counted.get(key, 0) + why.folded + is_new
+            is_new = bool(why.folded or differing(before.latest, hashes) - moving)
+            self._count(new, key, why, is_one_more=is_new)
             return
         lasting = {name: value for name, value in item.properties.items() if name not in moving}
         size = len(item.name) + len(item.json())
@@ -229,17 +229,41 @@ class Writer:
         since = self._changes.clock()
         if not before or differing(before.stored, hashes) - moving:
             new.objects.append(StateObject(item.identity, lasting))
-            is_late = before is not None and before.latest == hashes
-            new.whys[item.identity] = self._counting(key, why, less=int(is_late))
-            new.counted[key] = 0
+            is_late = before is not None and before.latest == hashes and not why.folded
+            new.whys[item.identity] = self._counting(key, why, is_late=is_late)
+            new.counted[key] = Why()
         else:
             since = before.since
+            if key in self._folded:
+                new.folded[key] = properties
         new.seen[key] = _Seen(item.identity, hashes, hashes, since, size)
 
-    def _counting(self, key: Key, why: Why, less: int = 0) -> Why:
-        """Return why an object changed, with the changes of it that were counted before."""
-        folded = why.folded + self._counted.get(key, 0) - less
-        return Why(why.cause or self._cause(key.kind), max(0, folded), why.is_event)
+    def _add_same(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+        """Add an object that is as it is stored, to count the states that it had meanwhile."""
+        before, is_late = self._seen[key], not (why.is_event or why.folded)
+        waits = not why.is_event and bool(self._restless(new, key.kind)) and not self._is_due(key)
+        if waits and why.folded:
+            new.seen[key], new.folded[key] = before, properties
+            self._count(new, key, why, is_one_more=True)
+        elif not waits and not (is_late and key not in self._counted):
+            new.events[before.identity] = self._counting(key, why, is_late=is_late)
+            new.counted[key] = Why()
+            new.seen[key] = before._replace(since=self._changes.clock())
+
+    def _count(self, new: _Prepared, key: Key, why: Why, *, is_one_more: bool) -> None:
+        """Count changes for the next row of an object."""
+        held = self._counted.get(key, Why())
+        folded = held.folded + why.folded + is_one_more
+        new.counted[key] = Why(why.cause or held.cause, folded)
+
+    def _counting(self, key: Key, why: Why, *, is_late: bool = False) -> Why:
+        """Return why an object changed, with the changes of it that were counted before.
+
+        A late row is that of a change that was counted.
+        """
+        held = self._counted.get(key, Why())
+        cause = why.cause or (held.cause if is_late else "") or self._cause(key.kind)
+        return Why(cause, max(0, why.folded + held.folded - is_late), why.is_event)
 
     def _cause(self, kind: str) -> str:
         """Return why something changed without a cause of its own."""
@@ -251,12 +275,19 @@ class Writer:
         moving = self._observer.volatile.get(key.kind, frozenset())
         if changed := differing(before.latest, hashes) - moving:
             new.changed[key] = changed
-        if key.kind not in new.restless:
-            count = self._report.count(key.kind)
-            new.restless[key.kind] = self._changes.restless(key.kind, count)
-        unstored = differing(before.stored, hashes) - moving
-        is_restless = bool(unstored) and unstored <= new.restless[key.kind]
-        return is_restless and self._changes.clock() < self._due(key)
+        # what is again as it is stored was something else meanwhile
+        unstored = changed | (differing(before.stored, hashes) - moving)
+        is_restless = bool(unstored) and unstored <= self._restless(new, key.kind)
+        return is_restless and not self._is_due(key)
+
+    def _restless(self, new: _Prepared, kind: str) -> frozenset[str]:
+        """Return the fields of a kind that change all the time."""
+        if kind not in new.restless:
+            new.restless[kind] = self._changes.restless(kind, self._report.count(kind))
+        return new.restless[kind]
+
+    def _is_due(self, key: Key) -> bool:
+        return self._due(key) <= self._changes.clock()
 
     def _due(self, key: Key) -> float:
         """Return when an object whose restless fields alone change may be stored again."""
@@ -286,7 +317,7 @@ class Writer:
 
     def _remember(self, new: _Prepared) -> None:
         for key in new.leaving:
-            new.counted[key] = 0
+            new.counted[key] = Why()
             self._holders.pop(self._seen.pop(key).identity, None)
         self._changes.forget(new.leaving)
         for key, fields in new.changed.items():
@@ -295,7 +326,7 @@ class Writer:
         rest = {key: value for key, value in self._folded.items() if key not in due}
         self._folded = {**rest, **new.folded}
         counted = self._counted | new.counted
-        self._counted = {key: count for key, count in counted.items() if count}
+        self._counted = {key: why for key, why in counted.items() if why != Why()}
         self._seen |= new.seen
         self._holders |= new.holders
         self._size += new.size

@@ -1,7 +1,7 @@
 """A secret in every field that our observers read, each in all the forms that secrets have.
 
 `plant` writes the files of such a host; as a distribution that is installed there, OBSERVERS are
-our observers of it, and `serve_secrets` answers as its PID 1 and logind.
+our observers of it, and `serve_secrets` answers as its PID 1, its logind and a service to mirror.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from hardware import database, device
 from observing import FakeService
@@ -27,6 +27,7 @@ from opdbus.observe.files import Files
 from opdbus.observe.filesystems import FileSystems
 from opdbus.observe.host import HostItself
 from opdbus.observe.kernel import Kernel
+from opdbus.observe.mirror import Mirror
 from opdbus.observe.network import Network
 from opdbus.observe.packages import Packages
 from opdbus.observe.ports import ServiceNames
@@ -58,6 +59,10 @@ _SHAPE = FORMS.index("ghp_{}")
 _WORD = f"AKIA{MARK.upper()}PLANTED0"
 PID1, LOGIND = "org.freedesktop.systemd1", "org.freedesktop.login1"
 MACHINED = "org.freedesktop.machine1"
+# A service that is mirrored, and where it has its objects.
+MIRRORED, LAMPS = "org.example.Many", "/org/example/Many"
+MANAGED = "org.freedesktop.DBus.ObjectManager.GetManagedObjects"
+LISTED = "a{oa{sa{sv}}}"
 _ROW = "a(ssssssouso)"
 
 
@@ -286,12 +291,14 @@ def _observers(top: Path) -> list[Observer]:
         "users": users.observe,
         "filesystems": FileSystems(top / "mountinfo").observe,
         "files": Files(sources).observe,
+        "mirror": Mirror(MIRRORED).observe,
         **{f"host_{n}": HostItself(top / f"host{n}").observe for n in NUMBERS},
         "cron": Cron(top / "etc").observe,
         "devices": Devices(Uevents(), top / "sys", (top / "hwdb.bin",)).observe,
         **{f"kernel_{n}": Kernel(Uevents(), top / f"host{n}").observe for n in NUMBERS},
     }
     plugins = {"network": "net", "sockets": "net", "filesystems": "mounts", "host": "system"}
+    plugins["mirror"] = "many"
     volatile = {"systemd": systemd.OBSERVER.volatile, "login1": login1.OBSERVER.volatile}
     return [
         Observer(
@@ -378,6 +385,9 @@ def serve_secrets(services: dict[str, FakeService]) -> None:
     }
     _serve_logins(services[LOGIND])
     _serve_machines(services[MACHINED])
+    lamps = {f"{LAMPS}/n{n}": {f"{MIRRORED}.Lamp": _lamp(n)} for n in NUMBERS}
+    lamps[_LAMP] = {f"{MIRRORED}.{_element('sort')}": _lamp(_SHAPE)}
+    services[MIRRORED].answers = {MANAGED: lambda _: (LISTED, [lamps])}
 
 
 def _serve_machines(service: FakeService) -> None:
@@ -390,6 +400,30 @@ def _serve_machines(service: FakeService) -> None:
     service.answers = {
         f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [rows]),
         f"{MACHINED}.Manager.GetMachineOSRelease": lambda *_: ("a{ss}", [release]),
+    }
+
+
+def _element(place: str) -> str:
+    """Give a text with a secret of the characters that paths and names of interfaces can have."""
+    return text(place, _SHAPE).replace("-", "_")
+
+
+_LAMP: Final = f"{LAMPS}/{_element('path')}"
+
+
+def _lamp(n: int) -> dict[str, Any]:
+    """Give an object with a secret in values of every type, and in the name of a property."""
+    return {
+        "Name": text("lampname", n),
+        "Device": Typed("ay", text("bytes", n).encode() + b"\0"),
+        "Devices": Typed("aay", [text("manybytes", n).encode() + b"\0"]),
+        "Words": Typed("as", [text("words", n), "--password", text("after", n)]),
+        "Rows": Typed("a(sa{sv})", [["crypttab", {"options": text("inner", n)}]]),
+        "Nested": {"deep": {"deeper": text("deeper", n)}},
+        "Psk": Typed("ay", text("psk", n).encode()),
+        "Password": {"value": text("below", n)},
+        "Drive": Typed("o", _LAMP),
+        text("property", n): True,
     }
 
 

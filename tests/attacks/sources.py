@@ -1,4 +1,4 @@
-"""Sources that mean harm, each a program of its own: fakes of PID 1 and logind, and files."""
+"""Sources that mean harm, each a program: PID 1, logind, a service to mirror, and files."""
 
 import asyncio
 import os
@@ -13,7 +13,17 @@ from typing import Any
 
 from observing import FakeService
 
-from attacks.planted import LOGIND, MACHINED, MARK, PID1, serve_secrets
+from attacks.planted import (
+    LAMPS,
+    LISTED,
+    LOGIND,
+    MACHINED,
+    MANAGED,
+    MARK,
+    MIRRORED,
+    PID1,
+    serve_secrets,
+)
 from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.messages import new_signal
 from opdbus.bus.transport.send_queue import Written
@@ -21,7 +31,9 @@ from opdbus.bus.transport.send_queue import Written
 SECRET = f"{MARK}-PLANTED"
 UNITS, SESSIONS = "/org/freedesktop/systemd1/unit", "/org/freedesktop/login1/session"
 MACHINES = "/org/freedesktop/machine1/machine"
+LAMP = f"{MIRRORED}.Lamp"
 CHANGED = "org.freedesktop.DBus.Properties.PropertiesChanged"
+_ADDED, _NEW = "org.freedesktop.DBus.ObjectManager.InterfacesAdded", "oa{sa{sv}}"
 # Of RequestName: others may replace us, we replace others (D-Bus specification).
 _REPLACING = 1 | 2
 # A little less than the largest message that a bus takes.
@@ -43,7 +55,7 @@ _Rows = list[list[Any]]
 
 
 def sane(services: dict[str, FakeService], units: int = 300) -> None:
-    """Answer as PID 1, logind and machined do."""
+    """Answer as PID 1, logind, machined and a service with lamps do."""
     names = [f"unit{n}.service" for n in range(units)]
     rows = [_unit(name, f"{UNITS}/{name.replace('.', '_2e')}") for name in names]
     serve(services, rows, [["1", 1000, "alice", "seat0", f"{SESSIONS}/_31"]])
@@ -55,6 +67,7 @@ def sane(services: dict[str, FakeService], units: int = 300) -> None:
             "Description": f"{row[0]} --password={SECRET}",
         }
     services[LOGIND].properties[f"{SESSIONS}/_31"] = {"Name": "alice", "TTY": f"token={SECRET}"}
+    serve_lamps(services, {f"{LAMPS}/{n}": {"Name": f"lamp{n}"} for n in range(50)})
 
 
 def serve(services: dict[str, FakeService], units: _Rows, sessions: _Rows) -> None:
@@ -78,6 +91,12 @@ def serve(services: dict[str, FakeService], units: _Rows, sessions: _Rows) -> No
     services[MACHINED].answers = {f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [[]])}
 
 
+def serve_lamps(services: dict[str, FakeService], lamps: dict[str, dict[str, Any]]) -> None:
+    """Have lamps with these properties at these paths."""
+    tree = {path: {LAMP: lamp} for path, lamp in lamps.items()}
+    services[MIRRORED].answers = {MANAGED: lambda _: (LISTED, [tree])}
+
+
 def _unit(name: str, path: str) -> list[Any]:
     return [name, name, "loaded", "active", "running", "", path, 0, "", "/"]
 
@@ -98,6 +117,13 @@ async def flood(services: dict[str, FakeService]) -> None:
         for n in range(_TOGETHER):
             outgoing = new_signal(f"{path}/unit{n}_2eservice", CHANGED, "sa{sv}as", _changed(path))
             blocks.append((service, service.connection.encoded(outgoing).data))
+    mirrored = services[MIRRORED]
+    for n in range(_TOGETHER):
+        path, lamp = f"{LAMPS}/{n % 70}", {"Level": n, "Words": f"token={SECRET}"}
+        outgoing = new_signal(path, CHANGED, "sa{sv}as", [LAMP, lamp, ["Name"]])
+        if n % 2:
+            outgoing = new_signal(LAMPS, _ADDED, _NEW, [path, {LAMP: lamp}])
+        blocks.append((mirrored, mirrored.connection.encoded(outgoing).data))
     while True:
         for service in services.values():
             data = b"".join(block for owner, block in blocks if owner is service)
@@ -131,6 +157,10 @@ async def lie(services: dict[str, FakeService]) -> None:
         f"{MACHINED}.Manager.ListMachines": lambda _: ("a(ssso)", [machines])
     }
     services[MACHINED].properties = dict.fromkeys(paths, deep)
+    mirrored, lamps = services[MIRRORED], {f"{LAMPS}/odd{n}": deep for n in range(7)}
+    named = {f"{LAMPS}/n{n}": {"Name": name} for n, name in enumerate(_NAMES)}
+    away = {"/org/freedesktop/systemd1": {"Name": "not its own"}, "/": {}}
+    serve_lamps(services, {**lamps, **named, **away})
     for n in count():
         if n % 20 == 10:
             services[LOGIND].answers[f"{LOGIND}.Manager.ListSessions"] = lambda _: ("i", [7])
@@ -138,17 +168,25 @@ async def lie(services: dict[str, FakeService]) -> None:
         services[PID1].signal(f"{UNITS}/odd{n % 7}", CHANGED, "sa{sv}as", PID1, deep, [])
         services[LOGIND].signal(SESSIONS, f"{LOGIND}.Manager.SessionNew", "s", _NAMES[n % 7])
         services[MACHINED].signal(MACHINES, f"{MACHINED}.Manager.MachineNew", "s", _NAMES[n % 7])
+        mirrored.signal(f"{LAMPS}/n{n % 7}", CHANGED, "sa{sv}as", LAMP, deep, [_NAMES[n % 7]])
+        mirrored.signal(f"{LAMPS}/n{n % 7}", CHANGED, "v", [n])
+        mirrored.signal(LAMPS, _ADDED, _NEW, "/etc/shadow", {LAMP: {"Name": "x"}})
+        mirrored.signal(f"{LAMPS}/n1", CHANGED, "sa{sv}as", LAMP, {"Name": "z" * 2_000_000}, [])
         await asyncio.sleep(0.05)
 
 
 async def many(services: dict[str, FakeService]) -> None:
-    """Answer with as many rows as a message of the bus can hold, and half as many."""
+    """Answer with as many rows as a message of the bus can hold, and half as many; lamps, too."""
     sane(services)
     rows = [["1", 1, "a", "", "/a"]] * (_LARGEST // 40)
     units = [_unit(f"{n}.service", f"{UNITS}/u{n}") for n in range(60_000)]
     serve(services, units, rows)
+    lamp = {"Level": 1, "Words": f"token={SECRET}"}
+    serve_lamps(services, {f"{LAMPS}/{n}": {"Name": f"lamp{n}", **lamp} for n in range(100_000)})
     for n in count():
         services[LOGIND].signal("/org/freedesktop/login1", f"{LOGIND}.Manager.SessionNew")
+        path, lamp = f"{LAMPS}/more{n}", {LAMP: {"Name": f"more{n}"}}
+        services[MIRRORED].signal(LAMPS, _ADDED, _NEW, path, lamp)
         if n == 20:
             serve(services, units, rows[: len(rows) // 2])
         await asyncio.sleep(0.1)
@@ -244,10 +282,10 @@ NETWORKS = {"changes its network": storm}
 
 @asynccontextmanager
 async def replacing(address: str) -> AsyncIterator[dict[str, FakeService]]:
-    """Own the names of PID 1 and logind until another program takes them, and again after it."""
+    """Own the names of all of them until another program takes them, and again after it."""
     async with AsyncExitStack() as stack:
         services = {}
-        for name in (PID1, LOGIND, MACHINED):
+        for name in (PID1, LOGIND, MACHINED, MIRRORED):
             connection = await stack.enter_async_context(Connection(address))
             services[name] = FakeService(connection)
             await connection.ask_bus("RequestName", "su", name, _REPLACING)

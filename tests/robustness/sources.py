@@ -1,9 +1,9 @@
 """What hostile sources do to a friend's searches, to the daemon's memory, and to secrets.
 
-Starts a private system bus with fakes of PID 1 and logind, another bus that is served, and the
-daemon with the real model and thousands of objects; as root also a dpkg whose status is not sane,
-and a network that changes without end. After each attack all is put right again. At last a host has
-a secret in every field that any observer reads.
+Starts a private system bus with fakes of PID 1, logind and a mirrored service, another bus that is
+served, and the daemon with the real model and thousands of objects; as root also a dpkg whose
+status is not sane, and a network that changes without end. After each attack all is put right.
+At last a host has a secret in every field that any observer reads.
 Prints a table; writes JSON only when asked. Ends with 1 where a friend's calls failed or took five
 times as long and more than 50 ms, a file stayed open, a planted secret was found anywhere, the
 daemon was not well, or more than 25% of memory stayed once it had the same objects as before, or
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from attacks import planted
 from attacks.leaks import hidden_fields, leaks
-from attacks.planted import MARK
+from attacks.planted import MARK, MIRRORED
 from attacks.scene import Attacker, Seen, attack, attacking
 from attacks.sources import (
     BUSES,
@@ -68,7 +68,7 @@ def scene(given: argparse.Namespace, dpkg: Path) -> Iterator[tuple[Running, Bus]
     """Run a daemon that observes a bus, a folder and a network which others can make hostile."""
     system = Bus()
     os.environ["DBUS_SYSTEM_BUS_ADDRESS"] = system.address
-    observers = ["systemd", "login1", "machined"]
+    observers = ["systemd", "login1", "machined", MIRRORED]
     starter = []
     if can_mount():
         starter = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", _IN_PLACE]

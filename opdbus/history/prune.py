@@ -1,0 +1,67 @@
+"""The oldest rows of history are removed: little at a time, and so that the rest is provable."""
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from opdbus.history import chain
+from opdbus.history.chain import Head
+from opdbus.history.ledger import ROW_SIZE, Ledger, State
+
+# Deleting so many, or so much, takes some milliseconds: what is written meanwhile waits for it.
+MAX_ROWS: Final = 400
+MAX_BYTES: Final = 1 << 20
+_DAY: Final = 86_400 * 1_000_000
+_OLDEST: Final = f"SELECT seq, at, hash, sentence, {ROW_SIZE} FROM history ORDER BY seq"  # noqa: S608 -- our own constant
+
+
+class Limits(NamedTuple):
+    """How much of history is kept, at most."""
+
+    days: int = 90
+    rows: int = 1_000_000
+    bytes: int = 512 << 20
+
+
+def surplus(ledger: Ledger, limits: Limits, now: int) -> int:
+    """Return the last row past the limits, 0 if there is none; `now` in microseconds since 1970."""
+    state, last = ledger.state(), 0
+    too_old, too_many = now - limits.days * _DAY, state.head.seq - limits.rows
+    excess = state.bytes - limits.bytes
+    for seq, at, _, _, size in ledger.database.execute(_OLDEST):
+        if at >= too_old and seq > too_many and excess <= 0:
+            break
+        last, excess = seq, excess - size
+    return last
+
+
+def prune(ledger: Ledger, last: int) -> int:
+    """Delete some of the oldest rows up to `last`, and count them; call inside a transaction.
+
+    What verification needs of them is kept: the number and the hash of the last one, and the
+    frontier of the tree.
+    """
+    rows = _some(ledger.database, last)
+    if not rows:
+        return 0
+    cut = ledger.cut()
+    frontier, seq = list(cut.frontier), cut.seq
+    for number, row_hash, *_ in rows:
+        chain.extend(frontier, seq, number, row_hash)
+        seq = number
+    size = sum(row[3] for row in rows)
+    ledger.database.execute("DELETE FROM history WHERE seq <= ?", (seq,))
+    ledger.drop_sentences(row[2] for row in rows)
+    ledger.set_state(State(Head(seq, rows[-1][1], frontier)), "history cut")
+    state = ledger.state()
+    ledger.set_state(State(state.head, max(0, state.bytes - size)))
+    return len(rows)
+
+
+def _some(database: sqlite3.Connection, last: int) -> list[tuple[int, bytes, int | None, int]]:
+    found, size = [], 0
+    for seq, _, row_hash, sentence, bytes_ in database.execute(f"{_OLDEST} LIMIT {MAX_ROWS}"):
+        if seq > last or size > MAX_BYTES:
+            break
+        found.append((seq, row_hash, sentence, bytes_))
+        size += bytes_
+    return found
