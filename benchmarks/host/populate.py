@@ -118,6 +118,12 @@ OTHERS = {
 }
 _STARTED = "ledger-dump.timer renew-certificates.timer doorbadge.socket scan-inbox.path"
 _TIMERS = "apt-daily.timer man-db.timer fstrim.timer systemd-tmpfiles-clean.timer"
+CRON = """\
+15 4 * * * stock /opt/shop/export-orders --to accounting
+*/10 * * * * metrics /usr/local/bin/read-fridge-sensors
+0 7 * * mon root /usr/local/sbin/rotate-badges
+"""
+SETTINGS = "vm.swappiness = 10\nnet.ipv4.ip_forward = 1\nkernel.sysrq = 0\n"
 # Each is a command of iproute2.
 _NETWORK = (
     "link set lo up",
@@ -200,6 +206,12 @@ def units() -> None:
         subprocess.run(["systemctl", "start", name], check=False, stderr=subprocess.DEVNULL)
 
 
+def settings() -> None:
+    """Add jobs of cron, and settings of the kernel that nothing has applied."""
+    Path("/etc/cron.d/shop").write_text(CRON)
+    Path("/etc/sysctl.d/80-bluebird.conf").write_text(SETTINGS)
+
+
 def mounts() -> None:
     """Mount one that is nearly full, one half full, one read-only."""
     run("systemctl", "start", *(name for name in OTHERS if name.endswith(".mount")))
@@ -243,7 +255,7 @@ def _built(folder: Path, package: str) -> Path:
 
 def main() -> None:
     """Make all of it."""
-    for part in (identity, accounts, units, mounts, network, packages):
+    for part in (identity, accounts, units, settings, mounts, network, packages):
         part()
 
 
