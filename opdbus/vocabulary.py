@@ -134,11 +134,11 @@ def _phrases() -> tables.Phrases:
             (row.phrases, 1 << number if row.alternatives else 0)
             for number, row in enumerate(rows())
         ),
-        _stem,
+        stem,
     )
 
 
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
     """Return what the forms of a regular verb or noun begin with: failing, fails and failed."""
     suffix = next((end for end in _SUFFIXES if word.endswith(end)), "")
     stem = word.removesuffix(suffix) if len(word) - len(suffix) >= _SHORTEST else word

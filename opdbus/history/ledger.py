@@ -36,7 +36,14 @@ CREATE TABLE history (
 CREATE INDEX history_by_thing ON history (plugin, kind, name);
 CREATE INDEX history_by_time ON history (at);
 CREATE INDEX history_by_sentence ON history (sentence);
-CREATE TABLE sentences (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE sentences (
+    id INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL UNIQUE,
+    text TEXT NOT NULL,
+    engine BLOB NOT NULL DEFAULT x'',
+    vector BLOB
+);
+CREATE INDEX sentences_by_engine ON sentences (engine, id);
 CREATE VIRTUAL TABLE sentence_words USING fts5 (
     text, content='sentences', content_rowid='id', tokenize='porter unicode61'
 );

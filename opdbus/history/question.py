@@ -141,6 +141,15 @@ class Reader:
             rest = range(*ahead)
         return Part([row for row in found if holds(row)], rest, len(text))
 
+    def numbered(self, numbers: Sequence[int]) -> list[Row]:
+        """Return the rows of some numbers that are kept, in their order."""
+        (found,) = self._database.execute(
+            f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history"  # noqa: S608 -- our own constants
+            " WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq) AS meant",
+            (json.dumps(list(numbers)),),
+        ).fetchone()
+        return list(map(_row, json.loads(found)))
+
     def sources(self, thing: Thing) -> list[str]:
         """Return the sources that told of a thing."""
         rows = self._database.execute(

@@ -15,6 +15,7 @@ from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
 from opdbus.state.object import Thing
@@ -52,6 +53,7 @@ class Indexer:
         self._threshold = drift_threshold
         self._on_fault = on_fault
         self._on_progress = on_progress
+        self._sentences = SentenceVectors(vectors)
         self._waiting = 0
         self._retry_seconds = retry_seconds
         self._reported: dict[Thing, tuple[str, str]] = {}
@@ -59,7 +61,7 @@ class Indexer:
     async def run(self) -> None:
         """Work whenever the memory is stale or another engine serves, until cancelled."""
         self._memory.stale.set()
-        await until_first_ends(self._follow(), self._work())
+        await until_first_ends(self._follow(), self._work(), self._sentences.run())
 
     async def _follow(self) -> None:
         async with aclosing(self._serving.changes()) as changes:
@@ -111,6 +113,7 @@ class Indexer:
         reused = max(0, objects - computed)
         self._memory.notify(Vectorized(self._memory.generation, embedder.level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
+        self._memory.unembedded.set()
         await self._report_drift()
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[Entry]) -> int:

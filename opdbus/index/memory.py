@@ -51,6 +51,8 @@ class Memory:
         self.volatile: dict[Identity, Mapping[str, Json]] = {}
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
+        # set whenever there may be sentences of history without vectors
+        self.unembedded = asyncio.Event()
         # why what is found other than it was stored has changed: since op-dbus or the host ran last
         self.since_last_run = change.START
         # rows of history whose distance is known once the texts have vectors
@@ -225,6 +227,7 @@ class Memory:
             self.notify(Changed(generation, changes))
             self.stale.set()
         if rows:
+            self.unembedded.set()
             self.notify(Recorded(rows[-1]))
         return changes
 

@@ -50,6 +50,22 @@ async def changes(memory: Memory, wanted: Filter, limit: int) -> Sequence[Row]:
     return found
 
 
+async def first(memory: Memory, wanted: Filter, limit: int) -> list[Row]:
+    """Return the first rows that a filter means, however long they are."""
+    found: list[Row] = []
+    async with aclosing(parts(memory, wanted)) as read:
+        async for part in read:
+            found += part.rows
+            if len(found) >= limit:
+                break
+    return found[:limit]
+
+
+async def numbered(memory: Memory, numbers: Sequence[int]) -> list[Row]:
+    """Return the rows of some numbers that are kept, in their order."""
+    return await memory.archive.read(lambda store: store.history.numbered(numbers))
+
+
 async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str, Json]]:
     """Return what a thing was at a time (microseconds since 1970), by source.
 

@@ -16,6 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.history.ledger import Ledger
 from opdbus.history.prune import prune
 from opdbus.history.question import Reader
+from opdbus.history.sentences import Sentences
 from opdbus.index import database
 from opdbus.state.object import Identity, Json
 from opdbus.vocabulary import TRAIT_BYTES
@@ -124,6 +125,7 @@ class Store:
         self._database = database.connect_to_read(path) if is_read_only else database.connect(path)
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
+        self.sentences = Sentences(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -248,6 +250,13 @@ class Store:
         """Delete some of the oldest rows of history up to this one, and count them."""
         with self.transaction():
             return prune(self.ledger, last)
+
+    def put_sentence_vectors(
+        self, engine: bytes, numbers: Sequence[int], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors (numbers, dimension) of sentences of history, in one commit."""
+        with self.transaction():
+            self.sentences.put(engine, numbers, vectors)
 
     def put_moved(self, rows: Sequence[tuple[float, int]]) -> None:
         """Set the distances between the texts before and after, of rows of history."""

@@ -23,7 +23,8 @@ class VectorIndex:
         self.unsaved: set[bytes] = set()
         # grows with every change of what is in which row
         self.version = 0
-        self._salt = digest(numerics.encode())
+        # what vectors of these numerics are kept under
+        self.engine = digest(numerics.encode())
         self._rows: dict[bytes, int] = {}
         # rows in use, dropped ones included until they are half of all
         self._end = 0
@@ -45,7 +46,7 @@ class VectorIndex:
 
     def key(self, text_digest: bytes) -> bytes:
         """Return the vector key of a text: hash(numerics, text)."""
-        return digest(text_digest, key=self._salt)
+        return digest(text_digest, key=self.engine)
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
         """Return the vector (dimension,) of a text."""

@@ -1,0 +1,186 @@
+"""What happened in a change, in the words that people ask with, from happenings.tsv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from opdbus import tables, vocabulary
+
+if TYPE_CHECKING:
+    from opdbus.history.change import Change
+    from opdbus.state.object import Json
+
+# One bit for each row of the table.
+Happenings: TypeAlias = int
+# The value of a field before and after; None where it has none.
+_Turn: TypeAlias = Callable[["Json", "Json"], str]
+
+_APPEARED: Final = {
+    "package": "installed, added",
+    "listener": "opened, added",
+    "mount": "mounted, added",
+    "session": "logged in, added",
+}
+_GONE: Final = {
+    "package": "removed",
+    "listener": "closed, removed",
+    "mount": "unmounted, removed",
+    "session": "logged out, removed",
+}
+# Shares of a file system in percent.
+_FULL: Final = 80
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+
+
+def of(change: Change) -> str:
+    """Return what happened, the words joined with commas; "changed" where nothing else is known."""
+    if change.what == "event":
+        return _event(change.why.cause)
+    kind = change.identity.kind
+    found: list[str] = []
+    if change.what == "appeared":
+        found += [_APPEARED.get(kind, "added")]
+    elif change.what == "gone":
+        found += [_GONE.get(kind, "removed")]
+    elif kind == "file":
+        found += ["edited"]
+    if change.what in {"appeared", "changed"}:
+        found += _turns(change)
+    if "crash loop" not in found and change.why.folded and "failed" in found:
+        found += ["crash loop"]
+    return ", ".join(dict.fromkeys(filter(None, found))) or "changed"
+
+
+def asked(question: str) -> list[Happenings]:
+    """Return what a question says to have happened: for each phrase, what it may mean."""
+    words = _WORD.findall(question.lower().replace("n't", " not").replace("cannot", "can not"))
+    plain = [word for word in words if word not in _FILLERS]
+    return list({bits: None for _, bits in _phrases().find(plain, lambda _at: True)})
+
+
+def share(wanted: Sequence[Happenings], sentence: str) -> float:
+    """Return the share of what is asked for that happened by a sentence with the words of `of`."""
+    happened = sentence.rpartition("; ")[2].partition(":")[0]
+    bits = [_bits().get(word, 0) for word in happened.split(", ")]
+    met = [any(each & bit for bit in bits) for each in wanted]
+    return sum(met) / len(met) if met else 0.0
+
+
+def words(wanted: Sequence[Happenings]) -> list[str]:
+    """Return the words that sentences have for what is asked for."""
+    return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
+
+
+_FILLERS: Final = frozenset("be been being is are was were got get it they to its any".split())
+
+
+def _event(cause: str) -> str:
+    """Name what happened to an object and left it as it was, by the job that did it."""
+    job = cause.rpartition(" ")[2]
+    return {
+        "restart": "restarted",
+        "start": "started",
+        "stop": "stopped",
+        "reload": "reloaded",
+    }.get(job, "restarted" if cause == "exit" else "happened")
+
+
+def _turns(change: Change) -> Iterator[str]:
+    for path, before, after in change.fields:
+        turn = _TURNS.get(path[-1])
+        if turn and before is not None and after is not None:
+            old, new = (values[0] if values else None for values in (before, after))
+            yield turn(old, new)
+    restart = change.why.cause.startswith("job:") and change.why.cause.endswith("restart")
+    if restart and change.what == "changed":
+        yield "restarted"
+
+
+def _active(before: Json, after: Json) -> str:
+    if after == "failed":
+        return "failed, stopped" if before == "active" else "failed"
+    if after == "active":
+        return "started"
+    return "stopped" if before in {"active", "activating", "reloading"} else ""
+
+
+def _sub(before: Json, _after: Json) -> str:
+    return "crash loop" if before == "auto-restart" else ""
+
+
+def _version(before: Json, after: Json) -> str:
+    if not before or not after:
+        return ""
+    old, new = ([int(n) for n in _NUMBER.findall(str(value))] for value in (before, after))
+    return "downgraded" if new < old else "upgraded"
+
+
+def _unit_file(before: Json, after: Json) -> str:
+    old, new = str(before or ""), str(after or "")
+    if new.startswith("masked"):
+        return "masked"
+    if old.startswith("masked"):
+        return "unmasked"
+    return {"enabled": "enabled", "disabled": "disabled"}.get(new, "") if old else ""
+
+
+def _used(before: Json, after: Json) -> str:
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return ""
+    if after < before:
+        return "freed"
+    return "filled" if after >= _FULL else ""
+
+
+def _either(when_true: str, when_false: str) -> _Turn:
+    def turn(before: Json, after: Json) -> str:
+        if after is True:
+            return when_true
+        return when_false if before is True else ""
+
+    return turn
+
+
+def _state(_before: Json, after: Json) -> str:
+    return {"up": "went up", "down": "went down", "no-carrier": "went down"}.get(str(after), "")
+
+
+def _status(before: Json, after: Json) -> str:
+    if after == "installed":
+        return "installed"
+    return "removed" if before == "installed" else ""
+
+
+_TURNS: Final[Mapping[str, _Turn]] = {
+    "active_state": _active,
+    "sub_state": _sub,
+    "version": _version,
+    "unit_file_state": _unit_file,
+    "used_percent": _used,
+    "inodes_used_percent": _used,
+    "read_only": _either("read-only", "writable"),
+    "administrator": _either("administrator", "no administrator"),
+    "can_log_in": _either("", "locked out"),
+    "state": _state,
+    "status": _status,
+    "hostname": lambda before, _after: "renamed" if before else "",
+    "drop_ins": lambda _before, _after: "edited",
+}
+
+
+@cache
+def _bits() -> Mapping[str, Happenings]:
+    rows = tables.rows("happenings")
+    return {phrases.partition("|")[0]: 1 << number for number, (phrases,) in enumerate(rows)}
+
+
+@cache
+def _phrases() -> tables.Phrases:
+    rows = tables.rows("happenings")
+    return tables.Phrases(
+        ((phrases, 1 << number) for number, (phrases,) in enumerate(rows)), vocabulary.stem
+    )

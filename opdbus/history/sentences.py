@@ -1,0 +1,162 @@
+"""The sentences of history in the database: their vectors, and what has words of a question."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.state.object import Thing
+
+# Half precision: cosines differ by less than 0.001, and the disk reads half as much.
+_STORED: Final = "<f2"
+_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A sentence, the newest of its rows that is meant, and how many of them are."""
+
+    text: str
+    seq: int
+    count: int
+
+
+class Block(NamedTuple):
+    """Sentences by their numbers, and their vectors (sentences, dimension)."""
+
+    ids: Sequence[int]
+    vectors: NDArray[np.float32]
+
+
+class Sentences:
+    """Sentences through one connection; what writes is called inside a transaction."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def waiting(self, engine: bytes, limit: int) -> list[tuple[int, str]]:
+        """Return (number, text) of sentences that have no vector of an engine, the newest first."""
+        rows = self._database.execute(
+            "SELECT id, text FROM sentences WHERE id IN ("
+            "SELECT id FROM sentences WHERE engine < ?1 UNION ALL"
+            " SELECT id FROM sentences WHERE engine > ?1 ORDER BY id DESC LIMIT ?2"
+            ") ORDER BY id DESC",
+            (engine, limit),
+        )
+        return rows.fetchall()
+
+    def put(self, engine: bytes, ids: Sequence[int], vectors: NDArray[np.float32]) -> None:
+        """Store vectors (ids, dimension) of an engine."""
+        rows = zip(vectors.astype(_STORED), ids, strict=True)
+        self._database.executemany(
+            "UPDATE sentences SET engine = ?, vector = ? WHERE id = ?",
+            ((engine, vector.tobytes(), number) for vector, number in rows),
+        )
+
+    def block(self, engine: bytes, dimension: int, after: int, limit: int) -> Block:
+        """Return the next sentences with vectors of an engine."""
+        rows = self._database.execute(
+            "SELECT id, vector FROM sentences WHERE id > ? AND engine = ? AND length(vector) = ?"
+            " ORDER BY id LIMIT ?",
+            (after, engine, _BYTES * dimension, limit),
+        ).fetchall()
+        return _block(rows, dimension)
+
+    def some(self, engine: bytes, dimension: int, ids: Collection[int]) -> Block:
+        """Return those of some sentences that have vectors of an engine."""
+        rows = self._database.execute(
+            "SELECT id, vector FROM sentences"
+            " WHERE id IN (SELECT value FROM json_each(?)) AND engine = ? AND length(vector) = ?",
+            (json.dumps(list(ids)), engine, _BYTES * dimension),
+        ).fetchall()
+        return _block(rows, dimension)
+
+    def numbers(self, digests: Iterable[bytes]) -> dict[int, bytes]:
+        """Return the digests of sentences by their numbers."""
+        found = {}
+        for digest in digests:
+            sql = "SELECT id FROM sentences WHERE digest = ?"
+            if row := self._database.execute(sql, (digest,)).fetchone():
+                found[int(row[0])] = digest
+        return found
+
+    def count(self) -> int:
+        """Count the sentences."""
+        return int(self._database.execute("SELECT count(*) FROM sentences").fetchone()[0])
+
+    def match(self, terms: Iterable[str], limit: int) -> dict[int, float]:
+        """Return the BM25 scores of the sentences that best match any term, by number."""
+        # as one row: see Store.match
+        (found,) = self._database.execute(
+            "SELECT json_group_array(json_array(id, score)) FROM (SELECT rowid AS id,"
+            " -bm25(sentence_words) AS score FROM sentence_words WHERE sentence_words MATCH ?"
+            " ORDER BY score DESC LIMIT ?)",
+            (" OR ".join(map(_quoted, terms)), limit),
+        ).fetchone()
+        return dict(json.loads(found))
+
+    def having(self, phrase: str, limit: int) -> list[int]:
+        """Return the newest sentences that have a phrase."""
+        (found,) = self._database.execute(
+            "SELECT json_group_array(rowid) FROM (SELECT rowid FROM sentence_words"
+            " WHERE sentence_words MATCH ? ORDER BY rowid DESC LIMIT ?)",
+            (_quoted(phrase), limit),
+        ).fetchone()
+        return list(json.loads(found))
+
+    def count_matches(self, term: str) -> int:
+        """Count the sentences that match a term, in any word form."""
+        counting = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH ?"
+        return int(self._database.execute(counting, (_quoted(term),)).fetchone()[0])
+
+    def meant(self, sql: str, values: Sequence[str | int]) -> list[tuple[int, int, int]]:
+        """Return (sentence, newest row, count of rows) of the rows of which some SQL is true."""
+        return self._database.execute(
+            "SELECT sentence, max(seq), count(*) FROM history NOT INDEXED"  # noqa: S608 -- the caller's own
+            f" WHERE sentence IS NOT NULL AND {sql} GROUP BY sentence",
+            values,
+        ).fetchall()
+
+    def things(self, rows: Sequence[int]) -> dict[int, Thing]:
+        """Return what the rows of some numbers are about."""
+        found = self._database.execute(
+            "SELECT seq, plugin, kind, name FROM history"
+            " WHERE seq IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(rows)),),
+        )
+        return {row[0]: Thing(*row[1:]) for row in found.fetchall()}
+
+    def said(
+        self, ids: Collection[int], rows: Mapping[int, tuple[int, int]] | None
+    ) -> list[tuple[int, Said]]:
+        """Return sentences by number with the newest rows of them: those given, else of all."""
+        return [
+            (number, Said(text, *(rows[number] if rows is not None else self._newest(number))))
+            for number, text in self._texts(ids)
+        ]
+
+    def _texts(self, ids: Collection[int]) -> Iterator[tuple[int, str]]:
+        yield from self._database.execute(
+            "SELECT id, text FROM sentences WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ids)),),
+        ).fetchall()
+
+    def _newest(self, number: int) -> tuple[int, int]:
+        newest, count = self._database.execute(
+            "SELECT max(seq), count(*) FROM history WHERE sentence = ?", (number,)
+        ).fetchone()
+        return newest or 0, count
+
+
+def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:
+    matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
+    return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
+
+
+def _quoted(term: str) -> str:
+    """Quote a term for FTS5, so that it has no operators."""
+    return '"' + term.replace('"', '""') + '"'

@@ -1,0 +1,230 @@
+"""Changes found by their meaning: about something, before something, like another one."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from opdbus import kinds
+from opdbus.engine.batching import Rank
+from opdbus.errors import ModelError, OpDbusError, ProviderError
+from opdbus.history import question
+from opdbus.history.question import Clause, Filter, Row
+from opdbus.history.sentences import Block, Said
+from opdbus.index import change_ranking, past, relations
+from opdbus.index.change_ranking import Meant
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.store import Store
+from opdbus.index.vector_index import VectorIndex
+from opdbus.state.object import Thing, canonical
+from opdbus.text import digest_of
+
+# Sentences whose vectors are read at a time: some milliseconds' work.
+_AT_A_TIME: Final = 4096
+# For what comes before an event: what it counts to be alike, and to be close in time.
+COSINE_WEIGHT: Final = 0.5
+CLOSE_WEIGHT: Final = 0.2
+# How long before an event is looked at, and how long after a past change, in microseconds.
+WITHIN: Final = 30 * 60 * 1_000_000
+FOLLOWS: Final = 10 * 60 * 1_000_000
+# The rows of such a time that are read, and those that are returned of what followed.
+_MOST_ROWS: Final = 2000
+MOST_FOLLOWING: Final = 20
+# A longer question is a document, of which the beginning counts.
+_QUESTION_CHARACTERS: Final = 10_000
+# `What happened before the database failed?` is about what came before.
+_BEFORE = re.compile(
+    r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
+    r"leading to|leading up to|preceded|caused)\s+(\S.{2,})",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest change of a sentence, how many there are of it, and how well it answers."""
+
+    row: Row
+    count: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A change that was found, and the rows of it and its dependents after it."""
+
+    found: Found
+    rows: Sequence[Row]
+
+
+class ChangeFinder:
+    """Searches history; nothing of it is held in memory.
+
+    A question is embedded where there is an engine; else words alone decide.
+    """
+
+    def __init__(self, vectors: ObjectVectors) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
+
+    async def about(
+        self, asked: str, wanted: Filter, limit: int, *, priority: Rank = Rank.FEW
+    ) -> list[Found]:
+        """Find the changes that best answer a question, one of each sentence, best first.
+
+        `What happened before EVENT?` is answered as by `before`.
+        """
+        asked = asked[:_QUESTION_CHARACTERS]
+        if event := _BEFORE.match(asked.strip()):
+            return await self.before(event[1], wanted, limit)
+        return await self._about(asked, wanted, limit, priority)
+
+    async def before(
+        self, event: str, wanted: Filter, limit: int, *, within: int = WITHIN
+    ) -> list[Found]:
+        """Find what may have led to an event: what changed within so many microseconds before it.
+
+        The event is the change that answers best, of all that are kept; what has to do with it
+        comes first, then what is like it or close in time.
+        """
+        events = await self._about(event[:_QUESTION_CHARACTERS], Filter(), 1, Rank.FEW)
+        return await self._led_to(events[0].row, wanted, limit, within) if events else []
+
+    async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
+        """Find the changes that are most like one, each with what followed from it.
+
+        The one is given in words, or as a row of history, before which they happened.
+        """
+        said = to
+        if isinstance(to, Row):
+            said, wanted = to.sentence, replace(wanted, below=min(wanted.below, to.seq))
+        found = await self._about(str(said), wanted, limit, Rank.FEW)
+        return [Followed(each, await self._followed(each.row)) for each in found]
+
+    async def _about(self, asked: str, wanted: Filter, limit: int, rank: Rank) -> list[Found]:
+        meant = await self._meant(wanted)
+        cosines = await self._cosines(change_ranking.subject(asked), meant, rank)
+
+        def read(store: Store) -> list[tuple[Said, float]]:
+            candidates = change_ranking.candidates(store, asked, cosines, meant)
+            return change_ranking.rank(store, asked, candidates)[:limit]
+
+        best = await self._memory.archive.read(read)
+        numbers = [said.seq for said, _ in best]
+        rows = {row.seq: row for row in await past.numbered(self._memory, numbers)}
+        return [
+            Found(rows[said.seq], said.count, score) for said, score in best if said.seq in rows
+        ]
+
+    async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
+        since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
+        window = replace(wanted, since=since, below=below, is_oldest_first=False)
+        rows = await past.first(self._memory, window, _MOST_ROWS)
+        known, near = await self._known(event), await self._near_to(event, rows)
+
+        def score(row: Row) -> float:
+            alike, closeness = near.get(row.sentence, 0.0), 1 - (event.at - row.at) / within
+            related = relations.relation(row, event, known)
+            less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
+
+        return _distinct([Found(row, 1, score(row)) for row in rows])[:limit]
+
+    async def _followed(self, row: Row) -> list[Row]:
+        """Return the changes of a thing, and of what has to do with it, in the time after one."""
+        window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
+        rows = await past.first(self._memory, window, _MOST_ROWS)
+        return [each for each in rows if relations.relation(each, row)][:MOST_FOLLOWING]
+
+    async def _known(self, row: Row) -> str:
+        """Return what is known of a row's object now, as JSON."""
+        thing = Thing(*row.identity[1:])
+        if not self._memory.catalogue.has(thing):
+            return ""
+        entries = self._memory.catalogue.about(thing)
+        return canonical(self._memory.joined(entries, await self._memory.content(entries)))
+
+    async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
+        """Return the cosines of the sentences of rows with that of an event."""
+        texts = {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
+        ids = await self._memory.archive.read(lambda store: store.sentences.numbers(list(texts)))
+        near = await self._cosines(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
+        return {texts[ids[number]]: cosine for number, cosine in near.items()}
+
+    async def _meant(self, wanted: Filter) -> Meant:
+        """Return the newest row and the number of rows of each sentence that a filter means."""
+        if wanted == Filter(is_oldest_first=wanted.is_oldest_first):
+            return None
+        found: dict[int, tuple[int, int]] = {}
+        async for clause in self._clauses(wanted):
+            rows = await self._memory.archive.read(partial(_sentences, *clause))
+            for number, newest, count in rows:
+                before = found.get(number, (0, 0))
+                found[number] = max(before[0], newest), before[1] + count
+        return found
+
+    async def _clauses(self, wanted: Filter) -> AsyncIterator[Clause]:
+        """Yield SQL that is true of the rows that a filter means, part by part."""
+        if wanted.where:
+            # its conditions are no SQL
+            async with aclosing(past.parts(self._memory, wanted)) as parts:
+                async for part in parts:
+                    rows = json.dumps([row.seq for row in part.rows])
+                    yield Clause("seq IN (SELECT value FROM json_each(?))", [rows])
+            return
+        numbers = await self._memory.archive.read(lambda store: store.history.numbers(wanted))
+        sql, values = question.clause(wanted)
+        for some in question.parts(wanted, numbers):
+            yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
+
+    async def _cosines(self, asked: str, meant: Meant, rank: Rank) -> dict[int, float]:
+        """Return the cosines of sentences with a text by their numbers: of all, or those given."""
+        try:
+            index, vector = await self._vectors.ask(asked, rank)
+        except OpDbusError as error:
+            if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
+                return {}
+            raise
+        found: dict[int, float] = {}
+        async for block in self._blocks(index, meant):
+            found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
+        return found
+
+    async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
+        """Read vectors in parts, so that others read meanwhile."""
+        read = self._memory.archive.read
+        if meant is not None:
+            ids = list(meant)
+            for part in (ids[n : n + _AT_A_TIME] for n in range(0, len(ids), _AT_A_TIME)):
+                yield await read(partial(_some, index, part))
+            return
+        last = 0
+        while last >= 0:
+            block = await read(partial(_block, index, last))
+            yield block
+            last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
+    return store.sentences.some(index.engine, index.dimension, ids)
+
+
+def _block(index: VectorIndex, after: int, store: Store) -> Block:
+    return store.sentences.block(index.engine, index.dimension, after, _AT_A_TIME)
+
+
+def _sentences(sql: str, values: Sequence[str | int], store: Store) -> list[tuple[int, int, int]]:
+    return store.sentences.meant(sql, values)
+
+
+def _distinct(found: Sequence[Found]) -> list[Found]:
+    """Return the best one of each sentence, with their count, best first."""
+    counts = Counter(each.row.sentence for each in found)
+    best: dict[str, Found] = {}
+    for each in sorted(found, key=lambda each: (-each.score, -each.row.seq)):
+        best.setdefault(each.row.sentence, replace(each, count=counts[each.row.sentence]))
+    return list(best.values())

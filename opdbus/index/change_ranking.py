@@ -1,0 +1,97 @@
+"""Ranking of changes: what a question is about, what it says to have happened, which sort it names.
+
+Nothing is tuned to a day: see benchmarks/host/day.py.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from opdbus import kinds
+from opdbus.history import happening
+from opdbus.history.sentences import Said, Sentences
+from opdbus.index import lexical, relations
+from opdbus.index.search import KIND_WEIGHT, LEXICAL_WEIGHT, NAME_WEIGHT, ceiling
+from opdbus.index.store import Store
+
+# What it counts that what a question says happened.
+HAPPENED_WEIGHT: Final = 0.3
+# Of what is equally good the newest comes first.
+NEWEST_WEIGHT: Final = 0.02
+# Of the sentences that are closest, that have words, and in which the same happened.
+_CANDIDATES: Final = 256
+# What asks for changes, and says nothing of what they are about.
+_ASKING = re.compile(
+    r"\b(?:what|which|who|when|where|why|how|did|does|do|has|have|had|was|were|is|are|been|be|"
+    r"changed|changes|change|happened|happens|happen|anything|something|somebody|someone|"
+    r"that|to|with|of|in|on|the|a|an|there|any|new|about|related|concerning|regarding|"
+    r"touched|affected|ever|lately|recently|today|now)\b",
+    re.IGNORECASE,
+)
+# The newest row that is meant of each sentence by its number, and how many are; None: all are.
+Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sentence that may answer, its cosine with the question, and its share of the words."""
+
+    said: Said
+    cosine: float
+    share: float
+
+
+def subject(asked: str) -> str:
+    """Return what a question is about, without the words that ask; all of it if nothing is left."""
+    return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ") or asked
+
+
+def candidates(
+    store: Store, asked: str, cosines: Mapping[int, float], meant: Meant
+) -> list[Candidate]:
+    """Return what may answer: the closest, those with words of it, those in which it happened."""
+    sentences = store.sentences
+    shares = _shares(sentences, asked)
+    ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
+    ids.update(shares)
+    for word in happening.words(happening.asked(asked)):
+        ids.update(sentences.having(word, _CANDIDATES))
+    if meant is not None:
+        ids &= meant.keys()
+    return [
+        Candidate(said, cosines.get(number, 0.0), shares.get(number, 0.0))
+        for number, said in sentences.said(ids, meant)
+        if said.seq
+    ]
+
+
+def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Said, float]]:
+    """Return what may answer with its scores, best first."""
+    happened, sorts = happening.asked(asked), kinds.asked(asked, lexical.STOP_WORDS)
+    names = {name.lower() for name in lexical.names(asked)}
+    numbers = [each.said.seq for each in found]
+    things = store.sentences.things(numbers)
+    oldest, newest = min(numbers, default=0), max(numbers, default=0)
+    scored = []
+    for each in found:
+        thing = things[each.said.seq]
+        sort, less = kinds.of_thing(thing)
+        score = each.cosine + LEXICAL_WEIGHT * each.share
+        score += HAPPENED_WEIGHT * happening.share(happened, each.said.text)
+        score += NEWEST_WEIGHT * (each.said.seq - oldest) / max(1, newest - oldest)
+        score += NAME_WEIGHT * bool(names & relations.called(thing))
+        score += KIND_WEIGHT * bool(sort & sorts.subject) - less * (not sort & sorts.named)
+        scored.append((each.said, score))
+    return sorted(scored, key=lambda pair: (-pair[1], -pair[0].seq))
+
+
+def _shares(sentences: Sentences, asked: str) -> dict[int, float]:
+    """Return the share of the highest possible BM25 score of the best matches, by number."""
+    terms = lexical.terms(asked)
+    terms = [term for term in terms if not _ASKING.fullmatch(term)] or terms
+    if not terms:
+        return {}
+    highest = ceiling([sentences.count_matches(term) for term in terms], sentences.count())
+    found = sentences.match(terms, _CANDIDATES)
+    return {number: min(1.0, score / highest) for number, score in found.items()}

@@ -1,0 +1,59 @@
+"""How changes have to do with each other: by the names of things, and by what caused them. Pure."""
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from opdbus.history.change import BOOT, FIRST, SOURCE, START
+from opdbus.history.question import Row
+from opdbus.state.object import Thing, canonical
+from opdbus.text import UNIT_NOUNS
+
+# What it counts to be of the same thing, to name it or be named by it, to have the same cause. What
+# happened to the thing itself is likely to be known.
+SAME: Final = 0.6
+NAMED: Final = 0.8
+CAUSED: Final = 0.5
+_SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
+_NAME = re.compile(r"[^\W_][\w@.+:-]*")
+# Shorter names, and those of many things, are ordinary words in what other things say.
+_SHORTEST: Final = 3
+_ORDINARY: Final = frozenset("fact hostname hardware kernel locale os time root user users".split())
+# Causes of everything that changed at such a time.
+_COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
+
+
+def called(thing: Thing) -> AbstractSet[str]:
+    """Return what a thing is called: its name, and that without its folder and its suffix."""
+    name = thing.name.lower()
+    last = name.rpartition("/")[2] if name.startswith("/") else name.partition(" ")[0]
+    bare = _SUFFIX.sub("", last)
+    return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
+
+
+def relation(row: Row, other: Row, known: str = "") -> float:
+    """Return how much two changes have to do with each other; 0 if nothing is known of it.
+
+    `known` is what else is known of the other one's object.
+    """
+    one, two = Thing(*row.identity[1:]), Thing(*other.identity[1:])
+    if one == two:
+        return SAME
+    if _names(one) & (_said(other) | _mentioned(known)) or _names(two) & _said(row):
+        return NAMED
+    return CAUSED if row.cause == other.cause and row.cause not in _COMMON else 0.0
+
+
+def _names(thing: Thing) -> AbstractSet[str]:
+    return {n for n in called(thing) if len(n) >= _SHORTEST} - _ORDINARY
+
+
+def _said(row: Row) -> AbstractSet[str]:
+    """Return the names in a row: in those of its object, and in the values of fields."""
+    values = canonical([[*(field.before or ()), *(field.after or ())] for field in row.fields])
+    return _mentioned(f"{row.identity.name} {values}") | called(Thing(*row.identity[1:]))
+
+
+def _mentioned(text: str) -> AbstractSet[str]:
+    words = {word.strip(".:-") for word in _NAME.findall(text.lower())}
+    return words | {_SUFFIX.sub("", word.removesuffix(".d")) for word in words}

@@ -1,0 +1,206 @@
+"""Changes found by meaning: by words where there is no model, and by vectors where there is one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.config import Config
+from opdbus.history.change import Why
+from opdbus.history.question import Filter
+from opdbus.index.change_finder import ChangeFinder, Found
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.sentence_vectors import SentenceVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject
+
+MINUTE = 60
+SOURCE = "observe:probe"
+
+
+class Day:
+    """A host whose clock moves a minute with each change."""
+
+    def __init__(self, memory: Memory, vectors: ObjectVectors, clock: list[float]) -> None:
+        self.memory = memory
+        self.vectors = vectors
+        self.finder = ChangeFinder(vectors)
+        self._clock = clock
+
+    async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
+        """Observe an object; without properties it is gone."""
+        self._clock[0] += MINUTE
+        plugin = {"unit": "systemd", "package": "packages", "file": "files"}.get(kind, "host")
+        identity = Identity(SOURCE, plugin, kind, name)
+        objects = [StateObject(identity, properties)] if properties else []
+        gone = set() if properties else {identity}
+        await self.memory.observe(objects, gone, {}, lambda _: Why(cause))
+
+    async def repeat(self, name: str, cause: str, times: int) -> None:
+        """Let the same happen to an object again and again, and leave it as it is."""
+        identity = Identity(SOURCE, "systemd", "unit", name)
+        for _ in range(times):
+            self._clock[0] += 1
+            events = {identity: Why(cause, is_event=True)}
+            await self.memory.observe([], set(), {}, events=events)
+
+
+def run(settings: Config, work: Callable[[Day], Awaitable[None]], *, level: str = "none") -> None:
+    """Work with a day, on which nothing has happened yet."""
+
+    async def both() -> None:
+        clock = [1_800_000_000.0]
+        path = settings.state_dir / "memory.db"
+        ours = replace(settings, vector_level=level)
+        async with Memory(path, clock=lambda: clock[0]) as memory, Serving(ours) as serving:
+            await work(Day(memory, ObjectVectors(memory, serving), clock))
+
+    asyncio.run(both())
+
+
+async def morning(day: Day) -> None:
+    """Let a service be reconfigured, restarted and fail, and other things happen besides."""
+    web = {"description": "Web server of the shop", "package": "shopd"}
+    await day.see("package", "shopd", version="1.0", summary="web shop")
+    await day.see("unit", "shop.service", active_state="active", **web)
+    await day.see("unit", "mail.service", active_state="active", description="Mail transport")
+    await day.see("unit", "mail.service", active_state="inactive", description="Mail transport")
+    await day.see("package", "shopd", cause="dpkg:now", version="2.0", summary="web shop")
+    await day.see("file", "/etc/hosts", description="names of hosts")
+    await day.see("unit", "shop.service", active_state="failed", **web)
+
+
+def names(found: Sequence[Found]) -> list[str]:
+    """Give the names of what was found."""
+    return [each.row.identity.name for each in found]
+
+
+def test_words_find_changes_without_a_model(settings: Config) -> None:
+    """Answer by words and by what happened where there is no engine."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        found = await day.finder.about("which services crashed?", Filter(), 3)
+        assert names(found)[0] == "shop.service"
+        assert found[0].row.what == "changed"
+        assert names(await day.finder.about("mail", Filter(), 1)) == ["mail.service"]
+        upgraded = await day.finder.about("what was upgraded?", Filter(), 1)
+        assert [each.row.seq for each in upgraded] == [5]
+
+    run(settings, work)
+
+
+def test_a_filter_is_met_by_all_that_is_found(settings: Config) -> None:
+    """Count and rank only the rows that a filter means."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        of_units = await day.finder.about("shop", Filter(kind="unit"), 9)
+        assert {each.row.identity.kind for each in of_units} == {"unit"}
+        assert names(await day.finder.about("shop", Filter(cause="dpkg"), 9)) == ["shopd"]
+        early = await day.finder.about("mail stopped", Filter(below=4), 9)
+        assert max(each.row.seq for each in early) == 3
+
+    run(settings, work)
+
+
+def test_what_happens_again_and_again_is_one_answer(settings: Config) -> None:
+    """Return the newest row of each sentence, with how many there are."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        await day.repeat("mail.service", "job:7 restart", 100)
+        found = await day.finder.about("what was restarted?", Filter(), 3)
+        assert (found[0].row.identity.name, found[0].count) == ("mail.service", 100)
+        assert found[0].row.seq == 107
+        assert len({each.row.sentence for each in found}) == len(found)
+
+    run(settings, work)
+
+
+@pytest.mark.parametrize("asked", ["the shop failed", "what happened before the web shop failed?"])
+def test_what_came_before_an_event(settings: Config, asked: str) -> None:
+    """Begin with what has to do with it: an upgrade of its package, not the file edited later."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        find = day.finder.about if "before" in asked else day.finder.before
+        found = await find(asked, Filter(), 9)
+        assert [(each.row.identity.name, each.row.what) for each in found][:2] == [
+            ("shopd", "changed"),
+            ("shopd", "appeared"),
+        ]
+        assert all(each.row.seq < 7 for each in found)
+        assert await day.finder.before("unheard of", Filter(), 9) == []
+
+    run(settings, work)
+
+
+def test_it_has_happened_before(settings: Config) -> None:
+    """Find the earlier changes like one, not itself, with what followed of it within minutes."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        web = {"description": "Web server of the shop", "package": "shopd"}
+        await day.see("unit", "shop.service", active_state="active", **web)
+        await day.see("unit", "shop.service", active_state="failed", **web)
+        rows = await day.memory.archive.read(lambda store: store.history.numbered([9]))
+        found = await day.finder.nearest(rows[0], Filter(), 1)
+        assert [each.found.row.seq for each in found] == [7]
+        assert [row.seq for row in found[0].rows] == [8, 9]
+        said = await day.finder.nearest("mail", Filter(), 2)
+        assert {each.found.row.identity.name for each in said} == {"mail.service"}
+
+    run(settings, work)
+
+
+def test_sentences_get_vectors_after_the_objects(settings: Config, tiny_graphs: Path) -> None:
+    """Embed each sentence once, the newest first, and no more than the hour allows."""
+    del tiny_graphs
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        memory, serving = day.memory, day.vectors.serving
+        engine = (await day.vectors.index(*await numerics(serving))).engine
+        ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
+        async with asyncio.timeout(60):
+            indexing = asyncio.create_task(Indexer(day.vectors, 2.0).run())
+            while await waiting(memory, engine):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+                await asyncio.sleep(0.01)
+            indexing.cancel()
+        vectors = await memory.archive.read(lambda store: store.sentences.block(engine, 32, 0, 99))
+        assert len(vectors.ids) == 7
+        await memory.archive.write(forget)
+        memory.unembedded.set()
+        working = asyncio.create_task(ours.run())
+        async with asyncio.timeout(60):
+            while len(await waiting(memory, engine)) > 4:  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        working.cancel()
+        left = await waiting(memory, engine)
+        assert [number for number, _ in left] == [4, 3, 2, 1]
+
+    run(settings, work, level="medium")
+
+
+async def numerics(serving: Serving) -> tuple[str, int]:
+    """Give what an index needs to know of the engine that serves."""
+    embedder = await serving.embedder()
+    return embedder.numerics, embedder.dimension
+
+
+async def waiting(memory: Memory, engine: bytes) -> list[tuple[int, str]]:
+    """Give the sentences without a vector."""
+    return await memory.archive.read(lambda store: store.sentences.waiting(engine, 99))
+
+
+def forget(store: Any) -> None:
+    """Take the vectors away, as another engine would."""
+    with store.transaction():
+        store._database.execute("UPDATE sentences SET engine = x'', vector = NULL")

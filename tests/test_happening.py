@@ -1,0 +1,125 @@
+"""What happened, in the words that people ask with, and the sentences of changes."""
+
+from typing import Any
+
+import pytest
+
+from opdbus.history import happening
+from opdbus.history.change import Change, FieldChange, Why, differences, without_values
+from opdbus.history.sentence import of_change
+from opdbus.state.object import Identity
+
+TEXT = "systemd service web: Web server"
+
+
+def changed(
+    before: dict[str, Any] | None, after: dict[str, Any] | None, kind: str = "unit", cause: str = ""
+) -> Change:
+    """Make a change of an object, which came or left where one of its states is None."""
+    what = "appeared" if before is None else "gone" if after is None else "changed"
+    identity = Identity("probe", "host", kind, "web")
+    return Change(identity, what, Why(cause), differences(before, after))  # type: ignore[arg-type] -- one of three
+
+
+CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
+    ("unit", {"active_state": "active"}, {"active_state": "failed"}, "failed, stopped"),
+    ("unit", {"active_state": "activating"}, {"active_state": "failed"}, "failed"),
+    ("unit", {"active_state": "inactive"}, {"active_state": "active"}, "started"),
+    ("unit", {"active_state": "active"}, {"active_state": "inactive"}, "stopped"),
+    ("unit", {"sub_state": "auto-restart"}, {"sub_state": "failed"}, "crash loop"),
+    ("unit", {"unit_file_state": "disabled"}, {"unit_file_state": "enabled"}, "enabled"),
+    ("unit", {"unit_file_state": "enabled"}, {"unit_file_state": "disabled"}, "disabled"),
+    ("unit", {"unit_file_state": "enabled"}, {"unit_file_state": "masked"}, "masked"),
+    ("unit", {"unit_file_state": "masked"}, {"unit_file_state": "disabled"}, "unmasked"),
+    ("unit", None, {"active_state": "failed"}, "added, failed"),
+    ("unit", {"active_state": "active"}, None, "removed"),
+    ("package", None, {"version": "1"}, "installed, added"),
+    ("package", {"version": "1.9"}, {"version": "1.10"}, "upgraded"),
+    ("package", {"version": "2.0"}, {"version": "1.10"}, "downgraded"),
+    ("package", {"version": "1"}, None, "removed"),
+    ("listener", None, {"port": 1}, "opened, added"),
+    ("listener", {"port": 1}, None, "closed, removed"),
+    ("mount", {"used_percent": 50}, {"used_percent": 95}, "filled"),
+    ("mount", {"used_percent": 95}, {"used_percent": 50}, "freed"),
+    ("mount", {"used_percent": 20}, {"used_percent": 30}, "changed"),
+    ("mount", {"read_only": True}, {"read_only": False}, "writable"),
+    ("account", {"administrator": False}, {"administrator": True}, "administrator"),
+    ("account", {"can_log_in": True}, {"can_log_in": False}, "locked out"),
+    ("interface", {"state": "up"}, {"state": "down"}, "went down"),
+    ("file", {"size": 1}, {"size": 2}, "edited"),
+    ("fact", {"hostname": "a"}, {"hostname": "b"}, "renamed"),
+    ("lamp", {"colour": "red"}, {"colour": "blue"}, "changed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "before", "after", "words"), CASES)
+def test_a_change_has_words_for_what_happened(
+    kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None, words: str
+) -> None:
+    """Say what happened by the fields before and after."""
+    assert happening.of(changed(before, after, kind)) == words
+
+
+@pytest.mark.parametrize(
+    ("cause", "word"),
+    [("job:7 restart", "restarted"), ("job:7 start", "started"), ("", "happened")],
+)
+def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
+    """Say what was done to a thing that is as it was before."""
+    event = Change(Identity("probe", "host", "unit", "web"), "event", Why(cause), [])
+    assert happening.of(event) == word
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("which services crashed?", ["failed"]),
+        ("the web server did not start", ["failed"]),
+        ("what couldn't be started because it doesn't work", ["failed"]),
+        ("packages that were updated", ["upgraded"]),
+        ("which accounts were deleted", ["removed"]),
+        ("what no longer starts at boot?", ["disabled"]),
+        ("what listens on the network now", ["opened"]),
+        ("name resolution", []),
+    ],
+)
+def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
+    """Find what happened in a question by other words for it, in any form."""
+    found = happening.words(happening.asked(question))
+    assert set(words) <= set(found)
+    assert bool(words) == bool(found)
+
+
+def test_a_question_is_met_by_the_sentence_of_a_change() -> None:
+    """Compare what is asked for with what a sentence says, and with nothing else in it."""
+    failed = changed({"active_state": "active"}, {"active_state": "failed"})
+    sentence = of_change(failed, TEXT).sentence
+    assert happening.share(happening.asked("what crashed?"), sentence) == 1.0
+    assert happening.share(happening.asked("what was masked?"), sentence) == 0.0
+    assert happening.share(happening.asked("crashed and was upgraded"), sentence) == 0.5
+    assert happening.share([], sentence) == 0.0
+
+
+def test_a_sentence_says_what_it_is_and_what_happened() -> None:
+    """Begin with the object's text, then what happened, then the fields, states first."""
+    item = changed({"active_state": "active", "mtu": 1500}, {"active_state": "failed", "mtu": 9000})
+    assert of_change(item, TEXT).sentence == (
+        f"{TEXT}; failed, stopped: active state active to failed, mtu changed"
+    )
+
+
+def test_sentences_repeat() -> None:
+    """Leave out digests, and what numbers there are, so that what happens again says the same."""
+    first = changed({"sha256": "a1", "n": "3 of 4"}, {"sha256": "b2", "n": "lost"}, "file")
+    again = changed({"sha256": "c3", "n": "7 of 9"}, {"sha256": "d4", "n": "lost"}, "file")
+    assert of_change(first, TEXT).sentence == of_change(again, TEXT).sentence
+    assert "a1" not in of_change(first, TEXT).sentence
+
+
+def test_what_is_kept_without_values_tells_none() -> None:
+    """Name the fields, and no value."""
+    item = changed({"active_state": "active"}, {"active_state": "hidden"})
+    fields = without_values(item.fields)
+    told = of_change(Change(item.identity, "changed", item.why, fields), "").sentence
+    assert told == "host unit web; changed: active state changed"
+    assert all(isinstance(field, FieldChange) for field in fields)
