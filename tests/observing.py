@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,13 @@ class Host:
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise AssertionError(f"{name} is {found}, not {values}; {self.status}") from None
+
+
+def rows(folder: Path, name: str) -> list[tuple[str, str, int]]:
+    """Return what history has of an object: what happened, why, and how many changes are folded."""
+    question = "SELECT what, cause, folded FROM history WHERE name = ? ORDER BY seq"
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        return list(reader.execute(question, (name,)))
 
 
 @asynccontextmanager

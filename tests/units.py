@@ -12,6 +12,11 @@ NAME = "org.freedesktop.systemd1"
 PATH = "/org/freedesktop/systemd1"
 MANAGER = f"{NAME}.Manager"
 UNIT = f"{NAME}.Unit"
+_DOWN = ("inactive", "failed")
+_STAMPS = [
+    f"{name}TimestampMonotonic"
+    for name in ("InactiveExit", "ActiveExit", "InactiveEnter", "StateChange")
+]
 _ROW = "(ssssssouso)"
 
 
@@ -29,6 +34,9 @@ class FakePid1:
     folder: Path
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    jobs: list[list[Any]] = field(default_factory=list)
+    # in the units of PID 1's timestamps
+    clock: int = 1000
 
     def __post_init__(self) -> None:
         """Answer what an observer asks."""
@@ -40,6 +48,7 @@ class FakePid1:
                 f"a{_ROW}",
                 [self._rows([name for name in names if name in self.units])],
             ),
+            f"{MANAGER}.ListJobs": lambda _: ("a(usssoo)", [self.jobs]),
             f"{MANAGER}.ListUnitFiles": lambda _: ("a(ss)", [list(map(list, self.files.items()))]),
             f"{MANAGER}.ListUnitFilesByPatterns": lambda _path, _states, names: (
                 "a(ss)",
@@ -71,6 +80,34 @@ class FakePid1:
         """Change properties of a unit, and say so as PID 1 does: not everything is said."""
         self.units[name] |= values
         told = {"ActiveState": self.units[name]["ActiveState"]}
+        self.service.changed(path_of(name), UNIT, **told)
+
+    def work(self, name: str, job: int, *states: tuple[str, str]) -> None:
+        """Have a job bring a unit into states, one after another; 0 is none: it changes itself."""
+        self._say(name, job)
+        for active, sub in states:
+            self.units[name] |= {"ActiveState": active, "SubState": sub}
+            self._moved(name, active)
+            self._say(name, job)
+
+    def end(self, name: str, job: int, result: str = "done") -> None:
+        """Have a job end."""
+        self.tell("JobRemoved", "uoss", job, f"{PATH}/job/{job}", name, result)
+        if name in self.units:
+            self._say(name, 0)
+
+    def _moved(self, name: str, active: str) -> None:
+        values, self.clock = self.units[name], self.clock + 1
+        is_up, was_up = active not in _DOWN, bool(values.get("is_up"))
+        values |= {"is_up": is_up, "StateChangeTimestampMonotonic": self.clock}
+        if is_up != was_up:
+            stamp = "InactiveExit" if is_up else "InactiveEnter"
+            values[f"{stamp}TimestampMonotonic"] = self.clock
+
+    def _say(self, name: str, job: int) -> None:
+        values = self.units[name]
+        told = {key: values.get(key, 0) for key in _STAMPS}
+        told |= {"ActiveState": values["ActiveState"], "Job": [job, f"{PATH}/job/{job}"]}
         self.service.changed(path_of(name), UNIT, **told)
 
     def tell(self, member: str, signature: str = "", *values: Any) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from opdbus.history.change import Why
 from opdbus.observe import device_classes
 from opdbus.observe.hwdb import PLACES, Database
 from opdbus.observe.known import Known
@@ -50,7 +51,7 @@ class Devices:
                 for kind, devices in found.items():
                     report.replace(kind, devices, cause)
                     for name in told.due(named & devices.keys()):
-                        report.put(kind, name, devices[name], cause, is_event=True)
+                        report.put(kind, name, devices[name], Why(cause, is_event=True))
                 named = frozenset(await events.changed())
                 cause = CAUSE
 

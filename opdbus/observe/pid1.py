@@ -108,6 +108,15 @@ class Pid1:
         method = f"{_MANAGER}.ListUnitFilesByPatterns"
         return _files(await self._ask(method, "asas", [], list(names), seconds=_FILES_SECONDS))
 
+    async def jobs(self) -> dict[int, str]:
+        """Return the types of all jobs that there are, such as restart, by number."""
+        found = {}
+        for row in _listed(await self._ask(f"{_MANAGER}.ListJobs")):
+            with suppress(TypeError, ValueError):
+                number, _, name, *_ = row
+                found[int(number)] = str(name)
+        return found
+
     async def _matching(self, states: list[str], patterns: Collection[str]) -> list[Loaded]:
         method = f"{_MANAGER}.ListUnitsByPatterns"
         return _loaded(await self._ask(method, "asas", states, list(patterns)))

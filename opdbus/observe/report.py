@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.history.change import Why
+from opdbus.observe.causes import Causes
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json
 from opdbus.state.redact import redact_identity
@@ -99,7 +100,11 @@ class Report:
     fields of each kind make no other state of it.
     """
 
-    def __init__(self, volatile: Mapping[str, AbstractSet[str]] = {}) -> None:
+    def __init__(
+        self, volatile: Mapping[str, AbstractSet[str]] = {}, causes: Causes | None = None
+    ) -> None:
+        # what all observers know of causes
+        self.causes = causes or Causes()
         # set while something waits to be written
         self.news = asyncio.Event()
         # what the observer says about itself
@@ -142,15 +147,13 @@ class Report:
         kind: str,
         name: str,
         properties: Mapping[str, Json],
-        cause: str = "",
-        *,
-        is_event: bool = False,
+        cause: str | Why = "",
     ) -> None:
         """Report an object that is new, or that may have changed.
 
-        An event is recorded although nothing changed, such as a restart.
+        An event, such as a restart, is recorded although nothing changed: see Why.
         """
-        self._add(kind, {name: properties}, Why(cause, is_event=is_event))
+        self._add(kind, {name: properties}, cause if isinstance(cause, Why) else Why(cause))
 
     def gone(self, kind: str, name: str, cause: str = "") -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""
@@ -186,10 +189,13 @@ class Report:
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
-        for kind, reported in batch.kinds.items():
-            self._waiting[kind] = {**reported, **self._waiting.get(kind, {})}
-        for key, why in batch.whys.items():
-            self._whys[key] = _together(why, self._whys.get(key))
+        later, whys = self._waiting, self._whys
+        self._waiting = {kind: dict(reported) for kind, reported in batch.kinds.items()}
+        self._whys = dict(batch.whys)
+        for kind, reported in later.items():
+            for name, properties in reported.items():
+                self._explain(kind, {name: properties}, whys.get(Key(kind, name), Why()))
+            self._waiting.setdefault(kind, {}).update(reported)
         self._listed |= batch.listed
         self._is_all |= batch.is_all
         self.news.set()
@@ -212,7 +218,10 @@ class Report:
             key, state = Key(kind, name), self._lasting(kind, objects[name])
             is_replaced = name in waiting and self._lasting(kind, waiting[name]) != state
             before = self._whys.get(key, Why())
-            self._whys[key] = _together(before, why._replace(folded=int(is_replaced)))
+            # the same state again says nothing new of why
+            cause = before.cause if name in waiting and not is_replaced else ""
+            after = Why(cause or why.cause, why.folded + is_replaced, why.is_event)
+            self._whys[key] = _together(before, after)
 
     def _lasting(self, kind: str, state: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
         moving = self._volatile.get(kind)
@@ -246,10 +255,8 @@ class Report:
         self.news.set()
 
 
-def _together(before: Why, after: Why | None) -> Why:
+def _together(before: Why, after: Why) -> Why:
     """Return why an object changed twice between two writes."""
-    if after is None:
-        return before
     return Why(
         after.cause or before.cause,
         before.folded + after.folded,

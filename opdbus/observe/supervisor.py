@@ -13,6 +13,7 @@ from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.index.memory import Memory
+from opdbus.observe.causes import Causes
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
@@ -45,8 +46,11 @@ class Status(NamedTuple):
 class _Watched:
     """One observer, and how it is."""
 
-    def __init__(self, observer: Observer, memory: Memory, changes: ChangesPerHour) -> None:
+    def __init__(
+        self, observer: Observer, memory: Memory, changes: ChangesPerHour, causes: Causes
+    ) -> None:
         self.observer = observer
+        self._causes = causes
         self.changes = changes
         self._memory = memory
         # until a listing was written
@@ -57,7 +61,7 @@ class _Watched:
 
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
-        self.report = Report(self.observer.volatile)
+        self.report = Report(self.observer.volatile, self._causes)
         self.writer = Writer(
             self.observer, self.report, self._memory, self.changes, is_first=self.is_first
         )
@@ -87,7 +91,8 @@ class Supervisor:
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
         changes: Callable[[], ChangesPerHour] = ChangesPerHour,
     ) -> None:
-        self._watched = [_Watched(observer, memory, changes()) for observer in observers]
+        causes = Causes()
+        self._watched = [_Watched(each, memory, changes(), causes) for each in observers]
         self._memory = memory
         self._retry_seconds = retry_seconds
 

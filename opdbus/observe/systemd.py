@@ -15,12 +15,13 @@ from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.system_bus import Signal
+from opdbus.observe.unit_causes import RELOAD, UnitCauses
 from opdbus.observe.unit_documents import UnitDocuments
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
 _KIND: Final = "unit"
-_FOLLOWED: Final = ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged")
+_FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
 _NEVER: Final = float("inf")
 _GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
@@ -59,11 +60,14 @@ class _Units:
         self._report = report
         self._options = options
         self._documents = UnitDocuments(options.places)
+        self._causes = UnitCauses(report.causes)
         # while many are read, to be reported together at the end
         self._is_quiet = True
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
+        # units whose signals are still to come: these are waited for once
+        self._waited_for: set[str] = set()
         self._is_reloading = False
         self._have_files_changed = False
         # when to list all units, and all unit files; and when that was done
@@ -118,15 +122,19 @@ class _Units:
         while True:
             await self._documents.has_new.wait()
             for name in await self._documents.look_up(self._told):
-                self._tell(name, self._told[name])
+                told = self._told[name]
+                self._tell(name, told, self._causes.latest(name, told))
 
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
+        self._causes.hear(signal)
         match signal.member:
             case "PropertiesChanged":
                 self._changed(pid1.unit_at(signal.path))
             case "UnitNew" | "UnitRemoved" if not self._is_reloading:
                 self._changed(first)
+            case "JobRemoved":
+                self._changed(next(iter(signal.body[2:]), None))
             case "Reloading":
                 self._is_reloading = first is True
                 if not self._is_reloading:
@@ -153,60 +161,73 @@ class _Units:
         units = units[:most]
         # what PID 1 has read again is as new as can be
         self._states.clear()
-        await self._look_at_unloaded(self._loaded - {unit.name for unit in units})
+        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, RELOAD)
         texts = await self._texts(unit.name for unit in units if unit.state == "masked")
         for unit in sorted(units, key=lambda unit: unit.name in self._loaded):
-            await self._read(unit, texts)
+            await self._read(unit, texts, RELOAD)
             # others must not wait until all are read
             await self._look(self._pace.take())
         self._listed_at = self._clock()
 
-    async def _look(self, names: Collection[str]) -> None:
-        """Read those of some units that are loaded."""
+    async def _look(self, names: Collection[str], cause: str = "") -> None:
+        """Read those of some units that are loaded; the cause is that of all but their states."""
         if not names:
             return
         units = await self._pid1.units_of(names)
         texts = await self._texts(unit.name for unit in units if unit.state == "masked")
-        for unit in units:
-            await self._read(unit, texts)
-        await self._look_at_unloaded(set(names) - {unit.name for unit in units})
+        await self._causes.ask(self._pid1, names)
+        for unit in sorted(units, key=lambda unit: self._causes.order(unit.name)):
+            await self._read(unit, texts, cause)
+        await self._look_at_unloaded(set(names) - {unit.name for unit in units}, cause)
 
-    async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]]) -> None:
+    async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]], cause: str) -> None:
         values = await self._pid1.properties(unit)
         if not values or values.get("LoadState") == "not-found":
             return  # it was unloaded meanwhile: a signal comes next
+        if self._causes.is_behind(unit.name, values) and unit.name not in self._waited_for:
+            self._waited_for.add(unit.name)
+            self._pace.changed(unit.name)
+            return
+        self._waited_for.discard(unit.name)
         told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
+        if unit.name not in self._loaded:
+            cause = cause or self._causes.latest(unit.name, told)
         self._loaded.add(unit.name)
-        self._tell(unit.name, texts.get(unit.name, {}) | told)
+        self._tell(unit.name, texts.get(unit.name, {}) | told, cause)
 
-    async def _look_at_unloaded(self, names: Collection[str]) -> None:
+    async def _look_at_unloaded(self, names: Collection[str], cause: str) -> None:
         """Report what the files of unloaded units say; a unit without a file is gone."""
         self._loaded -= set(names)
-        await self._tell_files(names, await self._pid1.files_of(names))
+        await self._tell_files(names, await self._pid1.files_of(names), cause)
 
-    async def _tell_files(self, names: Iterable[str], files: Mapping[str, UnitFile]) -> None:
+    async def _tell_files(
+        self, names: Iterable[str], files: Mapping[str, UnitFile], cause: str
+    ) -> None:
         there = [name for name in names if name in files and not self._is_alias(files[name])]
         texts = await self._texts(there)
         for name in there:
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
-            self._tell(name, before | unit_properties.of_file(*files[name]))
+            told = before | unit_properties.of_file(*files[name])
+            self._tell(name, told, cause or self._causes.latest(name, told))
         for name in set(names) - set(there):
             self._documents.forget(name)
-            if self._told.pop(name, None) is not None:
-                self._report.gone(_KIND, name)
+            if (last := self._told.pop(name, None)) is not None:
+                why = self._causes.why(name, last, {}, cause or self._causes.latest(name, last))
+                self._report.gone(_KIND, name, why.cause)
 
     async def _list_files(self) -> None:
         """Report all unit files that are not loaded; other units that are not loaded are gone."""
         self._files_at = _NEVER
         files = await self._pid1.files()
+        cause = RELOAD if self._files_listed_at else ""
         self._files_listed_at = self._clock()
         self._is_quiet = True
-        await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files)
+        await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files, cause)
         await self._documents.look_up(self._told)
         self._is_quiet = False
         told = {name: {**told, **self._documents.of(name)} for name, told in self._told.items()}
         # removes also what an earlier run stored and is not there any more
-        self._report.replace(_KIND, told)
+        self._report.replace(_KIND, told, cause)
 
     async def _look_at_files(self) -> None:
         """Read the units whose files have changed, and whether they are enabled now."""
@@ -215,7 +236,7 @@ class _Units:
         names = unit_files.changed(before, self._stamps)
         self._documents.outdate(names)
         self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
-        await self._look(names)
+        await self._look(names, RELOAD)
 
     async def _scan(self) -> Mapping[Path, unit_files.Stamp]:
         with suppress(LostSource):
@@ -236,11 +257,12 @@ class _Units:
         target = Path(stamp.target).name if stamp else ""
         return unit_files.is_unit(target) and target != Path(file.path).name
 
-    def _tell(self, name: str, properties: dict[str, Json]) -> None:
-        self._told[name] = properties
+    def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
+        before, self._told[name] = self._told.get(name), properties
         facts = self._documents.of(name)
         if not self._is_quiet:
-            self._report.put(_KIND, name, {**properties, **facts})
+            why = self._causes.why(name, before, properties, cause)
+            self._report.put(_KIND, name, {**properties, **facts}, why)
 
 
 OBSERVER: Final = Observer(

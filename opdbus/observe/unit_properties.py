@@ -30,8 +30,10 @@ _OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal"}
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
 _EXITED: Final = 1
+# States of a unit that does not run.
+DOWN: Final = frozenset(("inactive", "failed"))
 # What reading values raises that are not of the type that they should have.
-_ODD: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError)
+ODD: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError)
 _SINCE: Final = {
     "OnActiveUSec": "after the timer was started",
     "OnBootUSec": "after boot",
@@ -57,7 +59,7 @@ def of_unit(values: Values, file_state: str = "") -> dict[str, Json]:
     """
     told = {}
     for name, read in _FIELDS:
-        with suppress(*_ODD):
+        with suppress(*ODD):
             told[name] = read(values)
     told = {name: value for name, value in told.items() if value not in (None, "", [])}
     state = file_state or told.get("unit_file_state", "")
@@ -84,6 +86,13 @@ def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
     lasting = {name: value for name, value in properties.items() if name not in _OF_A_RUN}
     lasting.pop("load_state", None)
     return lasting | {"active_state": "inactive", "sub_state": "dead"}
+
+
+def differ(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
+    """Return whether two states of a unit differ in more than what moves by itself."""
+    return any(
+        before.get(name) != after.get(name) for name in (before.keys() | after.keys()) - VOLATILE
+    )
 
 
 def _command(commands: Plain) -> str:

@@ -205,7 +205,7 @@ class Writer:
         hashes = self._hashes.of(properties)
         before = self._seen.get(key)
         if before and hashes == before.latest == before.stored:
-            self._add_same(new, key, properties, why)
+            self._add_same(new, key, properties, why, before)
             return
         identity = before.identity if before else self._observer.identity(key)
         item = publish.observed(*identity, properties)
@@ -236,19 +236,24 @@ class Writer:
             since = before.since
             if key in self._folded:
                 new.folded[key] = properties
-        new.seen[key] = _Seen(item.identity, hashes, hashes, since, size)
+        new.seen[key] = seen = _Seen(item.identity, hashes, hashes, since, size)
+        if item.identity not in new.whys and (why.is_event or why.folded):
+            self._add_same(new, key, properties, why, seen)
 
-    def _add_same(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+    def _add_same(
+        self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why, seen: _Seen
+    ) -> None:
         """Add an object that is as it is stored, to count the states that it had meanwhile."""
-        before, is_late = self._seen[key], not (why.is_event or why.folded)
+        is_late = not (why.is_event or why.folded)
         waits = not why.is_event and bool(self._restless(new, key.kind)) and not self._is_due(key)
         if waits and why.folded:
-            new.seen[key], new.folded[key] = before, properties
+            new.seen[key], new.folded[key] = seen, properties
             self._count(new, key, why, is_one_more=True)
         elif not waits and not (is_late and key not in self._counted):
-            new.events[before.identity] = self._counting(key, why, is_late=is_late)
+            new.events[seen.identity] = self._counting(key, why, is_late=is_late)
             new.counted[key] = Why()
-            new.seen[key] = before._replace(since=self._changes.clock())
+            new.folded.pop(key, None)
+            new.seen[key] = seen._replace(since=self._changes.clock())
 
     def _count(self, new: _Prepared, key: Key, why: Why, *, is_one_more: bool) -> None:
         """Count changes for the next row of an object."""
@@ -262,12 +267,12 @@ class Writer:
         A late row is that of a change that was counted.
         """
         held = self._counted.get(key, Why())
-        cause = why.cause or (held.cause if is_late else "") or self._cause(key.kind)
+        cause = why.cause or (held.cause if is_late else "") or self._cause(key)
         return Why(cause, max(0, why.folded + held.folded - is_late), why.is_event)
 
-    def _cause(self, kind: str) -> str:
+    def _cause(self, key: Key) -> str:
         """Return why something changed without a cause of its own."""
-        return "" if kind in self._listed else self._since
+        return "" if key.kind in self._listed or key in self._seen else self._since
 
     def _is_noise(self, new: _Prepared, key: Key, hashes: Mapping[str, bytes]) -> bool:
         """Note what changed, and return whether it is restless fields, and can wait."""

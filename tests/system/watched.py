@@ -71,13 +71,18 @@ class Watched:
 @contextmanager
 def watched(host: Host, observer: str) -> Iterator[Watched]:
     """Run an observer on a host."""
+    with host.running(*command("system.watched", observer)) as process:
+        assert process.stdout
+        yield Watched(process.stdout.fileno())
+
+
+def command(module: str, *words: str) -> list[str]:
+    """Give the command that runs a module of the tests, or of the program, inside a host."""
     paths = f"PYTHONPATH={_INSIDE}:{_INSIDE / 'tests'}"
     python = Path(sys.executable)
     if python.is_relative_to(_ROOT):
         python = _INSIDE / python.relative_to(_ROOT)
-    with host.running("env", paths, str(python), "-m", "system.watched", observer) as process:
-        assert process.stdout
-        yield Watched(process.stdout.fileno())
+    return ["env", paths, str(python), "-m", module, *words]
 
 
 async def _print_changes(observer: str) -> None:

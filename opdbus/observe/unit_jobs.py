@@ -1,0 +1,156 @@
+"""Which jobs changed units, from what PID 1 says of units and of jobs that ended."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from opdbus.bus.transport.values import Plain
+from opdbus.observe.report import MAX_OBJECTS
+from opdbus.observe.unit_files import is_unit
+from opdbus.observe.unit_properties import DOWN, ODD
+
+START, STOP, RESTART, RELOAD = "start", "stop", "restart", "reload"
+_TYPES: Final = frozenset({START, STOP, RESTART, RELOAD})
+
+
+class _State(NamedTuple):
+    """A unit at a moment: when it last came up, went down and changed in any way."""
+
+    is_up: bool
+    began: int
+    ended: tuple[int, int]
+    changed: int
+    # the timer or path that started it last, and when
+    trigger: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job that works on a unit, how the unit was before, and what PID 1 calls the job."""
+
+    number: int
+    before: _State
+    after: _State
+    asked: str | None = None
+    is_told: bool = False
+
+    @property
+    def type(self) -> str:
+        """What it did so far: PID 1 itself calls a restart a start once its unit has stopped."""
+        seen = _did(self.before, self.after)
+        return RESTART if RESTART in {seen, self.asked} else self.asked or seen
+
+    @property
+    def cause(self) -> str:
+        """The job as the cause of a change, with the timer or path that wanted it."""
+        words = [f"job:{self.number}", self.type]
+        trigger = self.after.trigger.get("trigger_unit", "")
+        if self.after.trigger != self.before.trigger and is_unit(trigger):
+            words.append(f"by {trigger}")
+        return " ".join(filter(None, words))
+
+
+class Work(NamedTuple):
+    """The last job that worked on a unit, and how many jobs ended that nothing was told of yet."""
+
+    cause: str = ""
+    ended: int = 0
+
+
+class UnitJobs:
+    """Knows the jobs of each unit, while they work and until they are taken."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _State] = {}
+        self._working: dict[str, _Job] = {}
+        self._ended: dict[str, Work] = {}
+
+    def changed(self, unit: str, properties: Plain) -> None:
+        """Hear which properties of a unit changed; PID 1 always tells all of these."""
+        with suppress(*ODD):
+            after, number = _state(properties), int(properties["Job"][0])
+            job = self._working.get(unit)
+            if number and (job is None or job.number != number):
+                # the first signal of a job comes before it does anything
+                job = _Job(number, self._known.get(unit, after), after)
+                self._working[unit] = job
+            if number and job:
+                job.after = after
+            if len(self._known) > MAX_OBJECTS:
+                self._known.clear()
+            self._known[unit] = after
+
+    def removed(self, number: Plain, unit: str) -> None:
+        """Hear that a job of a unit has ended, in whatever way."""
+        if not isinstance(number, int) or not is_unit(unit):
+            return
+        job = self._working.pop(unit, None)
+        if job is None or job.number != number:
+            self._end(unit, f"job:{number}", 0)
+        else:
+            self._end(unit, job.cause, int(job.type in _TYPES and not job.is_told))
+
+    def forget(self, unit: str) -> None:
+        """Hear that a unit was unloaded: it begins anew when it is loaded again."""
+        self._known.pop(unit, None)
+
+    def is_behind(self, unit: str, changed: Plain) -> bool:
+        """Return whether a unit changed, at a time by PID 1's clock, and no signal said so yet."""
+        known = self._known.get(unit)
+        return known is not None and isinstance(changed, int) and changed > known.changed
+
+    def are_unclear(self, units: Collection[str]) -> bool:
+        """Return whether jobs work on some of the units of which it is not seen what they are."""
+        jobs = (self._working.get(unit) for unit in units)
+        return any(job and job.asked is None and job.type != RESTART for job in jobs)
+
+    def learn(self, types: Mapping[int, str]) -> None:
+        """Learn what all jobs that there are now are called, by number."""
+        for job in self._working.values():
+            name = types.get(job.number, job.asked or "")
+            job.asked = name if name in _TYPES else ""
+
+    def take(self, unit: str) -> Work:
+        """Return what has worked on a unit since the last time."""
+        work = self._ended.pop(unit, Work())
+        job = self._working.get(unit)
+        return Work(job.cause, work.ended) if job and job.type else work
+
+    def has(self, unit: str) -> bool:
+        """Return whether a job works on a unit, or has since the last time."""
+        return unit in self._ended or unit in self._working
+
+    def told(self, unit: str) -> None:
+        """Note that a change was told with the job that works on a unit as its cause."""
+        if job := self._working.get(unit):
+            job.is_told = True
+
+    def _end(self, unit: str, cause: str, more: int) -> None:
+        if len(self._ended) > MAX_OBJECTS:
+            self._ended.clear()
+        self._ended[unit] = Work(cause, self._ended.get(unit, Work()).ended + more)
+
+
+def _state(properties: Plain) -> _State:
+    """Read a signal; raises one of ODD where it is not as PID 1 sends it."""
+    ended = (
+        properties["ActiveExitTimestampMonotonic"],
+        properties["InactiveEnterTimestampMonotonic"],
+    )
+    return _State(
+        properties["ActiveState"] not in DOWN,
+        properties["InactiveExitTimestampMonotonic"],
+        ended,
+        properties["StateChangeTimestampMonotonic"],
+        dict(properties.get("ActivationDetails", [])),
+    )
+
+
+def _did(before: _State, after: _State) -> str:
+    """Return what happened to a unit between two states; empty if nothing did."""
+    if after.began != before.began:
+        return RESTART if before.is_up else START
+    if after.ended != before.ended:
+        return STOP
+    return RELOAD if after.changed != before.changed else ""

@@ -1,0 +1,130 @@
+"""History of a booted host: the rows that its observers make, line by line as they are written.
+
+`python -m system.recorded NAME...` runs observers, all if none is named, and prints each row.
+"""
+
+import asyncio
+import json
+import os
+import select
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from opdbus.index.events import Event, Recorded
+from opdbus.index.memory import Memory
+from opdbus.observe.supervisor import STARTING, Supervisor
+from opdbus.observe.table import chosen
+from opdbus.parsing import AUTO
+from system.host import Host
+from system.watched import command
+
+PATIENCE_SECONDS = 30.0
+# What follows from a change has followed by then: the slowest sources take three seconds.
+_QUIET_SECONDS = 4.0
+_COLUMNS = "seq at source kind name what cause fields folded".split()
+Row = dict[str, Any]
+
+
+class History:
+    """The rows of a host's history since the last look."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.rows: list[Row] = []
+        self._descriptor = descriptor
+        self._rest = b""
+
+    def until(self, name: str, what: str, **values: object) -> Row:
+        """Wait for a row of an object and give it; it says what is true of the fields now."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            for row in self.rows:
+                if (row["name"], row["what"]) == (name, what) and after(
+                    row
+                ).items() >= values.items():
+                    return row
+            assert time.monotonic() < end, f"no row of {name}: {self.rows}"
+            self._listen(1.0)
+
+    def settled(self) -> list[Row]:
+        """Give the rows since the last look, after a time without any."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while self._listen(_QUIET_SECONDS):
+            assert time.monotonic() < end, f"it never settles: {self.rows[-5:]}"
+        rows, self.rows = self.rows, []
+        return rows
+
+    def _listen(self, seconds: float) -> bool:
+        if not select.select([self._descriptor], [], [], seconds)[0]:
+            return False
+        more = os.read(self._descriptor, 1 << 20)
+        assert more, "the observers have ended"
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        # others are of the log
+        self.rows += [json.loads(line) for line in lines if line.startswith(b'{"seq"')]
+        return True
+
+
+def after(row: Row) -> dict[str, Any]:
+    """Give the fields of a row that have a value after it."""
+    return {".".join(path): new[0] for path, _, new in row["fields"] if new}
+
+
+def before(row: Row) -> dict[str, Any]:
+    """Give the fields of a row that had a value before it."""
+    return {".".join(path): old[0] for path, old, _ in row["fields"] if old}
+
+
+@contextmanager
+def recorded(host: Host, *observers: str) -> Iterator[History]:
+    """Run observers on a host, and wait until they have listed what there is."""
+    with host.running(*command("system.recorded", *observers)) as process:
+        assert process.stdout
+        history = History(process.stdout.fileno())
+        history.until("", "ready")
+        history.settled()
+        yield history
+
+
+async def _print_rows(observers: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.db"
+        news = asyncio.Event()
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Recorded):
+                news.set()
+
+        async with Memory(path, hear, boot="this") as memory:
+            supervisor = Supervisor(chosen(observers or (AUTO,), {}), memory)
+            task = asyncio.create_task(supervisor.run())
+            while any(status.state == STARTING for status in supervisor.statuses):  # noqa: ASYNC110 -- none says so
+                await asyncio.sleep(0.05)
+            ready: Row = {"seq": 0, "name": "", "what": "ready", "fields": []}
+            sys.stdout.write(json.dumps(ready) + "\n")
+            with closing(sqlite3.connect(path)) as reader:
+                last = 0
+                while not task.done():
+                    await news.wait()
+                    news.clear()
+                    last = _print_since(reader, last)
+
+
+def _print_since(reader: sqlite3.Connection, last: int) -> int:
+    columns = ", ".join(_COLUMNS)
+    question = f"SELECT {columns} FROM history WHERE seq > ? AND cause <> 'first' ORDER BY seq"  # noqa: S608 -- of constants
+    for values in reader.execute(question, (last,)):
+        row = dict(zip(_COLUMNS, values, strict=True))
+        sys.stdout.write(json.dumps(row | {"fields": json.loads(row["fields"])}) + "\n")
+        last = row["seq"]
+    sys.stdout.flush()
+    return last
+
+
+if __name__ == "__main__":
+    asyncio.run(_print_rows(sys.argv[1:]))

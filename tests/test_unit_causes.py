@@ -1,0 +1,149 @@
+"""Why units changed, as history has it: what an observer tells of a fake PID 1."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from observing import Host, in_loop, observed, rows
+from units import FakePid1, fake_pid1
+
+from opdbus.observe import systemd
+from opdbus.observe.documents import Places
+from opdbus.observe.systemd import Options
+
+ONE, TIMER = "one.service", "two.timer"
+UP, DOWN = ("active", "running"), ("inactive", "dead")
+STOPS, WAITS = ("deactivating", "stop"), ("activating", "auto-restart")
+NEVER = 1e6
+
+
+@pytest.fixture
+def bus(bus_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give a private bus that is the system bus of the observer."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    return bus_address
+
+
+@asynccontextmanager
+async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]]:
+    """Observe a service that runs and the timer that starts it."""
+    places = Places(folder, folder / "dpkg", folder / "man", "rpm", ())
+    options = Options(NEVER, NEVER, 0.0, places=places)
+    observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
+    async with fake_pid1(bus, folder) as fake:
+        fake.load(ONE, ActiveState="active", SubState="running", is_up=True, TriggeredBy=[TIMER])
+        fake.load(TIMER, ActiveState="active", SubState="waiting", is_up=True, Triggers=[ONE])
+        async with observed(folder, observer) as host:
+            await host.until(lambda: host.status.state == "up")
+            yield fake, host
+
+
+async def until(host: Host, folder: Path, name: str, *wanted: tuple[str, str, int]) -> None:
+    """Wait for rows after the first listing, and for no other."""
+    count = len(wanted) + 1
+    await host.until(lambda: len(rows(folder, name)) >= count)
+    # what comes next comes later
+    assert rows(folder, name)[1:] == list(wanted)
+
+
+@in_loop
+async def test_a_restart_is_one_row(tmp_path: Path, bus: str) -> None:
+    """A restart that leaves all as it was is recorded once, with the job that PID 1 gave it."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 7, STOPS, DOWN, UP)
+        fake.end(ONE, 7)
+        await until(host, tmp_path, ONE, ("event", "job:7 restart", 0))
+        fake.work(ONE, 8, STOPS, DOWN)
+        fake.end(ONE, 8)
+        await until(
+            host, tmp_path, ONE, ("event", "job:7 restart", 0), ("changed", "job:8 stop", 0)
+        )
+
+
+@in_loop
+async def test_restarts_that_follow_each_other_fast_are_folded(tmp_path: Path, bus: str) -> None:
+    """Restarts between two looks are one row that counts them."""
+    async with watched(bus, tmp_path) as (fake, host):
+        for number in range(7, 12):
+            fake.work(ONE, number, STOPS, DOWN, UP)
+            fake.end(ONE, number)
+        await until(host, tmp_path, ONE, ("event", "job:11 restart", 4))
+
+
+@in_loop
+async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, bus: str) -> None:
+    """While a unit stops, PID 1 is asked what its job is; the end is no further event."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.jobs = [[7, ONE, "restart", "running", "/", "/"]]
+        fake.work(ONE, 7, STOPS)
+        await until(host, tmp_path, ONE, ("changed", "job:7 restart", 0))
+        fake.jobs = [[7, ONE, "start", "running", "/", "/"]]
+        fake.work(ONE, 7, DOWN, UP)
+        fake.end(ONE, 7)
+        both = ("changed", "job:7 restart", 0), ("changed", "job:7 restart", 0)
+        await until(host, tmp_path, ONE, *both)
+        assert len(fake.asked("ListJobs")) == 1
+
+
+@in_loop
+async def test_a_process_that_ends_is_an_exit(tmp_path: Path, bus: str) -> None:
+    """A unit that fails without a job did so itself; that it is forgotten later is no exit."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, ("failed", "failed"))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.work(ONE, 0, DOWN)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "", 0))
+
+
+@in_loop
+async def test_systemd_restarts_by_a_job(tmp_path: Path, bus: str) -> None:
+    """An automatic restart is a job like any other, after the exit that it answers."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, ("failed", "failed"), WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.work(ONE, 9, DOWN, UP)
+        fake.end(ONE, 9)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "job:9 restart", 0))
+
+
+@in_loop
+async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, bus: str) -> None:
+    """A timer has no job when it elapses: what it starts has one, which is told of both."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 5, STOPS, DOWN)
+        fake.end(ONE, 5)
+        await until(host, tmp_path, ONE, ("changed", "job:5 stop", 0))
+        fake.work(TIMER, 0, ("active", "running"))
+        fake.work(ONE, 6, UP)
+        fake.end(ONE, 6)
+        await until(host, tmp_path, TIMER, ("changed", "job:6 start", 0))
+
+
+@in_loop
+async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, bus: str) -> None:
+    """What differs after a reload has it as its cause; a job of the same time keeps its own."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.tell_reloading(begins=True)
+        fake.load(TIMER, Description="elapses", ActiveState="active", SubState="waiting")
+        fake.work(ONE, 7, STOPS, DOWN)
+        fake.end(ONE, 7)
+        fake.tell_reloading(begins=False)
+        await until(host, tmp_path, TIMER, ("changed", "reload", 0))
+        assert len(fake.asked("ListUnits")) == 2
+        await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
+
+
+@in_loop
+async def test_lost_and_hostile_jobs(tmp_path: Path, bus: str) -> None:
+    """Jobs of which nothing else was heard, of units that there are not, and odd names."""
+    async with watched(bus, tmp_path) as (fake, host):
+        for name in ("none.service", "not a unit", "../../etc.service", "a" * 300 + ".service"):
+            fake.end(name, 3)
+        fake.tell("JobRemoved", "s", "nothing")
+        fake.change(ONE, ActiveState="inactive", SubState="dead")
+        fake.end(ONE, 4, "canceled")
+        await until(host, tmp_path, ONE, ("changed", "job:4", 0))
+        assert len(host.names) == 2

@@ -1,0 +1,185 @@
+"""Which job changed a unit: from signals as PID 1 sends them, in order, lost, and not sane."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opdbus.observe.unit_jobs import UnitJobs, Work
+
+UNIT = "web.service"
+NEVER, EARLY, NOW, LATER = 0, 100, 200, 300
+
+
+def told(state: str, job: int = 0, *, began: int = EARLY, ended: int = 0) -> dict[str, Any]:
+    """Make what a signal says of a unit."""
+    return {
+        "ActiveState": state,
+        "InactiveExitTimestampMonotonic": began,
+        "ActiveExitTimestampMonotonic": ended,
+        "InactiveEnterTimestampMonotonic": ended,
+        "StateChangeTimestampMonotonic": max(began, ended),
+        "Job": [job, "/org/freedesktop/systemd1/job/1"],
+        "ActivationDetails": [],
+    }
+
+
+def heard(*signals: dict[str, Any]) -> UnitJobs:
+    """Hear signals of a unit."""
+    jobs = UnitJobs()
+    for signal in signals:
+        jobs.changed(UNIT, signal)
+    return jobs
+
+
+RUNS = told("active")
+IDLE = told("inactive", began=NEVER)
+LIVES = {
+    "start": (told("inactive", 7, began=NEVER), told("active", 7, began=NOW)),
+    "stop": (told("active", 7), told("inactive", 7, ended=NOW)),
+    "restart": (told("active", 7), told("inactive", 7, ended=NOW), told("active", 7, began=LATER)),
+    "reload": (
+        told("active", 7),
+        {**told("active", 7), "StateChangeTimestampMonotonic": NOW},
+    ),
+}
+
+
+@pytest.mark.parametrize("type_", LIVES)
+def test_a_job_is_known_by_what_its_unit_did(type_: str) -> None:
+    """A job that is over before PID 1 can be asked is called what it did, and counted once."""
+    jobs = heard(*LIVES[type_])
+    assert jobs.take(UNIT) == Work(f"job:7 {type_}", 0)
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work(f"job:7 {type_}", 1)
+    assert jobs.take(UNIT) == Work()
+
+
+def test_a_restart_of_which_only_the_end_is_heard() -> None:
+    """Signals that PID 1 merged still say that the unit began anew, from how it was before."""
+    jobs = heard(RUNS, told("active", 7, began=LATER, ended=NOW))
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work("job:7 restart", 1)
+
+
+def test_pid1_knows_what_a_job_will_do() -> None:
+    """While a unit still stops, only PID 1 knows that it is a restart; it is asked once."""
+    jobs = heard(told("active", 7), told("deactivating", 7, ended=NOW))
+    assert jobs.are_unclear([UNIT])
+    assert not jobs.are_unclear(["other.service"])
+    jobs.learn({7: "restart", 8: "stop"})
+    assert not jobs.are_unclear([UNIT])
+    assert jobs.take(UNIT).cause == "job:7 restart"
+
+
+def test_pid1_calls_a_restart_a_start_in_the_end() -> None:
+    """A unit that was up before is restarted, whatever the job is called by then."""
+    jobs = heard(*LIVES["restart"])
+    jobs.learn({7: "start"})
+    assert jobs.take(UNIT).cause == "job:7 restart"
+
+
+def test_a_job_that_did_nothing_is_none() -> None:
+    """A job that was cancelled, or waited in vain, changed nothing and is no event."""
+    jobs = heard(RUNS, told("active", 7))
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work("job:7", 0)
+
+
+def test_a_change_that_was_told_is_no_event() -> None:
+    """What was told while the job worked is not told again when the job ends."""
+    jobs = heard(*LIVES["start"])
+    jobs.told(UNIT)
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work("job:7 start", 0)
+
+
+def test_several_jobs_are_counted() -> None:
+    """Of jobs that follow each other fast, the last is the cause, and all are counted."""
+    jobs = heard(*LIVES["restart"])
+    jobs.removed(7, UNIT)
+    for signal in LIVES["stop"]:
+        jobs.changed(UNIT, {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER})
+    jobs.removed(8, UNIT)
+    assert jobs.take(UNIT) == Work("job:8 stop", 2)
+
+
+def test_a_timer_that_started_a_unit_is_named() -> None:
+    """PID 1 says which timer elapsed; it keeps saying so when somebody else starts the unit."""
+    details = [["trigger_unit", "web.timer"], ["trigger_timer_realtime_usec", "5"]]
+    first, last = LIVES["start"]
+    jobs = heard(first, {**last, "ActivationDetails": details})
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT).cause == "job:7 start by web.timer"
+    again = {**told("inactive", 8, ended=NOW), "ActivationDetails": details}
+    jobs.changed(UNIT, {**again, "Job": [0, "/"]})
+    jobs.changed(UNIT, again)
+    jobs.changed(UNIT, {**again, "InactiveExitTimestampMonotonic": LATER})
+    assert jobs.take(UNIT).cause == "job:8 start"
+
+
+def test_jobs_of_which_the_beginning_was_not_heard() -> None:
+    """Give the number alone of a job whose signals were lost, and of one of another unit."""
+    jobs = heard(*LIVES["start"])
+    jobs.removed(9, UNIT)
+    jobs.removed(3, "other.service")
+    assert jobs.take(UNIT) == Work("job:9", 0)
+    assert jobs.take("other.service") == Work("job:3", 0)
+
+
+def test_a_unit_that_was_unloaded_begins_anew() -> None:
+    """What was known of a unit does not count for the next one of that name."""
+    jobs = heard(told("active", began=LATER))
+    jobs.forget(UNIT)
+    assert not jobs.is_behind(UNIT, 1 << 60)
+    jobs.changed(UNIT, told("inactive", 7, began=NEVER))
+    jobs.changed(UNIT, told("active", 7, began=NOW))
+    assert jobs.take(UNIT).cause == "job:7 start"
+
+
+def test_a_reading_may_be_ahead_of_the_signals() -> None:
+    """A unit whose last change no signal has told of is known by PID 1's clock."""
+    jobs = heard(RUNS)
+    assert jobs.is_behind(UNIT, NOW)
+    assert not jobs.is_behind(UNIT, EARLY)
+    assert not jobs.is_behind("other.service", NOW)
+    assert not jobs.is_behind(UNIT, "now")
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*told("active")]), ODD), max_size=3), ODD, st.text())
+def test_signals_that_are_not_sane_break_nothing(
+    odd: list[tuple[str, Any]], number: Any, name: str
+) -> None:
+    """What a signal says wrongly is left out, and what comes next is heard."""
+    jobs = heard(told("active", 7) | dict(odd), dict(odd))
+    jobs.removed(number, name)
+    jobs.learn({1: name})
+    assert len(jobs.take(UNIT).cause) < 200
+    jobs = heard(told("active") | dict(odd), *LIVES["restart"])
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT).cause.startswith("job:7")
+
+
+@pytest.mark.parametrize("name", ["", "a b.service", "a.service\nb", "../x.service", "\0.service"])
+def test_a_name_that_no_unit_has_is_not_noted(name: str) -> None:
+    """A job is of a unit: nothing else is kept."""
+    jobs = UnitJobs()
+    jobs.removed(1, name)
+    assert jobs.take(name) == Work()
+
+
+def test_jobs_that_are_not_taken_are_bounded() -> None:
+    """A flood of jobs of units that there are not takes no memory for ever."""
+    jobs = UnitJobs()
+    for number in range(60_000):
+        jobs.changed(f"a{number}.service", told("active", number))
+        jobs.removed(number, f"a{number}.service")
+    assert sum(bool(jobs.take(f"a{n}.service").cause) for n in range(60_000)) <= 20_001
