@@ -222,6 +222,28 @@ class Client:
             options["after" if is_oldest_first else "below"] = part[-1]["seq"]
         return found
 
+    async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
+        """Return the changes that answer best; a filter with about or before_event."""
+        while True:
+            try:
+                options = dict(wanted)
+                found: list[dict[str, Json]] = await self._one(
+                    paths.HISTORY, HISTORY, "Changes", "a{sv}u", options, limit
+                )
+            except errors.LimitsExceeded:  # values can be very long
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+            else:
+                return found
+
+    async def nearest(self, like: Mapping[str, Json], limit: int) -> list[list[Json]]:
+        """Return past changes like one, each with what followed, as of History1.Nearest."""
+        found: list[list[Json]] = await self._one(
+            paths.HISTORY, HISTORY, "Nearest", "a{sv}u", dict(like), limit
+        )
+        return found
+
     async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and give their paths.
 

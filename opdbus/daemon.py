@@ -33,6 +33,7 @@ from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.prune import Limits
+from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.declared import Declared
 from opdbus.index.events import Recorded, Vectorized
 from opdbus.index.finder import Finder
@@ -172,7 +173,10 @@ class Daemon:
         self._state = StateInterface(
             self._vectors, finder, self._declared, self._health, self._supervisor
         )
-        fixed = (HistoryInterface(memory), LogControlInterface(self._log))
+        fixed = (
+            HistoryInterface(memory, ChangeFinder(self._vectors)),
+            LogControlInterface(self._log),
+        )
         self._tree = Tree(self._vectorizer, self._state, *fixed, self._vectors, finder, jobs)
         self._authorizer = Authorizer(connection)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)

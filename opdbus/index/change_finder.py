@@ -51,6 +51,8 @@ class Found:
     row: Row
     count: int
     score: float
+    # the number of the event before which it happened, if one was asked for
+    event: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class ChangeFinder:
             less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
             return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
 
-        return _distinct([Found(row, 1, score(row)) for row in rows])[:limit]
+        return _distinct([Found(row, 1, score(row), event.seq) for row in rows])[:limit]
 
     async def _followed(self, row: Row) -> list[Row]:
         """Return the changes of a thing, and of what has to do with it, in the time after one."""

@@ -1,6 +1,6 @@
 """Questions to history, read in parts from the event loop."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -13,7 +13,7 @@ from opdbus.history.backwards import Backwards
 from opdbus.history.question import NEVER, Filter, Part, Row
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
-from opdbus.state.object import Json, Thing
+from opdbus.state.object import Json, Thing, canonical
 
 # Of what is given at a time, as JSON.
 MAX_BYTES: Final = 1 << 20
@@ -48,6 +48,13 @@ async def changes(memory: Memory, wanted: Filter, limit: int) -> Sequence[Row]:
             if len(found) == limit:
                 break
     return found
+
+
+def require_small(rows: Iterable[Row]) -> None:
+    """Raise LimitsExceeded where rows are too much to be given at a time, but for a single one."""
+    sizes = [len(canonical(row.fields)) for row in rows]
+    if sum(sizes) > MAX_BYTES and len(sizes) > 1:
+        raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
 
 
 async def first(memory: Memory, wanted: Filter, limit: int) -> list[Row]:

@@ -11,9 +11,10 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.options import MAX_LIMIT, Options
 from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
-from opdbus.errors import InvalidArgs
+from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.question import NEVER, Filter
 from opdbus.index import past
+from opdbus.index.change_finder import WITHIN
 from opdbus.state import conditions
 from opdbus.state.object import FILE, LIVE, Json, canonical
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from opdbus.bus.transport.values import Plain
     from opdbus.history.change import FieldChange
     from opdbus.history.question import Row
+    from opdbus.index.change_finder import ChangeFinder, Found
     from opdbus.index.memory import Memory
+    from opdbus.state.object import Thing
 
 _NUMBERS: Final = ("since", "before", "after", "below")
 _TEXTS: Final = ("cause", "what", "plugin", "kind")
@@ -31,7 +34,13 @@ _FILTER: Final = {
     **dict.fromkeys(_NUMBERS, int),
     **dict.fromkeys((*_TEXTS, "object", "where", "order"), str),
 }
+# What changes are found by, in place of their order.
+_BY_MEANING: Final = {"about": str, "before_event": str, "within": int}
+# What changes may be like: a row, the newest change of an object, or words.
+_LIKE: Final = ("seq", "object", "about")
 _ORDERS: Final = ("newest", "oldest")
+# Of so many rows about an object one has a sentence, if any has.
+_NEWEST: Final = 100
 
 
 class HistoryInterface:
@@ -39,14 +48,60 @@ class HistoryInterface:
 
     info = contract.interface(names.HISTORY)
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, finder: ChangeFinder) -> None:
         self._memory = memory
+        self._finder = finder
 
-    async def changes(self, _caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
-        """List changes."""
-        if not 1 <= limit <= MAX_LIMIT:
-            raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
-        return [_wire(row) for row in await past.changes(self._memory, _filter(wanted), limit)]
+    async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
+        """List changes, in their order or by their meaning."""
+        _check(limit)
+        asked = Options(wanted, {**_FILTER, **_BY_MEANING})
+        which = _filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
+        about, event = asked.get("about", ""), asked.get("before_event", "")
+        if not wanted.keys() & _BY_MEANING.keys():
+            return [_wire(row) for row in await past.changes(self._memory, which, limit)]
+        if bool(about.strip()) == bool(event.strip()):
+            raise InvalidArgs("changes are found by about or by before_event: give one of them")
+        if event:
+            within = asked.get("within", WITHIN)
+            if within < 1:
+                raise InvalidArgs("within must be at least 1 microsecond")
+            found = await self._finder.before(event, which, limit, within=within)
+        else:
+            found = await self._finder.about(about, which, limit, priority=caller.priority)
+        past.require_small([each.row for each in found])
+        return [_found(each) for each in found]
+
+    async def nearest(
+        self, _caller: Caller, like: Given, limit: int
+    ) -> list[tuple[dict[str, Plain], list[dict[str, Plain]]]]:
+        """Give the past changes that are most like one, each with what followed from it."""
+        _check(limit)
+        asked = Options(like, {**_FILTER, "seq": int, "about": str})
+        if sum(key in like for key in _LIKE) != 1:
+            raise InvalidArgs(f"one of {', '.join(_LIKE)} says what the changes are like")
+        rest = {key: value for key, value in like.items() if key not in _LIKE}
+        to: Row | str = asked.get("about", "")
+        if "object" in like:
+            to = await self._newest(thing_at(like["object"]))
+        elif "seq" in like:
+            to = await self._row(like["seq"])
+        found = await self._finder.nearest(to, _filter(rest), limit)
+        past.require_small([row for each in found for row in (each.found.row, *each.rows)])
+        return [(_found(each.found), [_wire(row) for row in each.rows]) for each in found]
+
+    async def _row(self, number: int) -> Row:
+        for row in await past.numbered(self._memory, [number]):
+            return row
+        kept = await self._memory.archive.read(lambda store: store.history.span())
+        rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
+        raise NotKept(f"there is no row {number} of history: {rows}")
+
+    async def _newest(self, thing: Thing) -> Row:
+        for row in await past.first(self._memory, Filter(things=[thing]), _NEWEST):
+            if row.sentence:
+                return row
+        raise UnknownObject(f"history has no change of {'/'.join(thing)}")
 
     async def object_at(self, _caller: Caller, path: str, at: int, options: Given) -> str:
         """Give an object as it was."""
@@ -65,6 +120,11 @@ class HistoryInterface:
         """Give every property's value."""
         span = await self._memory.archive.read(lambda store: store.history.span())
         return {"Rows": len(span), "First": span.start}
+
+
+def _check(limit: int) -> None:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
 
 
 def _filter(given: Given) -> Filter:
@@ -100,6 +160,12 @@ def _wire(row: Row) -> dict[str, Plain]:
         "sentence": row.sentence,
     }
     return found if row.moved is None else {**found, "moved": row.moved}
+
+
+def _found(found: Found) -> dict[str, Plain]:
+    """Give a change that was found by its meaning."""
+    more = {"count": Typed("u", found.count), "score": found.score}
+    return _wire(found.row) | more | ({"event": Typed("t", found.event)} if found.event else {})
 
 
 def _field(field: FieldChange) -> tuple[str, str, str]:
