@@ -202,6 +202,13 @@ class Client:
             if len(part) < _OBJECTS_A_CALL:
                 return found
 
+    async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
+        """Erase values of history, as History1.Forget does; return its three numbers."""
+        rows, kept, is_erased = await self._ask_patiently(
+            paths.HISTORY, f"{HISTORY}.Forget", "a{sv}", dict(what)
+        )
+        return rows, kept, is_erased
+
     async def changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         """Return what changed, the newest first; a filter as of History1.Changes."""
         found: list[dict[str, Json]] = []

@@ -1,8 +1,9 @@
-"""The commands about history that need no daemon: whether it is what was written."""
+"""What history says is proven, without a daemon, or forgotten."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,13 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from opdbus import config
+from opdbus.bus import paths
 from opdbus.cli import output
+from opdbus.cli.asking import ask, path_of
 from opdbus.cli.root import as_json, root
-from opdbus.errors import AccessDenied, InvalidArgs, StoreError
+from opdbus.errors import AccessDenied, InvalidArgs, StoreError, UnknownObject
+from opdbus.state.object import Thing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from opdbus.client import Client
     from opdbus.history.checkpoint import Checkpoint
     from opdbus.history.verify import Report
 
@@ -73,6 +78,45 @@ def verify(
         for line in _lines(path, report, reason or f"user {owner}, {unit}"):
             click.echo(output.visible(line))
     return 1 if report.problem_count else 0
+
+
+@history.command()
+@click.argument("name", metavar="[OBJECT]", required=False)
+@click.option("--row", type=int, metavar="N", help="Only this row, by its number.")
+@click.option("--containing", metavar="TEXT", help="All rows with TEXT; - reads it as a line.")
+def forget(name: str | None, row: int | None, containing: str | None) -> None:
+    """Erase for good the values that history has of OBJECT, of a row, or that contain a text.
+
+    The rows stay without values, and `history verify` still holds. The names of objects, and the
+    causes of changes, cannot be erased. What is stored of an object now is not history: correct it
+    first, or it comes back with the next change.
+    """
+    if sum(given is not None for given in (name, row, containing)) != 1:
+        raise InvalidArgs("give one of OBJECT, --row and --containing: what is to be forgotten")
+    if containing == "-":
+        containing = sys.stdin.readline().rstrip("\n")
+    what = {"row": row, "containing": containing}
+    rows, kept, is_erased = ask(lambda client: _forget(client, name, what))
+    print(f"the values of {rows:,} row{'' if rows == 1 else 's'} were erased")
+    if kept:
+        print(f"{kept:,} rows have the text in a name or a cause, which cannot be erased")
+    if not is_erased:
+        raise StoreError(
+            "the log beside the database still has what was erased, since another program reads"
+            " there: run the same again when that has ended"
+        )
+
+
+async def _forget(client: Client, name: str | None, what: dict[str, Any]) -> tuple[int, int, bool]:
+    if name is not None:
+        try:
+            what["object"] = await path_of(client, name)
+        except UnknownObject:
+            if name.count("/") < len(Thing._fields) - 1:
+                raise
+            # one that is gone
+            what["object"] = paths.of(*name.split("/", len(Thing._fields) - 1))
+    return await client.forget({key: value for key, value in what.items() if value is not None})
 
 
 def _checkpoints(asked: list[str]) -> tuple[list[Checkpoint], str]:

@@ -152,11 +152,11 @@ class Ledger:
 
     def erase(self, identity: Identity) -> None:
         """Erase the values that are kept of an object; the chain still holds without them."""
-        self._erase(
+        self.erase_where(
             "plugin = ? AND kind = ? AND name = ? AND source = ?", *identity[1:], identity.source
         )
 
-    def _erase(self, clause: str, *values: str | int) -> list[int]:
+    def erase_where(self, clause: str, *values: str | int) -> list[int]:
         """Erase the values of the rows of which a clause is true, and return their numbers."""
         rows = self.database.execute(
             "SELECT seq, length(fields), sentence FROM history"  # noqa: S608 -- our own text

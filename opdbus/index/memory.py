@@ -12,6 +12,7 @@ from typing import Final, Self
 from opdbus.errors import AccessDenied, StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
+from opdbus.history.forget import Forgotten, Target
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
@@ -174,6 +175,22 @@ class Memory:
                 left = list(gone.values())
                 await self._write([], left, owner=owner, why=_always(cause), withdrawn=True)
                 return len(gone)
+
+        return await self.archive.shield(work())
+
+    async def forget(self, target: Target, cause: str) -> tuple[Forgotten, bool]:
+        """Erase values of history; return what, and whether no trace of it is left in the files."""
+
+        async def work() -> tuple[Forgotten, bool]:
+            async with self._one_writer:
+                at = int(self._clock() * 1e6)
+                done = await self.archive.write(
+                    lambda store: store.forget(target, cause, at, self._boot)
+                )
+                if done.rows:
+                    self.notify(Recorded(done.last))
+                is_clean = await self.archive.write(lambda store: store.scrub())
+                return done, is_clean
 
         return await self.archive.shield(work())
 

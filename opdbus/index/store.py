@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
+from opdbus.history.forget import Forgotten, Target, forget
 from opdbus.history.ledger import Ledger
 from opdbus.history.prune import prune
 from opdbus.history.question import Reader
@@ -155,12 +156,15 @@ class Store:
         """Make sure that all that was committed is on the disk."""
         self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def scrub(self) -> None:
-        """Erase deleted and replaced content from the files."""
+    def scrub(self) -> bool:
+        """Erase deleted and replaced content from the files.
+
+        Returns whether that is done: the log is still there while another program reads.
+        """
         with self.transaction():
-            for words in ("lexicon", "sentence_words"):
-                self._database.execute(f"INSERT INTO {words} ({words}) VALUES ('rebuild')")  # noqa: S608 -- our own names
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            for table in ("lexicon", "sentence_words"):
+                self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('rebuild')")  # noqa: S608 -- our own names
+        return not self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
     # objects
 
@@ -245,6 +249,11 @@ class Store:
                 " RETURNING text_digest"
             ).fetchall()
         return {row[0] for row in rows}
+
+    def forget(self, target: Target, cause: str, at: int, boot: str) -> Forgotten:
+        """Erase values of history, and say so in it."""
+        with self.transaction():
+            return forget(self.ledger, target, cause, at, boot)
 
     def prune_history(self, last: int) -> int:
         """Delete some of the oldest rows of history up to this one, and count them."""

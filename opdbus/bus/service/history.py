@@ -12,6 +12,7 @@ from opdbus.bus.service.options import MAX_LIMIT, Options
 from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
+from opdbus.history.forget import Target
 from opdbus.history.question import NEVER, Filter
 from opdbus.index import past
 from opdbus.index.change_finder import WITHIN
@@ -116,6 +117,12 @@ class HistoryInterface:
         known = None if observed is None else dict(observed)
         return whole(thing, source, declared, known, is_large=is_large)
 
+    async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
+        """Erase values."""
+        cause = f"bus:{caller.sender} uid {caller.uid}"
+        done, is_clean = await self._memory.forget(_target(what), cause)
+        return len(done.rows), done.kept, is_clean
+
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
         span = await self._memory.archive.read(lambda store: store.history.span())
@@ -142,6 +149,17 @@ def _filter(given: Given) -> Filter:
         where=conditions.parse(checked.get("where", "")),
         is_oldest_first=order != _ORDERS[0],
     )
+
+
+def _target(given: Given) -> Target:
+    """Read what is to be forgotten; raises InvalidArgs."""
+    checked = Options(given, {"object": str, "row": int, "containing": str})
+    row, text = checked.get("row", 1), checked.get("containing", " ")
+    if len(given) != 1 or not 1 <= row <= NEVER or not text:
+        raise InvalidArgs("what is to be forgotten is one of: object, row (1 or more), containing")
+    if "object" in given:
+        return Target(thing_at(given["object"]))
+    return Target(row=row) if "row" in given else Target(text=text)
 
 
 def _wire(row: Row) -> dict[str, Plain]:

@@ -1,0 +1,85 @@
+"""Values of history are erased on request; the rows stay, and the chain holds without them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from opdbus.history.change import Change, FieldChange, Why
+from opdbus.history.ledger import Ledger
+from opdbus.state.object import Identity, Thing, canonical
+
+# What rows `forgot` are about.
+HISTORY: Final = Identity("history", "op-dbus", "history", "values")
+# Ranges of numbers in one row: more of them would be too large for it.
+_MOST_RANGES: Final = 4000
+
+
+class Target(NamedTuple):
+    """What is to be forgotten: an object, one row, or what has a text in its values."""
+
+    thing: Thing | None = None
+    row: int = 0
+    text: str = ""
+
+    def clause(self) -> tuple[str, Sequence[str | int]]:
+        """Return SQL that is true of the rows that are meant, and the values in it."""
+        if self.thing:
+            return "plugin = ? AND kind = ? AND name = ?", self.thing
+        if self.row:
+            return "seq = ?", [self.row]
+        # as it is written inside JSON
+        written = canonical(self.text)[1:-1]
+        said = "sentence IN (SELECT id FROM sentences WHERE instr(text, ?))"
+        return f"(instr(fields, ?) OR {said})", [written, self.text]
+
+
+class Forgotten(NamedTuple):
+    """The rows that were erased, and how many have the text in what cannot be: name or cause.
+
+    `last` is the last row of history now.
+    """
+
+    rows: Sequence[int]
+    last: int
+    kept: int = 0
+
+
+def forget(ledger: Ledger, target: Target, cause: str, at: int, boot: str) -> Forgotten:
+    """Erase values, and say in rows `forgot` of which rows; call inside a transaction."""
+    clause, values = target.clause()
+    rows = ledger.erase_where(f"what <> 'forgot' AND {clause}", *values)
+    note(ledger, rows, cause, at, boot)
+    last = ledger.state().head.seq
+    return Forgotten(rows, last, _named(ledger, target.text) if target.text else 0)
+
+
+def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
+    """Say that the values of these rows were erased, so that verification expects it."""
+    ranges = list(_ranges(sorted(rows)))
+    for start in range(0, len(ranges), _MOST_RANGES):
+        part = ranges[start : start + _MOST_RANGES]
+        count = sum(last - first + 1 for first, last in part)
+        fields = [FieldChange(["count"], [], [count]), FieldChange(["rows"], [], [part])]
+        ledger.append([Change(HISTORY, "forgot", Why(cause), fields)], at, boot)
+
+
+def _ranges(rows: Iterable[int]) -> Iterator[list[int]]:
+    """Yield [first, last] of each run of numbers that follow one another."""
+    run: list[int] = []
+    for row in rows:
+        if run and row == run[1] + 1:
+            run[1] = row
+        else:
+            if run:
+                yield run
+            run = [row, row]
+    if run:
+        yield run
+
+
+def _named(ledger: Ledger, text: str) -> int:
+    (count,) = ledger.database.execute(
+        "SELECT count(*) FROM history WHERE instr(plugin, ?1) OR instr(kind, ?1)"
+        " OR instr(name, ?1) OR instr(cause, ?1)",
+        [text],
+    ).fetchone()
+    return int(count)

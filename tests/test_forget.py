@@ -1,0 +1,259 @@
+"""Forgetting erases values for good, and history can still be verified."""
+
+import asyncio
+import json
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Running, calling, state_file
+
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.history import checkpoint
+from opdbus.history.checkpoint import Checkpoint
+from opdbus.history.forget import Forgotten, Target
+from opdbus.history.verify import Report, verify
+from opdbus.index.database import connect_to_read
+from opdbus.index.memory import Memory
+from opdbus.state.object import Identity, StateObject, Thing
+
+OWNER = 1000
+# as JSON writes it, it is another text
+SECRET = 'tele"phone\\ü'
+
+
+def unit(name: str, **properties: object) -> StateObject:
+    """Make an object as a program publishes it."""
+    return StateObject(Identity("publish:probe", "systemd", "unit", name), properties)
+
+
+def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
+    """Do something with a memory."""
+
+    async def both() -> Any:
+        async with Memory(folder / "memory.db", boot="b1") as memory:
+            return await work(memory)
+
+    return asyncio.run(both())
+
+
+def forgetting(*targets: Target) -> Callable[[Memory], Awaitable[list[Forgotten]]]:
+    """Make work that records changes of some objects, then forgets."""
+
+    async def work(memory: Memory) -> list[Forgotten]:
+        for number in range(6):
+            items = [
+                unit("a", description=f"{SECRET} {number}", port=number),
+                unit("b", port=number),
+            ]
+            await memory.publish(items, OWNER)
+        await memory.publish([unit("a", description="mended", port=7)], OWNER)
+        found = []
+        for target in targets:
+            done, is_clean = await memory.forget(target, "bus::1.7 uid 0")
+            assert is_clean
+            found.append(done)
+        return found
+
+    return work
+
+
+def look(folder: Path, *points: Checkpoint) -> Report:
+    """Verify the database."""
+    with closing(connect_to_read(folder / "memory.db")) as database:
+        return verify(database, points)
+
+
+def rows(folder: Path, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
+    """Read rows of history as any other program would."""
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        sql = f"SELECT {columns} FROM history WHERE {where} ORDER BY seq"  # noqa: S608 -- our own
+        return reader.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("target", "numbers"),
+    [
+        (Target(Thing("systemd", "unit", "a")), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(text=SECRET), [1, 3, 5, 7, 9, 11, 13]),
+        (Target(text=f"{SECRET} 3"), [7, 9]),
+        (Target(row=5), [5]),
+        (Target(row=99), []),
+    ],
+)
+def test_values_are_erased_and_rows_stay(
+    tmp_path: Path, target: Target, numbers: list[int]
+) -> None:
+    """Erase values, salts and sentences of the rows that are meant, and of no other."""
+    (done,) = run(tmp_path, forgetting(target))
+    assert done.rows == numbers
+    erased = rows(tmp_path, "seq, fields, sentence", "salt IS NULL")
+    assert erased == [(number, "[[[]]]", None) for number in numbers]
+    report = look(tmp_path)
+    assert (report.problems, report.erased) == ([], len(numbers))
+    assert report.last == done.last == 13 + bool(numbers)
+
+
+def test_who_forgot_what_is_told(tmp_path: Path) -> None:
+    """Record how many rows, which, and by whom, without the text."""
+    run(tmp_path, forgetting(Target(text=f"{SECRET} 3")))
+    ((what, cause, fields),) = rows(tmp_path, "what, cause, fields", "seq = 14")
+    assert (what, cause) == ("forgot", "bus::1.7 uid 0")
+    assert json.loads(fields) == [[["count"], [], [2]], [["rows"], [], [[[7, 7], [9, 9]]]]]
+
+
+def traces(folder: Path) -> list[str]:
+    """Name the files that have a word of the secret."""
+    return [file.name for file in folder.iterdir() if b"phone" in file.read_bytes()]
+
+
+def test_no_trace_is_left(tmp_path: Path) -> None:
+    """Leave nothing of it in any file, while others read and after that."""
+
+    async def work(memory: Memory) -> None:
+        (done,) = await forgetting(Target(text=SECRET))(memory)
+        assert len(done.rows) == 7
+        assert traces(tmp_path) == []
+        # words are in the index of words, and not only as they were written
+        with closing(sqlite3.connect(tmp_path / "memory.db")) as reader:
+            matching = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH 'phone'"
+            assert reader.execute(matching).fetchone() == (0,)
+
+    run(tmp_path, work)
+    assert traces(tmp_path) == []
+
+
+def test_a_reader_keeps_the_log(tmp_path: Path) -> None:
+    """Say that a trace is left while another program reads, and none when asked again after it."""
+
+    async def work(memory: Memory) -> None:
+        await forgetting()(memory)
+        await memory.archive.write(lambda store: store.sync())
+        with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM history").fetchone()
+            done, is_clean = await memory.forget(Target(text=SECRET), "")
+            assert (len(done.rows), is_clean) == (7, False)
+        done, is_clean = await memory.forget(Target(text=SECRET), "")
+        assert (len(done.rows), is_clean) == (0, True)
+        assert traces(tmp_path) == []
+
+    run(tmp_path, work)
+
+
+def test_what_cannot_be_erased_is_counted(tmp_path: Path) -> None:
+    """Count the rows whose object's name or cause has the text, which the chain covers."""
+
+    async def work(memory: Memory) -> Forgotten:
+        await memory.publish([unit("hushed", state="hushed"), unit("b")], OWNER)
+        await memory.publish([unit("b", a=1)], OWNER, cause="dpkg: hushed")
+        done, _ = await memory.forget(Target(text="hushed"), "")
+        return done
+
+    done = run(tmp_path, work)
+    assert (done.rows, done.kept) == ([1], 2)
+
+
+def test_many_rows_are_forgotten_at_once(tmp_path: Path) -> None:
+    """Tell of any number of rows, in as many rows as that takes."""
+
+    async def work(memory: Memory) -> Forgotten:
+        for number in range(2):
+            items = [
+                unit(f"u{n}", text="hushed" if n % 2 else "other", n=number) for n in range(9000)
+            ]
+            await memory.publish(items, OWNER)
+        done, _ = await memory.forget(Target(text="hushed"), "")
+        return done
+
+    assert len(run(tmp_path, work).rows) == 4500
+    assert [what for (what,) in rows(tmp_path, "what", "seq > 18000")] == ["forgot"] * 2
+    report = look(tmp_path)
+    assert (report.problems, report.erased) == ([], 4500)
+
+
+@pytest.mark.parametrize("column", "at cause name digest folded hash fields salt".split())
+@pytest.mark.parametrize("seq", [2, 7, 14])
+def test_changes_are_found_after_forgetting(tmp_path: Path, column: str, seq: int) -> None:
+    """Find a changed byte in what was erased, in what was not, and in what tells of it."""
+    run(tmp_path, forgetting(Target(row=7)))
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as other, other:
+        sql = f"SELECT {column} FROM history WHERE seq = {seq}"  # noqa: S608 -- our own
+        (value,) = other.execute(sql).fetchone()
+        if isinstance(value, int):
+            new: Any = value ^ 1
+        else:
+            data = bytearray((value or "x").encode() if not isinstance(value, bytes) else value)
+            data[0] ^= 1
+            new = bytes(data) if isinstance(value, bytes) else data.decode()
+        other.execute(f"UPDATE history SET {column} = ? WHERE seq = {seq}", (new,))  # noqa: S608 -- our own
+    assert any(problem.seq == seq for problem in look(tmp_path).problems)
+
+
+def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
+    """Agree with the checkpoints of before, whatever was forgotten and pruned since."""
+    points: list[Checkpoint] = []
+
+    async def work(memory: Memory) -> None:
+        dice = random.Random(7)  # noqa: S311 -- the same in every run
+        for number in range(300):
+            await memory.publish([unit(f"u{number % 9}", text=f"t{dice.random()}")], OWNER)
+            if number % 20 == 3:
+                await memory.forget(Target(row=dice.randrange(1, number + 1)), "")
+            if number % 70 == 9:
+                state = await memory.archive.read(lambda store: store.ledger.state())
+                point = checkpoint.read(checkpoint.text_of(state.head, "op-dbus/1"), number, "120")
+                assert point
+                points.append(point)
+        await memory.forget(Target(Thing("systemd", "unit", "u3")), "")
+        await memory.archive.write(lambda store: store.prune_history(90))
+
+    run(tmp_path, work)
+    report = look(tmp_path, *points)
+    assert (report.problems, report.first) == ([], 91)
+    assert report.vouched == points[-1].size
+
+
+# of a daemon
+
+
+def test_a_daemon_forgets_for_who_manages_it(
+    daemons: Callable[..., Running], tmp_path: Path
+) -> None:
+    """Forget by the command and on the bus; refuse what is not exactly one thing."""
+
+    async def work(daemon: Running) -> None:
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+            objects = [
+                ("systemd", "unit", n, {"description": "hushed"}) for n in ("a", "b", "gone")
+            ]
+            await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+            method = HISTORY_PATH, f"{HISTORY}.Forget", "a{sv}"
+            for wrong in ({}, {"row": 1, "containing": "x"}, {"row": 0}, {"containing": ""}):
+                with pytest.raises(RemoteError, match="one of: object, row"):
+                    await caller.call(*method, wrong)
+            assert await caller.call(*method, {"row": 3}) == [1, 0, True]
+        told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/a")
+        assert (told.returncode, told.stdout) == (0, "the values of 1 row were erased\n")
+        told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/never")
+        assert told.stdout == "the values of 0 rows were erased\n"
+        told = await asyncio.to_thread(
+            daemon.cli, "history", "forget", "--containing", "-", stdin="hushed\n"
+        )
+        assert told.stdout == "the values of 1 row were erased\n"
+        assert (await asyncio.to_thread(daemon.cli, "history", "forget")).returncode == 2
+
+    daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
+    with daemon:
+        asyncio.run(work(daemon))
+        assert daemon.stop() == 0
+    found = daemon.cli(
+        "history", "verify", "--json", f"--database={daemon.state_dir / 'memory.db'}"
+    )
+    report = json.loads(found.stdout)
+    assert (found.returncode, report["ok"], report["erased"], report["last"]) == (0, True, 3, 6)
