@@ -96,11 +96,12 @@ async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
     async with watched(tmp_path, monkeypatch, bus_address) as host:
         await host.until(lambda: host.status.state == "absent")
         assert host.status.detail == f"{NAME} is not on the system bus"
-        async with serving(bus_address) as machines:
-            machines.start("shop")
-            await host.until_shown("machined/machine/shop")
-        await host.until(lambda: host.status.state == "absent")
-        assert host.names == set()
+        for _ in range(3):
+            async with serving(bus_address) as machines:
+                machines.start("shop")
+                await host.until_shown("machined/machine/shop")
+            await host.until(lambda: host.status.state == "absent")
+            assert host.names == set()
 
 
 @in_loop

@@ -6,7 +6,7 @@ from typing import Final
 
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.bus.transport.values import Plain
-from opdbus.observe.report import MAX_OBJECTS, Observer, Report
+from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.system_bus import Service, until_owned
 
 _NAME: Final = "org.freedesktop.machine1"
@@ -22,6 +22,15 @@ _TYPES: Final = {"vm": "virtual machine"}
 
 
 async def observe(report: Report) -> None:
+    """Follow machined; raises Absent also when it has ended, as it does without machines."""
+    try:
+        await _follow(report)
+    except LostSource:
+        async with Service(_NAME):
+            raise
+
+
+async def _follow(report: Report) -> None:
     """List all machines, and again after each burst of signals."""
     # of machines by their paths: what asking machined costs a process
     systems: dict[str, str] = {}
