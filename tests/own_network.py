@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,11 @@ class Network:
         subprocess.run(
             ["nsenter", f"--net={path}", "ip", *arguments], check=True, pass_fds=[self.descriptor]
         )
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the namespace."""
+        path = Path("/proc/sys", name.replace(".", "/"))
+        self.inside(lambda: path.write_text(value))
 
     def netlink(self, protocol: int, groups: int = 0) -> socket.socket:
         """Open a socket as systemd does."""

@@ -47,7 +47,8 @@ def test_an_interface() -> None:
     links = rtnetlink.Links.read([Message(16, 0, 1, BODIES["link"])])
     assert links.name(4) == "eth0"
     assert links.hardware == {4}
-    state = {"state": "up", "enabled": True, "carrier": True, "mtu": 1400, "addresses": []}
+    state = {"state": "up", "enabled": True, "carrier": True, "mtu": 1400}
+    state |= {"addresses": [], "forwards": []}
     assert links.properties([]) == {4: {"type": "ethernet", "mac": "02:fc:00:00:00:01", **state}}
 
 

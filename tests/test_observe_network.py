@@ -44,6 +44,19 @@ async def test_interfaces_come_and_go(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_what_an_interface_forwards(tmp_path: Path) -> None:
+    """An interface that passes packets on says of which family; the kernel tells of a change."""
+    async with watched(tmp_path) as (net, host):
+        await host.until_shown("net/interface/lo", forwards=[])
+        net.set("net.ipv4.ip_forward", "1")
+        await host.until_shown("net/interface/lo", forwards=["ipv4"])
+        net.set("net.ipv6.conf.lo.forwarding", "1")
+        await host.until_shown("net/interface/lo", forwards=["ipv4", "ipv6"])
+        net.set("net.ipv4.ip_forward", "0")
+        await host.until_shown("net/interface/lo", forwards=["ipv6"])
+
+
+@in_loop
 async def test_addresses_come_and_go(tmp_path: Path) -> None:
     """An address is an object, and one of its interface's, as long as it is there."""
     async with watched(tmp_path) as (net, host):

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple, Self
 from opdbus.observe.report import Absent, LostSource
 
 ROUTE, DIAG, UEVENT = 0, 4, 15
-# Interfaces, IPv4 and IPv6 addresses, IPv4 and IPv6 routes, as in op-dbus-route.socket.
-ROUTE_GROUPS: Final = 1361
+# Interfaces; IPv4 and IPv6 addresses, routes and settings of interfaces: as in
+# op-dbus-route.socket.
+ROUTE_GROUPS: Final = 25167185
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _REQUEST_DUMP: Final = 0x1 | 0x300

@@ -102,6 +102,7 @@ class Links:
             "enabled": bool(link.flags & _UP),
             "carrier": bool(number(values.get(33))),
             "mtu": number(values.get(4)),
+            "forwards": _forwarded(values),
         }
         if any(values.get(1, b"")):
             found["mac"] = values[1].hex(":")
@@ -163,6 +164,17 @@ def _vlan(values: Mapping[int, bytes]) -> int:
     info = attributes(values.get(18, b""))
     is_vlan = text(info.get(1)) == "vlan"
     return number(attributes(info.get(2, b"")).get(1)) if is_vlan else 0
+
+
+def _forwarded(values: Mapping[int, bytes]) -> list[Json]:
+    """Return the families whose packets an interface passes on: of each, its first setting."""
+    families = attributes(values.get(26, b""))
+    settings = {2: 1, 10: 2}
+    return [
+        FAMILIES[family]
+        for family, kind in settings.items()
+        if number(attributes(families.get(family, b"")).get(kind, b"")[:4])
+    ]
 
 
 def _flags(family: int) -> dict[str, int]:

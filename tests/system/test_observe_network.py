@@ -1,5 +1,6 @@
 """The host's network and ports as a sandboxed service sees them, through sockets of systemd."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -140,3 +141,17 @@ def test_a_host_boots_with_them(host: Host, service: Service) -> None:
         assert "cycle" not in done.stderr
     finally:
         service.systemctl("disable")
+
+
+def test_what_an_interface_forwards(host: Host, service: Service) -> None:
+    """Whether the host passes packets on is seen from the sandbox, as soon as it is changed."""
+    service.observe("network")
+    until_shown(service, "net/interface/lo", forwards=[])
+    # settings are read-only inside: those of its network are written from outside
+    change = ["nsenter", f"--target={host.init}", "--net", "sysctl", "-qw"]
+    subprocess.run([*change, "net.ipv4.ip_forward=1"], check=True)
+    try:
+        until_shown(service, "net/interface/lo", forwards=["ipv4"])
+    finally:
+        subprocess.run([*change, "net.ipv4.ip_forward=0"], check=True)
+    until_shown(service, "net/interface/lo", forwards=[])
