@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,6 +250,32 @@ class Client:
             paths.HISTORY, HISTORY, "Nearest", "a{sv}u", dict(like), limit
         )
         return found
+
+    async def last_row(self) -> int:
+        """Return the number of the newest change, 0 if there is none."""
+        values = await self._properties(paths.HISTORY, HISTORY)
+        return max(0, int(values["First"]) + int(values["Rows"]) - 1)
+
+    async def recorded(self) -> AsyncGenerator[None, None]:
+        """Yield whenever history may have new rows: after each signal, and after each start."""
+        news = asyncio.Event()
+        self._connection.on_signal = lambda _: news.set()
+        await self._connection.subscribe(f"type='signal',interface='{HISTORY}',member='Recorded'")
+        await self._connection.subscribe(
+            "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',"
+            f"arg0='{BUS_NAME}'"
+        )
+        lost = asyncio.ensure_future(self._connection.closed())
+        try:
+            while not lost.done():
+                yield
+                waiting = asyncio.ensure_future(news.wait())
+                await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                news.clear()
+        finally:
+            lost.cancel()
+        raise errors.BusError(f"the connection to the {self._where} bus was lost")
 
     async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and give their paths.

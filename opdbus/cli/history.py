@@ -1,65 +1,255 @@
-"""The command that tells what changed."""
+"""The commands that tell what changed, and what an object was."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import output, when
-from opdbus.cli.asking import ask, chosen
-from opdbus.cli.root import kind, number, plugin, root
+from opdbus.cli import output, telling, when
+from opdbus.cli.asking import ask, chosen, path_of
+from opdbus.cli.root import as_json, kind, number, plugin, root
+from opdbus.errors import BusError, InvalidArgs, ShuttingDown
+
+if TYPE_CHECKING:
+    from opdbus.client import Client
 
 # of the lines that a program reads: the second number grows with what is added
-FORMAT = "1.0"
+FORMAT: Final = "1.0"
+_MOST: Final = 1000
+# that were there before the first one that is waited for, as journalctl has it
+_MOST_BEFORE_WATCHING: Final = 10
+_STAMP: Final = "%b %d %H:%M:%S"
+as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
 
 
 @root.command()
-@click.option("--since", metavar="TIME", help="Only changes from then on: yesterday, -2h, 03:10.")
-@click.option("--before", metavar="TIME", help="Only changes before then.")
+@click.option("--since", metavar="TIME", help="From then on: yesterday, -2h, 03:10, boot.")
+@click.option("--before", metavar="TIME", help="Before then; with --within, not long before.")
+@click.option("--within", metavar="SPAN", help="So long before --before, or after --since: 30m.")
+@click.option("--by", type=click.Choice(["cause"]), help="Put together what has one cause.")
+@click.option("--around", metavar="OBJECT", help="Only of OBJECT and what is connected with it.")
 @plugin
 @kind
-@click.option("-n", "--limit", type=number, metavar="N", default=1000, help="How many. [1000]")
-@click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
+@click.option(
+    "--where",
+    metavar="COND",
+    multiple=True,
+    help="Only where such a field changed: state=failed, after.version~2.1.",
+)
+@click.option("--cause", metavar="TEXT", help="Only of causes that begin so: job:4711, apt, boot.")
+@click.option("--what", metavar="WORD", help="Only appeared, changed, gone, event, drift...")
+@click.option(
+    "-n", "--limit", type=number, metavar="N", help=f"How many, of the newest. [{_MOST}]"
+)
+@click.option("--watch", is_flag=True, help="Go on with what changes from now on.")
+@as_lines
 def changes(
-    limit: int,
-    since: str | None,
-    before: str | None,
+    limit: int | None,
+    by: str | None,
+    around: str | None,
+    where: Sequence[str],
+    watch: bool,  # noqa: FBT001 -- click passes flags so
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    **wanted: Any,  # noqa: ANN401 -- click's values
+    **given: Any,  # noqa: ANN401 -- click's values
 ) -> None:
-    """Tell what changed on this host, the newest last."""
-    asked = chosen(**wanted, since=_moment(since), before=_moment(before))
-    rows = ask(lambda client: client.changes(asked, limit))[::-1]
-    if json_:
-        _print_json(rows)
+    """Tell what changed on this host, the newest last.
+
+    Many alike changes of one cause are one line; --json tells each. TIME is yesterday, today, now,
+    boot, -30m, 03:10, 2026-11-22 or 2026-11-22 03:10; SPAN is 30s, 30m, 2h or 1d.
+    """
+    if watch and (by or given["before"]):
+        raise InvalidArgs("--watch goes on with what is new: without --by and --before")
+    times = _times(given.pop("since"), given.pop("before"), given.pop("within"))
+    asked = chosen(**given, **times, where=", ".join(where))
+    printer = _Printer(is_json=json_, is_by_cause=bool(by))
+
+    async def told(client: Client) -> None:
+        if around:
+            asked["around"] = await path_of(client, around, past=True)
+        if watch:
+            await _watch(client, asked, _MOST_BEFORE_WATCHING if limit is None else limit, printer)
+        else:
+            await _tell(client, asked, _MOST if limit is None else limit, printer)
+
+    ask(told)
+
+
+class Objects(click.Group):
+    """A group of commands, the first word of which may be an object: `show` is for that."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take whatever is no command as the arguments of `show`."""
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@root.group(cls=Objects)
+def history() -> None:
+    """Tell what happened to an object, prove what history says, or forget what it should not say.
+
+    `op-dbus history OBJECT` is short for `op-dbus history show OBJECT`, which an object with the
+    name of a command needs.
+    """
+
+
+@history.command()
+@click.argument("object")
+@click.option("--at", metavar="TIME", help="Show OBJECT as it was then.")
+@click.option(
+    "-n", "--limit", type=number, metavar="N", default=_MOST, help=f"How many changes. [{_MOST}]"
+)
+@as_json
+def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa: A002, FBT001
+    """Tell what happened to OBJECT, or show it as it was.
+
+    OBJECT is PLUGIN/KIND/NAME, a D-Bus path, or a name that is unique; it may be gone. TIME is as
+    of `op-dbus changes`.
+    """
+    if at is None:
+        printer = _Printer(is_json=json_)
+
+        async def told(client: Client) -> None:
+            path = await path_of(client, object, past=True)
+            await _tell(client, {"object": path}, limit, printer)
+
+        ask(told)
         return
-    columns = ("time", "what", "object", "cause")
-    output.table(
-        columns, [(_time(row["at"]), row["what"], row["name"], row["cause"]) for row in rows]
-    )
+    moment = _moment(at)
+
+    async def found(client: Client) -> dict[str, Any]:
+        return await client.object_at(await path_of(client, object, past=True), moment)
+
+    values = ask(found)
+    if json_:
+        output.as_json({"at": moment, **values})
+        return
+    name = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
+    sides = {
+        side.capitalize(): json.dumps(values[side], indent=2, ensure_ascii=False)
+        for side in ("declared", "observed")
+        if values[side] is not None
+    }
+    output.pairs({"Object": name, "At": _stamp(moment), "Source": values["source"], **sides})
+
+
+class _Printer:
+    """Prints changes as they are asked for: for people, or one JSON object a line."""
+
+    def __init__(self, *, is_json: bool, is_by_cause: bool = False) -> None:
+        self._is_json = is_json
+        self._is_by_cause = is_by_cause
+        self._first = {"format_version": FORMAT}
+
+    def print(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Print changes, which are in the order in which they happened."""
+        if self._is_json:
+            self._print_json(rows)
+        elif self._is_by_cause:
+            _print_by_cause(rows)
+        else:
+            for line in telling.lines(rows):
+                why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
+                _print(_stamp(line.at), f"{line.text}{why}")
+
+    def _print_json(self, rows: Sequence[dict[str, Any]]) -> None:
+        for row in rows:
+            line = {**self._first, **row, "fields": [_field(*field) for field in row["fields"]]}
+            print(json.dumps(line, ensure_ascii=False), flush=True)
+            self._first = {}
+
+
+async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: _Printer) -> None:
+    rows = await client.changes(asked, limit + 1)
+    printer.print(rows[:limit][::-1])
+    if not rows:
+        click.echo("nothing is known to have changed", err=True)
+    elif len(rows) > limit:
+        click.echo(f"the newest {limit:,} changes: -n N gives more", err=True)
+
+
+async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: _Printer) -> None:
+    """Print the last changes, and then each that comes; a restart of op-dbus is waited out."""
+    last = await client.last_row()
+    printer.print((await client.changes({**asked, "below": last + 1}, limit))[::-1])
+    async with aclosing(client.recorded()) as recorded:
+        async for _ in recorded:
+            try:
+                # a call would start a service that was stopped
+                if await client.is_served():
+                    last = await _print_new(client, asked, last, printer)
+            except (BusError, ShuttingDown):
+                continue
+
+
+async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: _Printer) -> int:
+    """Print what came after a row, and return the number of the last row."""
+    newest = await client.last_row()
+    if newest < last:
+        click.echo("history began anew", err=True)
+        last = 0
+    new = {**asked, "after": last, "below": newest + 1, "order": "oldest"}
+    printer.print(await client.changes(new, newest - last))
+    return newest
+
+
+def _print_by_cause(rows: Sequence[dict[str, Any]]) -> None:
+    for cause, items in telling.by_cause(rows):
+        count = f"{len(items):,} change{'' if len(items) == 1 else 's'}"
+        title = f"{telling.cause(cause, _user)}: {count}"
+        _print(_stamp(items[-1]["at"]), output.style(output.visible(title), "bold"))
+        for line in telling.lines(items):
+            _print("", line.text)
+
+
+def _print(stamp: str, text: str) -> None:
+    output.labelled(stamp.ljust(15), 15, text)
+
+
+def _times(since: str | None, before: str | None, within: str | None) -> dict[str, int]:
+    if since and before and within:
+        raise InvalidArgs("--within goes with --since or with --before, not with both")
+    first, last = _moment(since), _moment(before)
+    if within and since:
+        last = first + when.span(within)
+    elif within:
+        first = max(0, (last or _now()) - when.span(within))
+    if before and since and last < first:
+        raise InvalidArgs(f"--before {before} is earlier than --since {since}")
+    return {"since": first, "before": last}
 
 
 def _moment(text: str | None) -> int:
-    if not text:
+    if text is None:
         return 0
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return when.moment(text, time.time(), boot)
 
 
-def _time(at: int) -> str:
-    return datetime.fromtimestamp(at / 1e6, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def _now() -> int:
+    return int(time.time() * 1e6)
 
 
-def _print_json(rows: list[dict[str, Any]]) -> None:
-    first = {"format_version": FORMAT}
-    for row in rows:
-        line = {**first, **row, "fields": [_field(*field) for field in row["fields"]]}
-        print(json.dumps(line, ensure_ascii=False))
-        first = {}
+def _stamp(at: int) -> str:
+    """Say when; the year if it is another one."""
+    local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
+    is_this_year = local.year == datetime.now(UTC).astimezone().year
+    return local.strftime(_STAMP if is_this_year else "%Y-%m-%d %H:%M")
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {uid}"
 
 
 def _field(path: str, before: str, after: str) -> dict[str, Any]:

@@ -1,0 +1,238 @@
+"""Changes in plain words: what happened, to what, and why. Pure."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeAlias
+
+# A change as History1 gives it.
+Change: TypeAlias = Mapping[str, Any]
+# Of a field: the value before and after, as people read it; empty where there was none.
+Values: TypeAlias = Mapping[str, tuple[str, str]]
+
+MAX_FIELDS: Final = 3
+MAX_NAMES: Final = 3
+MAX_VALUE: Final = 40
+# More changes of one sort and cause, one after the other, are one line.
+_ALIKE: Final = 3
+# How things of a sort come and leave.
+_COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("packages", "package"): ("installed", "removed"),
+    ("net", "listener"): ("opened", "closed"),
+    ("net", "address"): ("added", "removed"),
+    ("net", "route"): ("added", "removed"),
+    ("mounts", "mount"): ("mounted", "unmounted"),
+    ("users", "account"): ("added", "removed"),
+    ("users", "group"): ("added", "removed"),
+    ("files", "file"): ("created", "deleted"),
+    ("kernel", "module"): ("loaded", "unloaded"),
+    ("login1", "session"): ("began", "ended"),
+    ("cron", "job"): ("added", "removed"),
+    ("machined", "machine"): ("started", "ended"),
+}
+# Sorts whose names say themselves what they are.
+_PLAIN: Final = frozenset({("systemd", "unit"), ("files", "file")})
+_WHATS: Final[Mapping[str, str]] = {
+    "event": "had an event",
+    "drift": "is other than declared",
+    "healed": "is as declared again",
+    "intended": "changed as declared",
+    "forgot": "lost the values in its history",
+}
+_CAUSES: Final[Mapping[str, str]] = {
+    "first": "listed for the first time",
+    "start": "while op-dbus was not running",
+    "boot": "while this host was not running",
+    "reload": "systemd reloaded its units",
+    "exit": "its own process ended",
+    "state file": "by the state file",
+    "kernel": "by the kernel",
+    "source": "with its source",
+    "": "cause not known",
+}
+_RUN: Final = re.compile(r"(dpkg|apt|rpm|dnf|yum|zypper):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
+_CALLER: Final = re.compile(r"bus:(:\S+) uid (\d+)")
+
+
+class Told(NamedTuple):
+    """A change in words: `sshd.service`, `stopped`, `active -> inactive`."""
+
+    subject: str
+    verb: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.subject} {self.verb}"
+        return (
+            f"{line}{self.detail}"
+            if self.detail[:1] in {"", ",", " "}
+            else f"{line}: {self.detail}"
+        )
+
+
+class Line(NamedTuple):
+    """A line for people: when, what happened, and why; it may stand for several changes."""
+
+    at: int
+    text: str
+    cause: str
+
+
+def cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:
+    """Say a cause in plain words; `user` names the user of a number."""
+    if text in _CAUSES:
+        return _CAUSES[text]
+    if text.startswith("job:"):
+        return f"job {text.removeprefix('job:')}"
+    if run := _RUN.fullmatch(text):
+        return f"package run {run[2]} {run[3] or run[1]}"
+    if caller := _CALLER.fullmatch(text):
+        return f"published by {user(int(caller[2]))} ({caller[1]})"
+    return text
+
+
+def tell(change: Change) -> Told:
+    """Say in plain words what happened."""
+    sort = (change["plugin"], change["kind"])
+    values = {path: (_said(old), _said(new)) for path, old, new in change["fields"] if path}
+    comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
+    subject, what = _subject(sort, change["name"], values), change["what"]
+    if what == "appeared":
+        told = Told(subject, "found" if change["cause"] == "first" else comes)
+        return told._replace(detail=_came(sort, values))
+    if what == "gone":
+        return Told(subject, leaves)
+    if what == "changed":
+        said = _SORTS[sort](values) if sort in _SORTS else None
+        return Told(subject, *(said or ("changed", _fields(values))))
+    if what == "event" and sort == ("systemd", "unit"):
+        return Told(subject, "restarted" if "start" in change["cause"] else "ran")
+    return Told(subject, _WHATS.get(what, what), _fields(values))
+
+
+def lines(changes: Iterable[Change]) -> Iterator[Line]:
+    """Tell changes in their order; several of one sort and cause in a row are one line."""
+    told = [(change, tell(change)) for change in changes]
+    for _, run in groupby(told, key=lambda item: _alike(*item)):
+        alike = list(run)
+        if len(alike) > _ALIKE:
+            yield _together(alike)
+        else:
+            for change, words in alike:
+                more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
+                yield Line(change["at"], f"{words}{more}", change["cause"])
+
+
+def by_cause(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
+    """Group changes by cause, in the order in which the groups end; those without one are last."""
+    groups: dict[str, list[Change]] = {}
+    for change in changes:
+        # the group that changed last goes to the end
+        groups[change["cause"]] = [*groups.pop(change["cause"], []), change]
+    unknown = groups.pop("", [])
+    return [*groups.items(), *([("", unknown)] if unknown else [])]
+
+
+def _alike(change: Change, told: Told) -> tuple[str, ...]:
+    return change["cause"], change["plugin"], change["kind"], told.verb
+
+
+def _together(alike: Sequence[tuple[Change, Told]]) -> Line:
+    change, told = alike[-1]
+    names = list(dict.fromkeys(item["name"] for item, _ in alike))
+    more = len(names) - MAX_NAMES
+    listed = ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    if len(names) == 1:
+        text = f"{told.subject} {told.verb} {len(alike):,} times"
+    else:
+        text = f"{len(names):,} {plural(change['kind'])} {told.verb}: {listed}"
+    return Line(change["at"], text, change["cause"])
+
+
+def plural(kind: str) -> str:
+    """Give the plural of a kind."""
+    word = kind.replace("_", " ")
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
+
+
+def _subject(sort: tuple[str, str], name: str, values: Values) -> str:
+    if sort == ("net", "listener"):
+        port = "".join(values.get("port", ()))
+        return f"port {port}" if port else f"port {name}"
+    return name if sort in _PLAIN else f"{sort[1].replace('_', ' ')} {name}"
+
+
+def _came(sort: tuple[str, str], values: Values) -> str:
+    """Say the most of something new."""
+    if sort == ("net", "listener") and "unit" in values:
+        return f" by {values['unit'][1]}"
+    if sort == ("packages", "package") and "version" in values:
+        return f" {values['version'][1]}"
+    return ""
+
+
+def _unit(values: Values) -> tuple[str, str] | None:
+    before, after = values.get("active_state", ("", ""))
+    if after:
+        verbs = {"failed": "failed", "inactive": "stopped", "activating": "is starting"}
+        verb = verbs.get(after, "started" if before != "reloading" else "reloaded")
+        verb = "is stopping" if after == "deactivating" else verb
+        result = values.get("result", ("", ""))[1]
+        return verb, f"{before or 'unknown'} -> {after}{f' ({result})' if result else ''}"
+    for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
+        if values.get(field, ("", ""))[1]:
+            return (yes if values[field][1] == "yes" else no), ""
+    return None
+
+
+def _package(values: Values) -> tuple[str, str] | None:
+    before, after = values.get("version", ("", ""))
+    if values.get("removed", ("", ""))[1] == "yes":
+        return "removed", ", its configuration is left"
+    if values.get("removed", ("", ""))[0] == "yes":
+        return "installed", f" {after}" if after else ""
+    if before and after:
+        verb = "upgraded" if _order(before) < _order(after) else "downgraded"
+        return verb, f" {before} -> {after}"
+    return None
+
+
+def _order(version: str) -> list[tuple[int, int, str]]:
+    """Give what versions sort by, nearly as dpkg does: ~ is before the end, a number by value."""
+    epoch, _, rest = version.rpartition(":")
+    parts = re.findall(r"\d+|~|[^\d~]+", rest)
+    keys = [(2, int(p), "") if p.isdigit() else (0 if p == "~" else 3, 0, p) for p in parts]
+    return [(2, int(epoch) if epoch.isdigit() else 0, ""), *keys, (1, 0, "")]
+
+
+_SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None]]] = {
+    ("systemd", "unit"): _unit,
+    ("packages", "package"): _package,
+}
+
+
+def _fields(values: Values) -> str:
+    """Tell the first fields of a change; names alone where values are not kept."""
+    told = [
+        f"{path} {old or 'none'} -> {new or 'none'}" if old or new else path
+        for path, (old, new) in values.items()
+    ]
+    more = len(told) - MAX_FIELDS
+    return ", ".join(told[:MAX_FIELDS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _said(text: str) -> str:
+    """Give a value, as JSON, in few characters."""
+    if not text:
+        return ""
+    value = json.loads(text)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "yes", False: "no"}[value]
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        value = ", ".join(value)
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    said = " ".join(said.split()) or '""'
+    return said if len(said) <= MAX_VALUE else f"{said[: MAX_VALUE - 3]}..."

@@ -1,0 +1,156 @@
+"""Changes in plain words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from opdbus.cli import telling
+
+
+def change(
+    what: str, kind: str, name: str, *, cause: str = "", folded: int = 0, **fields: Any
+) -> dict[str, Any]:
+    """Make a change as the bus gives it; a field is (before, after), or None."""
+    plugin, _, kind = kind.partition("/")
+    sides = ((path, *(_json(value) for value in sides)) for path, sides in fields.items())
+    return {
+        "at": 5,
+        "plugin": plugin,
+        "kind": kind,
+        "name": name,
+        "what": what,
+        "cause": cause,
+        "folded": folded,
+        "fields": list(sides),
+    }
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value)
+
+
+UNIT, PACKAGE, PORT = "systemd/unit", "packages/package", "net/listener"
+SAID = [
+    (
+        change("changed", UNIT, "sshd.service", active_state=("active", "inactive")),
+        "sshd.service stopped: active -> inactive",
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a.service",
+            active_state=("active", "failed"),
+            result=(None, "exit-code"),
+        ),
+        "a.service failed: active -> failed (exit-code)",
+    ),
+    (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
+    (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
+    (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
+    (
+        change("changed", PACKAGE, "openssl", version=("3.0.9", "3.0.10")),
+        "package openssl upgraded 3.0.9 -> 3.0.10",
+    ),
+    (
+        change("changed", PACKAGE, "x", version=("1:2.0", "3.0~rc1")),
+        "package x downgraded 1:2.0 -> 3.0~rc1",
+    ),
+    (
+        change("changed", PACKAGE, "x", version=("3.0~rc1", "3.0")),
+        "package x upgraded 3.0~rc1 -> 3.0",
+    ),
+    (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
+    (
+        change("changed", PACKAGE, "hello", removed=(None, True), status=("installed", "x")),
+        "package hello removed, its configuration is left",
+    ),
+    (
+        change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
+        "port 8080 opened by n.service",
+    ),
+    (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port 8080 closed"),
+    (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
+    (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
+    (
+        change("changed", "house/lamp", "hall", a=(1, 2), b=(None, "x"), c=(True, None), d=(1, 2)),
+        "lamp hall changed: a 1 -> 2, b none -> x, c yes -> none and 1 more",
+    ),
+    (change("changed", "house/lamp", "hall", a=(None, None)), "lamp hall changed: a"),
+    (change("gone", "house/lamp", "hall"), "lamp hall is gone"),
+    (
+        change("drift", UNIT, "a.service", active=(True, False)),
+        "a.service is other than declared: active yes -> no",
+    ),
+    (change("new word", UNIT, "a.service"), "a.service new word"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), SAID, ids=[said for _, said in SAID])
+def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> None:
+    """Say what happened as an administrator would."""
+    assert str(telling.tell(given)) == said
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("job:4711 restart", "job 4711 restart"),
+        ("apt:2026-11-22T07:01:02 apt upgrade -y", "package run 07:01 apt upgrade -y"),
+        ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
+        ("bus::1.42 uid 1000", "published by alice (:1.42)"),
+        ("first", "listed for the first time"),
+        ("", "cause not known"),
+        ("moon: full", "moon: full"),
+    ],
+)
+def test_causes_are_told_in_plain_words(cause: str, said: str) -> None:
+    """Say each cause that is known, and any other as it is."""
+    assert telling.cause(cause, {1000: "alice"}.__getitem__) == said
+
+
+def test_alike_changes_are_one_line() -> None:
+    """Count many changes of one sort and cause, name the first, and leave few as they are."""
+    upgrades = [
+        change("changed", PACKAGE, f"p{n}", cause="apt:x", version=("1", "2")) for n in range(31)
+    ]
+    unit = change("changed", UNIT, "a.service", cause="apt:x", active_state=("active", "failed"))
+    again = [change("event", UNIT, "b.service", cause="exit", folded=4)]
+    same = [change("changed", "house/lamp", "hall", cause="c", a=(n, n + 1)) for n in range(9)]
+    assert [
+        line.text for line in telling.lines([*upgrades, unit, *upgrades[:2], *again, *same])
+    ] == [
+        "31 packages upgraded: p0, p1, p2 and 28 more",
+        "a.service failed: active -> failed",
+        "package p0 upgraded 1 -> 2",
+        "package p1 upgraded 1 -> 2",
+        "b.service ran (5 times)",
+        "lamp hall changed 9 times",
+    ]
+
+
+def test_causes_are_in_the_order_in_which_they_ended() -> None:
+    """Put what changed last last, and what has no known cause after all."""
+    changes = [change("event", UNIT, str(n), cause=cause) for n, cause in enumerate("ab a")]
+    changes[2]["cause"] = ""
+    found = [
+        (cause, [item["name"] for item in items]) for cause, items in telling.by_cause(changes)
+    ]
+    assert found == [("b", ["1"]), ("a", ["0", "3"]), ("", ["2"])]
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "{}", '""', '"\\u001b[31m\\n"', "1e999", '["a", 1]']
+)
+def test_any_value_is_said(text: str) -> None:
+    """Say something of any JSON."""
+    given = change("changed", UNIT, "a.service")
+    given["fields"] = [("x", text, text)]
+    assert telling.tell(given).detail.startswith("x ")
+
+
+def test_a_long_value_is_cut() -> None:
+    """Say the beginning of a long value."""
+    given = change("changed", UNIT, "a.service", x=("y" * 99, 1))
+    assert telling.tell(given).detail == f"x {'y' * 37}... -> 1"
