@@ -2,12 +2,24 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Caller, Running, calling, state_file
+from running import (
+    HISTORY,
+    HISTORY_PATH,
+    STATE,
+    STATE_PATH,
+    Caller,
+    Running,
+    calling,
+    environment,
+    state_file,
+)  # fmt: skip
 
 from opdbus.bus.transport.connection import RemoteError
 
@@ -190,5 +202,146 @@ def test_erased_values_are_not_guessed(served: Callable[..., Any]) -> None:
         assert [row[0] for row in rows] == [UNIT]
         rows, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", "a", {})
         assert rows == []
+
+    served(work)
+
+
+def test_what_is_connected_is_told(served: Callable[..., Any]) -> None:
+    """Tell the changes of a unit, its triggers, ports, files and package, and of nothing else."""
+    objects = [
+        ("systemd", "unit", "web.service", {"package": "web", "triggered_by": ["web.socket"]}),
+        ("systemd", "unit", "web.socket", {"triggers": ["web.service"]}),
+        ("systemd", "unit", "web-clean.service", {"package": "web"}),
+        ("systemd", "unit", "web.service.d", {"package": "other"}),
+        ("packages", "package", "web", {"version": "1"}),
+        ("net", "listener", "tcp 80", {"unit": "web.service, a.service"}),
+        ("net", "listener", "tcp 81", {"unit": "old-web.service"}),
+        ("files", "file", "/etc/web.conf", {"package": "web"}),
+    ]
+
+    async def work(caller: Caller, _daemon: Running) -> None:
+        asked = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+        paths, *_ = await caller.call(*asked)
+        rows = await changes(caller, 50, around=paths[0], after=3)
+        assert sorted(row["name"] for row in rows) == [
+            "/etc/web.conf",
+            "tcp 80",
+            "web",
+            "web-clean.service",
+            "web.service",
+            "web.socket",
+        ]
+        assert [row["name"] for row in await changes(caller, around=paths[5])] == [
+            "tcp 80",
+            "web.service",
+            "a.service",
+            "a.service",
+        ]
+        assert await changes(caller, around=paths[0], object=UNIT) == []
+
+    served(work)
+
+
+def command(daemon: Running, *words: str) -> Any:
+    """Run `op-dbus` on a thread."""
+    return asyncio.to_thread(daemon.cli, *words, TZ="UTC", COLUMNS="80")
+
+
+def test_changes_are_told_to_people(served: Callable[..., Any]) -> None:
+    """Tell the newest changes last, one a line, or put together by cause."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        told = await command(daemon, "changes")
+        assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
+            "a.service appeared",
+            "b appeared",
+            'a.service changed: limits none -> {"cpu": 2}, port 1 -> none, state active -> failed',
+        ]
+        told = await command(daemon, "changes", "-n", "1", "--by", "cause")
+        assert told.stdout.splitlines()[1].startswith(f"{'':17}a.service changed: limits")
+        assert told.stderr == "the newest 1 changes: -n N gives more\n"
+        told = await command(daemon, "changes", "--before", "-1h")
+        assert (told.stdout, told.returncode) == ("", 0)
+        assert told.stderr == "nothing is known to have changed\n"
+
+    served(work)
+
+
+BAD_WORDS = [
+    (["changes", "--since", "tomorrow"], "'tomorrow' is no time: a time is now, today"),
+    (["changes", "--within", "soon"], "'soon' is no span of time"),
+    (["changes", "--since=2h", "--before=1h", "--within=1m"], "not with both"),
+    (["changes", "--since=1h", "--before=2h"], "--before 2h is earlier than --since 1h"),
+    (["changes", "--watch", "--by", "cause"], "without --by and --before"),
+    (["changes", "--what", "exploded"], "there are appeared, changed"),
+    (["changes", "--where", "state"], "is no condition"),
+    (["changes", "-n", "99999999999"], "is not a number from 0 to"),
+    (["history", "a", "--at", "25:00"], "is no time"),
+    (["history", "nosuch"], "there is no object nosuch"),
+    (["history", "a", "--at", "1970-01-02"], "history begins at"),
+]
+
+
+def test_bad_words_are_refused(served: Callable[..., Any]) -> None:
+    """Say what is wrong and what is accepted, in one line."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        for words, said in BAD_WORDS:
+            told = await command(daemon, *words)
+            assert told.returncode in {1, 2}, words
+            assert said in told.stderr
+            assert told.stderr.count("\n") == 1
+
+    served(work)
+
+
+def test_an_object_has_a_history(served: Callable[..., Any]) -> None:
+    """Tell the changes of one object, and show it as it was, although it is gone."""
+
+    async def work(caller: Caller, daemon: Running) -> None:
+        (at,) = [row["at"] for row in await changes(caller, 1)]
+        told = await command(daemon, "history", "a")
+        assert len(told.stdout.splitlines()) == 2
+        when = f"{datetime.fromtimestamp((at - 1) / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        told = await command(daemon, "history", "a", "--at", when, "--json")
+        assert json.loads(told.stdout)["observed"] == {"port": 1, "state": "active"}
+        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
+        told = await command(daemon, "history", "show", "a.service", "--json")
+        assert [json.loads(line)["what"] for line in told.stdout.splitlines()] == [
+            "appeared",
+            "changed",
+            "gone",
+        ]
+        told = await command(daemon, "history", "a", "--at", "now")
+        assert "was not there at" in told.stderr
+
+    served(work)
+
+
+def test_changes_are_told_as_they_come(served: Callable[..., Any]) -> None:
+    """Go on with each new change, also after op-dbus was started again."""
+
+    async def work(caller: Caller, daemon: Running) -> None:
+        watching = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "opdbus", "changes", "--watch", "--json", "-n", "1"),
+            env=environment(daemon.bus, daemon.state_dir, daemon.settings),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert watching.stdout
+        try:
+            first = json.loads(await watching.stdout.readline())
+            assert (first["seq"], first["format_version"]) == (3, "1.0")
+            await publish(caller, ("c", {}))
+            assert json.loads(await watching.stdout.readline())["seq"] == 4
+            await asyncio.to_thread(daemon.stop)
+            daemon.start()
+            await caller.ready()
+            await publish(caller, ("d", {}))
+            line = json.loads(await watching.stdout.readline())
+            assert (line["seq"], line["name"], "format_version" in line) == (5, "d", False)
+        finally:
+            watching.kill()
+            await watching.wait()
 
     served(work)

@@ -44,9 +44,7 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
 )
 @click.option("--cause", metavar="TEXT", help="Only of causes that begin so: job:4711, apt, boot.")
 @click.option("--what", metavar="WORD", help="Only appeared, changed, gone, event, drift...")
-@click.option(
-    "-n", "--limit", type=number, metavar="N", help=f"How many, of the newest. [{_MOST}]"
-)
+@click.option("-n", "--limit", type=number, metavar="N", help=f"How many, of the newest. [{_MOST}]")
 @click.option("--watch", is_flag=True, help="Go on with what changes from now on.")
 @as_lines
 def changes(
@@ -203,7 +201,8 @@ def _print_by_cause(rows: Sequence[dict[str, Any]]) -> None:
     for cause, items in telling.by_cause(rows):
         count = f"{len(items):,} change{'' if len(items) == 1 else 's'}"
         title = f"{telling.cause(cause, _user)}: {count}"
-        _print(_stamp(items[-1]["at"]), output.style(output.visible(title), "bold"))
+        heading = output.style(output.visible(title), "bold")
+        print(f"{_stamp(items[-1]['at']):15}  {heading}")
         for line in telling.lines(items):
             _print("", line.text)
 

@@ -14,7 +14,8 @@ from opdbus import config
 from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.asking import ask, path_of
-from opdbus.cli.root import as_json, root
+from opdbus.cli.history import history
+from opdbus.cli.root import as_json
 from opdbus.errors import AccessDenied, InvalidArgs, StoreError, UnknownObject
 from opdbus.state.object import Thing
 
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from opdbus.history.verify import Report
 
 _FORMAT: Final = "1.0"
-
-
-@root.group()
-def history() -> None:
-    """Prove what history says, or forget what it should not say."""
 
 
 @history.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
@@ -14,7 +15,7 @@ from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.forget import Target
 from opdbus.history.question import NEVER, Filter
-from opdbus.index import past
+from opdbus.index import connected, past
 from opdbus.index.change_finder import WITHIN
 from opdbus.state import conditions
 from opdbus.state.object import FILE, LIVE, Json, canonical
@@ -33,7 +34,7 @@ _NUMBERS: Final = ("since", "before", "after", "below")
 _TEXTS: Final = ("cause", "what", "plugin", "kind")
 _FILTER: Final = {
     **dict.fromkeys(_NUMBERS, int),
-    **dict.fromkeys((*_TEXTS, "object", "where", "order"), str),
+    **dict.fromkeys((*_TEXTS, "object", "around", "where", "order"), str),
 }
 # What changes are found by, in place of their order.
 _BY_MEANING: Final = {"about": str, "before_event": str, "within": int}
@@ -57,7 +58,7 @@ class HistoryInterface:
         """List changes, in their order or by their meaning."""
         _check(limit)
         asked = Options(wanted, {**_FILTER, **_BY_MEANING})
-        which = _filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
+        which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
             return [_wire(row) for row in await past.changes(self._memory, which, limit)]
@@ -87,9 +88,17 @@ class HistoryInterface:
             to = await self._newest(thing_at(like["object"]))
         elif "seq" in like:
             to = await self._row(like["seq"])
-        found = await self._finder.nearest(to, _filter(rest), limit)
+        found = await self._finder.nearest(to, await self._filter(rest), limit)
         past.require_small([row for each in found for row in (each.found.row, *each.rows)])
         return [(_found(each.found), [_wire(row) for row in each.rows]) for each in found]
+
+    async def _filter(self, given: Given) -> Filter:
+        found = _filter(given)
+        if "around" not in given:
+            return found
+        things = await connected.around(self._memory, thing_at(given["around"]))
+        wanted = things if found.things is None else things.intersection(found.things)
+        return replace(found, things=wanted)
 
     async def _row(self, number: int) -> Row:
         for row in await past.numbered(self._memory, [number]):

@@ -1,0 +1,96 @@
+"""What is connected with a thing: what its fields name, and what names it, by one small table."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.index import matching
+from opdbus.index.memory import Memory
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Json, Thing
+
+# A plugin and a kind.
+Sort: TypeAlias = tuple[str, str]
+
+UNIT: Final = ("systemd", "unit")
+PACKAGE: Final = ("packages", "package")
+_LISTENER: Final = ("net", "listener")
+_FILE: Final = ("files", "file")
+_MOUNT: Final = ("mounts", "mount")
+_ACCOUNT: Final = ("users", "account")
+
+
+class Relation(NamedTuple):
+    """A field of things of a sort that names things of another, in a list or with commas."""
+
+    of: Sort
+    field: str
+    to: Sort
+
+
+RELATIONS: Final = (
+    *(
+        Relation(UNIT, field, UNIT)
+        for field in ("requires", "wants", "triggers", "triggered_by", "unit", "following")
+    ),
+    Relation(UNIT, "package", PACKAGE),
+    Relation(UNIT, "where", _MOUNT),
+    Relation(UNIT, "fragment_path", _FILE),
+    Relation(UNIT, "drop_ins", _FILE),
+    Relation(UNIT, "user", _ACCOUNT),
+    # by the control group that its process is in
+    Relation(_LISTENER, "unit", UNIT),
+    Relation(_FILE, "unit", UNIT),
+    Relation(_FILE, "package", PACKAGE),
+    Relation(("net", "address"), "interface", ("net", "interface")),
+    Relation(("net", "route"), "interface", ("net", "interface")),
+    Relation(("login1", "session"), "user", _ACCOUNT),
+)
+# What has one of these in common is connected, too; a user runs too much that is not.
+_SHARED: Final = (PACKAGE,)
+MOST: Final = 1000
+
+
+async def around(memory: Memory, thing: Thing) -> frozenset[Thing]:
+    """Return a thing and what is connected with it now; of many, some."""
+    found = {thing}
+    named = set(_named(thing, await _fields(memory, thing)))
+    found |= named
+    for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
+        async for naming in _naming(memory, other):
+            found |= naming
+            if len(found) > MOST:
+                break
+    return frozenset([thing, *sorted(found - {thing})[: MOST - 1]])
+
+
+async def _fields(memory: Memory, thing: Thing) -> Mapping[str, Json]:
+    if not memory.catalogue.has(thing):
+        return {}
+    entries = memory.catalogue.about(thing)
+    return memory.joined(entries, await memory.content(entries))
+
+
+def _named(thing: Thing, fields: Mapping[str, Json]) -> Iterator[Thing]:
+    """Yield the things that the fields of a thing name."""
+    for relation in RELATIONS:
+        if relation.of == thing[:2]:
+            for name in _names(fields.get(relation.field)):
+                yield Thing(*relation.to, name)
+
+
+async def _naming(memory: Memory, thing: Thing) -> AsyncIterator[set[Thing]]:
+    """Yield the things of which a field names a thing."""
+    fields = {relation.field for relation in RELATIONS if relation.to == thing[:2]}
+    for field in sorted(fields):
+        # a part, since it may be one of several
+        conditions = [Condition(field, "~", thing.name.lower())]
+        candidates = sorted(await matching.things(memory, conditions))
+        sorts = {r.of for r in RELATIONS if (r.to, r.field) == (thing[:2], field)}
+        wanted = [each for each in candidates[:MOST] if each[:2] in sorts]
+        yield {each for each in wanted if thing in _named(each, await _fields(memory, each))}
+
+
+def _names(value: Json) -> Sequence[str]:
+    if isinstance(value, list):
+        return [name for name in value if isinstance(name, str)]
+    return value.split(", ") if isinstance(value, str) and value else []
