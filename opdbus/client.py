@@ -277,15 +277,24 @@ class Client:
             lost.cancel()
         raise errors.BusError(f"the connection to the {self._where} bus was lost")
 
-    async def publish(self, source: str, objects: Sequence[Sequence[Json]]) -> list[str]:
+    async def publish(
+        self, source: str, objects: Sequence[Sequence[Json]], lifetime: str = "kept"
+    ) -> list[str]:
         """Publish (plugin, kind, name, properties) each, and give their paths.
 
-        Many go in several calls: where one of these fails, those before it have been taken in.
+        Many go in several calls: where one of these fails, those before it have been taken in. With
+        the lifetime `connection` they are there as long as this connection.
         """
         found: list[str] = []
         for part in _pages(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
             found += await self._one(
-                paths.STATE, STATE, "Publish", "sa(sssa{sv})a{sv}", source, part, {}
+                paths.STATE,
+                STATE,
+                "Publish",
+                "sa(sssa{sv})a{sv}",
+                source,
+                part,
+                {"lifetime": lifetime},
             )
         return found
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "opdbus"
 ROOMS = (
     "errors parsing config unit accounts privacy gc_tuning journal log tasks state tables"
     " glossary vocabulary kinds text history models engine arguments api serving index bus observe"
-    " http bench systemd reload daemon doctor client cli"
+    " http bench systemd reload daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {"bus": "names paths async_cache transport admission authorization service".split()}
@@ -27,6 +27,13 @@ MAY_IMPORT = {
         "opdbus.bus.transport.connection",
         "opdbus.bus.names",
         "opdbus.bus.paths",
+    },
+    "publishers": {
+        "opdbus.publishers",
+        "opdbus.errors",
+        "opdbus.tasks",
+        "opdbus.bus.paths",
+        "opdbus.client",
     },
     "cli": {
         "opdbus.cli",

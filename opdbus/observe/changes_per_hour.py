@@ -13,8 +13,9 @@ from opdbus.state.redact import redact_text
 # is restless. A kind with one object counts too: a battery's charge is noise on its own.
 PER_HOUR: Final = 12
 _HOUR: Final = 3600.0
-# The changes of restless fields alone are written at most so often for each object.
-FOLD_SECONDS: Final = 60.0
+# The changes of restless fields alone are written so seldom for each object: the last one is
+# written within a minute.
+FOLD_SECONDS: Final = 55.0
 # Fields of objects whose changes are counted: about 250 bytes each, 6 MiB for each observer.
 _MAX_COUNTED: Final = 25_000
 _MAX_SHOWN: Final = 64

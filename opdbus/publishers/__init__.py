@@ -1,0 +1,1 @@
+"""Programs of their own that publish what the daemon has no right to see."""
