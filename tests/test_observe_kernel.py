@@ -165,8 +165,11 @@ def test_nothing_outside_of_the_settings_is_read(root: Path) -> None:
 def test_a_setting_of_a_secret_is_hidden(root: Path) -> None:
     """A setting with the name of a secret is shown without its value."""
     (root / "proc/sys/kernel/password").write_text("hunter2")
-    conf(root, "etc/sysctl.d/a.conf", "kernel.password=hunter2")
+    conf(
+        root, "etc/sysctl.d/a.conf", "kernel.password=hunter2", "net.ipv4.tcp_fastopen_key=hunter2"
+    )
     assert "hunter2" not in str(Sysctls(root).read())
+    assert "hunter2" not in str(Sysctls(root, is_apart=True).read())
 
 
 def test_rows_that_are_no_modules() -> None:

@@ -28,7 +28,7 @@ _RUN = re.compile(r"[A-Za-z0-9_-]+")
 _LEFT = re.compile(
     r"\..*|.*(?:~|#|,v|\.(?:dpkg|ucf)-\w+|\.rpm(?:save|new|orig)|\.sw.|\.bak|\.orig)"
 )
-_PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start", "busybox")
+_PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _HIDDEN: Final = (
     "crontabs of users in /var/spool/cron may be read by root only: they are not listed"
@@ -38,6 +38,8 @@ _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
 _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
+# Stands for all jobs of a file.
+_CLOSED: Final = Job("", "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,15 @@ class Cron:
         async for _ in edits(files, folders, _SETTLE_SECONDS):
             found = await in_thread(self._list)
             none = "" if self._has_cron() else "there is no cron here that would run them"
-            report.busy("; ".join(filter(None, [_HIDDEN, none])))
+            report.busy("; ".join(filter(None, [_HIDDEN, *self._closed(), none])))
             report.replace("job", found)
+
+    def _closed(self) -> Iterator[str]:
+        """Say which folders may not be looked into: hardened hosts close them."""
+        folders = (self.etc / name for name in ("cron.d", *_FOLDERS))
+        closed = [str(path) for path in folders if path.is_dir() and not _may_read(path)]
+        if closed:
+            yield f"{', '.join(closed)} may be read by root only"
 
     def _has_cron(self) -> bool:
         return any(shutil.which(name, path=self.path) for name in _PROGRAMS)
@@ -78,6 +87,8 @@ class Cron:
     def _jobs(self) -> Iterator[tuple[str, Path, Job]]:
         """Yield the name of each job, its file, and the job."""
         for file in (self.etc / "crontab", *_files(self.etc / "cron.d")):
+            if file.is_file() and not _may_read(file):
+                yield str(file), file, _CLOSED
             for job in [*crontab.jobs(text_of(file, _MAX_BYTES))][:_MAX_LINES]:
                 yield f"{file} {crontab.program(job.command)}".strip(), file, job
         file = self.etc / "anacrontab"
@@ -90,6 +101,9 @@ class Cron:
 
 
 def _properties(file: Path, job: Job) -> dict[str, Json]:
+    if job == _CLOSED:
+        said = "scheduled jobs that only root may read"
+        return {"description": said, "file": str(file), "readable": False}
     program = crontab.program(job.command)
     what = program or job.command
     found: dict[str, Json] = {
@@ -102,6 +116,10 @@ def _properties(file: Path, job: Job) -> dict[str, Json]:
         "file": str(file),
     }
     return {key: value for key, value in found.items() if value}
+
+
+def _may_read(path: Path) -> bool:
+    return os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
 
 
 def _files(folder: Path) -> list[Path]:

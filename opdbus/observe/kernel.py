@@ -5,13 +5,14 @@ import re
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.sysctls import Sysctls
-from opdbus.observe.uevents import CAUSE, Uevents
+from opdbus.observe.uevents import CAUSE, Follower, Uevents
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
@@ -44,17 +45,22 @@ class Kernel:
 
     async def observe(self, report: Report) -> None:
         """Follow modules and settings; parameters stay as long as the kernel runs."""
-        report.replace("parameter", await in_thread(self._parameters))
-        await until_first_ends(self._follow_modules(report), self._follow_settings(report))
-
-    async def _follow_modules(self, report: Report) -> None:
+        settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
         with self.events.follow("module") as events:
             report.busy(f"modules are listed every minute: {events.missing}" * bool(events.missing))
-            cause = ""
-            while True:
-                await self._until_loaded(report, cause)
-                await events.changed()
-                cause = CAUSE
+            found = await in_thread(partial(self._list, settings))
+            for kind, objects in found.items():
+                report.replace(kind, objects)
+            await until_first_ends(
+                self._follow_modules(events, report), _follow_settings(settings, report)
+            )
+
+    async def _follow_modules(self, events: Follower, report: Report) -> None:
+        cause = ""
+        while True:
+            await self._until_loaded(report, cause)
+            await events.changed()
+            cause = CAUSE
 
     async def _until_loaded(self, report: Report, cause: str) -> None:
         """Report the modules, and again until none of them is on its way."""
@@ -65,13 +71,17 @@ class Kernel:
                 return
             await asyncio.sleep(seconds)
 
-    async def _follow_settings(self, report: Report) -> None:
-        settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
-        changed = asyncio.Event()
-        await until_first_ends(_note(settings, changed), _read(settings, changed, report))
+    def _list(self, settings: Sysctls) -> dict[str, dict[str, dict[str, Json]]]:
+        return {
+            "parameter": parameters(text_of(self.root / "proc/cmdline")),
+            "module": modules(text_of(self.root / "proc/modules")),
+            "sysctl": settings.read(),
+        }
 
-    def _parameters(self) -> dict[str, dict[str, Json]]:
-        return parameters(text_of(self.root / "proc/cmdline"))
+
+async def _follow_settings(settings: Sysctls, report: Report) -> None:
+    changed = asyncio.Event()
+    await until_first_ends(_note(settings, changed), _read(settings, changed, report))
 
 
 async def _note(settings: Sysctls, changed: asyncio.Event) -> None:

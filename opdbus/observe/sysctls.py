@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from opdbus.observe.reading import read_at_most, text_of
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
+from opdbus.state.secret_text import REDACTED
 
 # A file of an earlier folder replaces one of the same name in a later one.
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
@@ -21,6 +22,8 @@ _WILD = re.compile(r"[*?\[]")
 _OF_NAMESPACES = re.compile(
     r"(?:net|user|fs/mqueue)/.*|kernel/(?:shm\w*|msg\w*|sem|auto_msgmni|hostname|domainname)"
 )
+# Such as that of TCP Fast Open.
+_KEY: Final = "_key"
 _HIDDEN: Final = "the service has its own value of this in its sandbox"
 _MAX_BYTES: Final = 1 << 20
 _MAX_VALUE: Final = 4096
@@ -116,8 +119,8 @@ class Sysctls:
         except FileNotFoundError:
             return {"description": "this kernel has no such setting", **found, "missing": True}
         except OSError:
-            # what only root may read is not for everybody in a file either
-            return {"description": "may not be read", "file": wanted.file, "readable": False}
+            said = f"should be {should}, as {wanted.file} says; only root may read what it is"
+            return {"description": said, **found, "readable": False}
         value = _plain(content.decode(errors="replace"))
         differs = _comparable(value) != _comparable(wanted.value)
         said = f"is {_hidden(name, value)}, "
@@ -161,6 +164,8 @@ def _comparable(value: str) -> list[int | str]:
 
 def _hidden(name: str, value: str) -> str:
     """Return a value, or what stands for it where its name is that of a secret."""
+    if name.endswith(_KEY):
+        return REDACTED
     return str(next(iter(redact({name: value}).values())))
 
 

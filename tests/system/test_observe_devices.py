@@ -130,7 +130,16 @@ def test_a_job_of_cron_comes_changes_and_goes(host: Host, service: Service) -> N
     host.write(file, "10 4 * * * root /opt/save-orders --token hunter2\n")
     until_shown(service, name, schedule="every day at 04:10")
     assert service.get("Count", STATE) == before + 1
+    host.ask("chmod", "600", file)
+    until_shown(service, f"cron/job/{file}", readable=False)
+    assert not shown(host, name)
     host.ask("rm", file)
-    until_shown(service, name)
+    until_shown(service, f"cron/job/{file}")
     assert service.get("Count", STATE) == before
+    host.ask("chmod", "700", "/etc/cron.weekly")
+    end = time.monotonic() + PATIENCE_SECONDS
+    while "/etc/cron.weekly may be read by root only" not in states(service)["cron"][1]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    host.ask("chmod", "755", "/etc/cron.weekly")
     assert "/var/spool/cron" in states(service)["cron"][1]
