@@ -23,12 +23,26 @@ _APPEARED: Final = {
     "listener": "opened, added",
     "mount": "mounted, added",
     "session": "logged in, added",
+    "machine": "started, added",
+    "module": "loaded, added",
+    **dict.fromkeys(("pci", "usb", "block"), "plugged in, added"),
 }
 _GONE: Final = {
     "package": "removed",
     "listener": "closed, removed",
     "mount": "unmounted, removed",
     "session": "logged out, removed",
+    "machine": "stopped, removed",
+    "module": "unloaded, removed",
+    **dict.fromkeys(("pci", "usb", "block"), "unplugged, removed"),
+}
+# What a state that a thing comes to is called.
+_STATES: Final = {
+    **dict.fromkeys(("failed", "error", "crashed", "degraded"), "failed"),
+    **dict.fromkeys(("active", "running", "started"), "started"),
+    **dict.fromkeys(("inactive", "stopped", "exited", "dead", "closed"), "stopped"),
+    **dict.fromkeys(("up", "online", "connected"), "went up"),
+    **dict.fromkeys(("down", "no-carrier", "offline", "disconnected"), "went down"),
 }
 # Shares of a file system in percent.
 _FULL: Final = 80
@@ -146,13 +160,13 @@ def _either(when_true: str, when_false: str) -> _Turn:
 
 
 def _state(_before: Json, after: Json) -> str:
-    return {"up": "went up", "down": "went down", "no-carrier": "went down"}.get(str(after), "")
+    return _STATES.get(str(after).lower(), "")
 
 
 def _status(before: Json, after: Json) -> str:
     if after == "installed":
         return "installed"
-    return "removed" if before == "installed" else ""
+    return "removed" if before == "installed" else _state(before, after)
 
 
 _TURNS: Final[Mapping[str, _Turn]] = {

@@ -1,0 +1,113 @@
+"""Changes by meaning, asked of a daemon: about, before_event and Nearest of History1."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Caller, Running, calling, state_file
+
+from opdbus.bus.transport.connection import RemoteError
+
+UNIT = "/org/opdbus/state/systemd/unit/web_2eservice"
+
+
+@pytest.fixture
+def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any]:
+    """Run something with a client of a daemon whose web server was upgraded, and failed twice."""
+
+    def run(work: Callable[[Caller], Awaitable[Any]]) -> None:
+        async def live() -> None:
+            daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
+            async with calling(daemon.bus) as caller:
+                daemon.start()
+                await caller.ready()
+                for state in ("active", "failed", "active"):
+                    await publish(caller, "systemd", "unit", "web.service", active_state=state)
+                await publish(caller, "packages", "package", "web", version="1")
+                await publish(caller, "packages", "package", "web", version="2")
+                await publish(caller, "systemd", "unit", "web.service", active_state="failed")
+                await work(caller)
+
+        asyncio.run(live())
+
+    return run
+
+
+async def publish(caller: Caller, plugin: str, kind: str, name: str, **fields: object) -> None:
+    """Publish an object."""
+    objects = [(plugin, kind, name, fields)]
+    await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
+
+
+async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> list[Any]:
+    """Call Changes or Nearest."""
+    (rows,) = await caller.call(HISTORY_PATH, f"{HISTORY}.{method}", "a{sv}u", wanted, limit)
+    return rows
+
+
+def test_changes_are_found_by_what_they_are_about(served: Callable[..., Any]) -> None:
+    """Give the newest change of each sentence, with their number and a score, best first."""
+
+    async def work(caller: Caller) -> None:
+        rows = await ask(caller, "Changes", about="which packages were upgraded?")
+        assert (rows[0]["name"], rows[0]["seq"], rows[0]["count"]) == ("web", 5, 1)
+        assert rows[0]["score"] >= rows[1]["score"]
+        assert rows[0]["fields"] == [["version", '"1"', '"2"']]
+        failed = await ask(caller, "Changes", 1, about="web failed", kind="unit")
+        assert [(row["seq"], row["count"]) for row in failed] == [(6, 2)]
+        early = await ask(caller, "Changes", 1, about="web failed", below=6)
+        assert [(row["seq"], row["count"]) for row in early] == [(2, 1)]
+
+    served(work)
+
+
+def test_what_came_before_an_event_is_given(served: Callable[..., Any]) -> None:
+    """Give what changed before an event that is said in words, and which row that is."""
+
+    async def work(caller: Caller) -> None:
+        rows = await ask(caller, "Changes", before_event="web.service failed")
+        assert {row["event"] for row in rows} == {6}
+        assert {row["seq"] for row in rows[:2]} == {4, 5}
+        assert await ask(caller, "Changes", before_event="web.service failed", within=1) == []
+
+    served(work)
+
+
+@pytest.mark.parametrize("like", [{"seq": 6}, {"object": UNIT}])
+def test_it_is_known_whether_it_has_happened_before(
+    served: Callable[..., Any], like: dict[str, Any]
+) -> None:
+    """Give past changes like a row or an object's newest, and what followed from each."""
+
+    async def work(caller: Caller) -> None:
+        (found, after), *_ = await ask(caller, "Nearest", 1, **like)
+        assert found["seq"] == 2
+        assert [row["seq"] for row in after] == [3, 4, 5, 6]
+
+    served(work)
+
+
+BAD = [
+    ("Changes", {"about": " "}, "by about or by before_event"),
+    ("Changes", {"about": "a", "before_event": "b"}, "by about or by before_event"),
+    ("Changes", {"within": 5}, "by about or by before_event"),
+    ("Changes", {"before_event": "b", "within": 0}, "at least 1"),
+    ("Changes", {"about": 1}, "'about' must be of type string"),
+    ("Nearest", {}, "one of seq, object, about"),
+    ("Nearest", {"seq": 1, "about": "a"}, "one of seq, object, about"),
+    ("Nearest", {"seq": 99}, "there is no row 99 of history: rows 1 to 6 are kept"),
+    ("Nearest", {"object": UNIT + "x"}, "history has no change of systemd/unit/web.servicex"),
+]
+
+
+def test_bad_questions_are_refused(served: Callable[..., Any]) -> None:
+    """Say what is wrong with a question."""
+
+    async def work(caller: Caller) -> None:
+        for method, wanted, reason in BAD:
+            with pytest.raises(RemoteError, match=reason):
+                await ask(caller, method, **wanted)
+
+    served(work)
