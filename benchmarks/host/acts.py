@@ -61,7 +61,7 @@ FILES = {
     UNITS / "ledgerdb.service.d/tuning.conf": (
         "[Service]\nExecStart=\nExecStart=/usr/bin/python3 /srv/ledger/missing.py\n"
     ),
-    Path("/etc/sysctl.d/90-memory.conf"): "vm.swappiness = 10\n",
+    Path("/etc/sysctl.d/90-routing.conf"): "net.ipv4.ip_forward = 1\n",
     Path("/etc/cron.d/sales-report"): "15 6 * * 1 root /usr/local/bin/sales-report\n",
 }
 # In order: the name of an act, and its command.
@@ -116,7 +116,7 @@ ACTS = {
     "adduser configured": "sed -i 's/^#*DSHELL=.*/DSHELL=\\/bin\\/zsh/' /etc/adduser.conf;"
     " echo >>/etc/adduser.conf",
     "log collector restarted": "systemctl restart logcatcher",
-    "memory tuned": "@/etc/sysctl.d/90-memory.conf",
+    "forwarding allowed": "@/etc/sysctl.d/90-routing.conf",
     "report scheduled": "@/etc/cron.d/sales-report",
     "database misconfigured": "@ledgerdb.service.d/tuning.conf",
     "database broken": "systemctl daemon-reload; systemctl restart ledgerdb; sleep 1",
