@@ -1,7 +1,7 @@
 """Writes tests/data/day.json from a recorded day: `tests/make_day.py FOLDER`.
 
-The folder is what `benchmarks/host/day.py --save FOLDER` left. Of each thing that changed on the day
-the file has what it was before, and then each change: the act, the cause, and what it was then.
+The folder is what `benchmarks/host/day.py --save FOLDER` left. The file has what each thing that
+changed on the day was before, and then each change: the act, the cause, and what it was then.
 """
 
 import json
@@ -27,7 +27,9 @@ def read(folder: Path) -> dict[str, Any]:
         database.row_factory = sqlite3.Row
         now = {
             tuple(row[:4]): json.loads(row[4])
-            for row in database.execute("SELECT source, plugin, kind, name, properties FROM objects")
+            for row in database.execute(
+                "SELECT source, plugin, kind, name, properties FROM objects"
+            )
         }
         for row in database.execute(_ROWS, (FIRST,)):
             act = bisect_right([began for _, began in acts], row["at"]) - 1

@@ -6,33 +6,42 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import output, telling, when
+from opdbus.cli import meaning, output, when
 from opdbus.cli.asking import ask, chosen, path_of
+from opdbus.cli.printing import Printer, stamp
 from opdbus.cli.root import as_json, kind, number, plugin, root
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
 if TYPE_CHECKING:
     from opdbus.client import Client
 
-# of the lines that a program reads: the second number grows with what is added
-FORMAT: Final = "1.0"
 _MOST: Final = 1000
 # that were there before the first one that is waited for, as journalctl has it
 _MOST_BEFORE_WATCHING: Final = 10
-_STAMP: Final = "%b %d %H:%M:%S"
 as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
 
 
 @root.command()
 @click.option("--since", metavar="TIME", help="From then on: yesterday, -2h, 03:10, boot.")
-@click.option("--before", metavar="TIME", help="Before then; with --within, not long before.")
+@click.option(
+    "--before",
+    metavar="TIME|EVENT",
+    help="Before then, or what may have led to an EVENT, such as 'nginx failed'.",
+)
 @click.option("--within", metavar="SPAN", help="So long before --before, or after --since: 30m.")
 @click.option("--by", type=click.Choice(["cause"]), help="Put together what has one cause.")
+@click.option(
+    "--about", metavar="QUESTION", help="What answers it, best first: 'name resolution', 'crashes'."
+)
+@click.option(
+    "--like",
+    metavar="ROW|OBJECT|WORDS",
+    help="Has it happened before? What was like it, and what followed.",
+)
 @click.option("--around", metavar="OBJECT", help="Only of OBJECT and what is connected with it.")
 @plugin
 @kind
@@ -50,6 +59,8 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
 def changes(
     limit: int | None,
     by: str | None,
+    about: str | None,
+    like: str | None,
     around: str | None,
     where: Sequence[str],
     watch: bool,  # noqa: FBT001 -- click passes flags so
@@ -63,14 +74,20 @@ def changes(
     """
     if watch and (by or given["before"]):
         raise InvalidArgs("--watch goes on with what is new: without --by and --before")
+    by_meaning = meaning.read(about, given["before"], like)
+    if by_meaning and (watch or by):
+        raise InvalidArgs("what is found by its meaning is neither watched nor put together")
     times = _times(given.pop("since"), given.pop("before"), given.pop("within"))
     asked = chosen(**given, **times, where=", ".join(where))
-    printer = _Printer(is_json=json_, is_by_cause=bool(by))
+    printer = Printer(is_json=json_, is_by_cause=bool(by))
 
     async def told(client: Client) -> None:
         if around:
             asked["around"] = await path_of(client, around, past=True)
-        if watch:
+        if by_meaning:
+            most = meaning.MOST if limit is None else limit
+            await meaning.tell(client, by_meaning, asked, most, printer.print)
+        elif watch:
             await _watch(client, asked, _MOST_BEFORE_WATCHING if limit is None else limit, printer)
         else:
             await _tell(client, asked, _MOST if limit is None else limit, printer)
@@ -111,7 +128,7 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
     of `op-dbus changes`.
     """
     if at is None:
-        printer = _Printer(is_json=json_)
+        printer = Printer(is_json=json_)
 
         async def told(client: Client) -> None:
             path = await path_of(client, object, past=True)
@@ -134,36 +151,10 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
         for side in ("declared", "observed")
         if values[side] is not None
     }
-    output.pairs({"Object": name, "At": _stamp(moment), "Source": values["source"], **sides})
+    output.pairs({"Object": name, "At": stamp(moment), "Source": values["source"], **sides})
 
 
-class _Printer:
-    """Prints changes as they are asked for: for people, or one JSON object a line."""
-
-    def __init__(self, *, is_json: bool, is_by_cause: bool = False) -> None:
-        self._is_json = is_json
-        self._is_by_cause = is_by_cause
-        self._first = {"format_version": FORMAT}
-
-    def print(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Print changes, which are in the order in which they happened."""
-        if self._is_json:
-            self._print_json(rows)
-        elif self._is_by_cause:
-            _print_by_cause(rows)
-        else:
-            for line in telling.lines(rows):
-                why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
-                _print(_stamp(line.at), f"{line.text}{why}")
-
-    def _print_json(self, rows: Sequence[dict[str, Any]]) -> None:
-        for row in rows:
-            line = {**self._first, **row, "fields": [_field(*field) for field in row["fields"]]}
-            print(json.dumps(line, ensure_ascii=False), flush=True)
-            self._first = {}
-
-
-async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: _Printer) -> None:
+async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:
     rows = await client.changes(asked, limit + 1)
     printer.print(rows[:limit][::-1])
     if not rows:
@@ -172,7 +163,7 @@ async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: _Pri
         click.echo(f"the newest {limit:,} changes: -n N gives more", err=True)
 
 
-async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: _Printer) -> None:
+async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:
     """Print the last changes, and then each that comes; a restart of op-dbus is waited out."""
     last = await client.last_row()
     printer.print((await client.changes({**asked, "below": last + 1}, limit))[::-1])
@@ -186,7 +177,7 @@ async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: _Pr
                 continue
 
 
-async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: _Printer) -> int:
+async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: Printer) -> int:
     """Print what came after a row, and return the number of the last row."""
     newest = await client.last_row()
     if newest < last:
@@ -197,21 +188,9 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
     return newest
 
 
-def _print_by_cause(rows: Sequence[dict[str, Any]]) -> None:
-    for cause, items in telling.by_cause(rows):
-        count = f"{len(items):,} change{'' if len(items) == 1 else 's'}"
-        title = f"{telling.cause(cause, _user)}: {count}"
-        heading = output.style(output.visible(title), "bold")
-        print(f"{_stamp(items[-1]['at']):15}  {heading}")
-        for line in telling.lines(items):
-            _print("", line.text)
-
-
-def _print(stamp: str, text: str) -> None:
-    output.labelled(stamp.ljust(15), 15, text)
-
-
 def _times(since: str | None, before: str | None, within: str | None) -> dict[str, int]:
+    if before and when.is_said(before):
+        return {"since": _moment(since), "within": when.span(within) if within else 0}
     if since and before and within:
         raise InvalidArgs("--within goes with --since or with --before, not with both")
     first, last = _moment(since), _moment(before)
@@ -233,25 +212,3 @@ def _moment(text: str | None) -> int:
 
 def _now() -> int:
     return int(time.time() * 1e6)
-
-
-def _stamp(at: int) -> str:
-    """Say when; the year if it is another one."""
-    local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
-    is_this_year = local.year == datetime.now(UTC).astimezone().year
-    return local.strftime(_STAMP if is_this_year else "%Y-%m-%d %H:%M")
-
-
-def _user(uid: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return f"uid {uid}"
-
-
-def _field(path: str, before: str, after: str) -> dict[str, Any]:
-    """Give a field; a side that had no value is left out."""
-    sides = {"before": before, "after": after}
-    return {"path": path} | {side: json.loads(text) for side, text in sides.items() if text}

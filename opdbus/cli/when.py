@@ -37,6 +37,12 @@ def moment(text: str, now: float, boot: float) -> int:
     return int(found * 1e6)
 
 
+def is_said(text: str) -> bool:
+    """Return whether a text is rather an event in words, such as `nginx failed`, than a time."""
+    words = text.lower().split()
+    return len(words) > 1 and words[-1] != "ago" and any(word.isalpha() for word in words)
+
+
 def span(text: str) -> int:
     """Return a span in microseconds; raises InvalidArgs."""
     if not _SPAN.fullmatch(word := text.strip().lower()):
