@@ -320,6 +320,30 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
 
 
 @in_loop
+async def test_what_was_said_before_the_listing_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """Signals that came before the answer bring the listed state about, and are no rows."""
+    async with managed(bus_address) as service:
+
+        def listed(_path: str) -> tuple[str, list[Any]]:
+            for size in (1, 2, 3):
+                service.change(DRIVE, f"{NAME}.Drive", Size=size)
+            return LISTED, [service.tree]
+
+        service.service.answers[f"{MANAGER}.GetManagedObjects"] = listed
+        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+            await host.until_shown("udisks2/drive/WDC-WD10-1", size=3)
+            service.change(DRIVE, f"{NAME}.Drive", Size=4)
+            await host.until_shown("udisks2/drive/WDC-WD10-1", size=4)
+    assert [(row["what"], row["folded"]) for row in history(tmp_path)] == [
+        ("appeared", 0),
+        ("appeared", 0),
+        ("changed", 0),
+    ]
+
+
+@in_loop
 async def test_a_hundred_thousand_objects_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:

@@ -57,7 +57,7 @@ class Mirror:
         return Observer(self._service, plugin, self.observe, volatile(plugin), self._appears)
 
     async def observe(self, report: Report) -> None:
-        """List all objects, and follow the signals; those that came meanwhile come after it."""
+        """List all objects, and follow the signals."""
         async with Service(self._service, typed=True) as service:
             objects = await self._first(service)
             await self._show_all(objects, report)
@@ -101,6 +101,9 @@ class Mirror:
                 objects.add(path, interfaces)
             if objects.is_full:
                 break
+        # what they say may be older than the listing, up to the last one of an object
+        for signal in service.take():
+            objects.apply(signal)
         return objects
 
     async def _show_all(self, objects: Objects, report: Report, cause: str = "") -> None:

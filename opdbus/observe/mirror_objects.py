@@ -219,7 +219,8 @@ class Objects:
         if (self._plugin, kind) in NAMED_BY_PATH:
             return ""
         given = (values.get(name) for name in NAMING)
-        return next((n for n in given if type(n) is str and 0 < len(n) <= _MAX_NAME), "")
+        found = next((n for n in given if type(n) is str and 0 < len(n) <= _MAX_NAME), "")
+        return PurePosixPath(found).stem if found.startswith("/") else found
 
     def _main(self, thing: _Thing) -> str:
         """Return the interface that says what an object is."""
@@ -257,7 +258,8 @@ class Objects:
             for name, value in thing.interfaces[interface].items():
                 field = field_name(name)
                 if field in found:
-                    field = f"{field_name(self._short(interface))}_{field}"
+                    own = self._short(interface).removeprefix(f"{self._short(main)}.")
+                    field = f"{field_name(own)}_{field}"
                 found[field] = resolved(value, self._name_at)
         return {field: value for field, value in found.items() if value not in _EMPTY}
 

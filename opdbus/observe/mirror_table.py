@@ -14,7 +14,7 @@ MANAGERS: Final = {
 # The interfaces that say what an object is, before those that it has besides.
 MAIN: Final = ("Block", "Drive", "Device", "Device1", "Adapter1", "Modem", "Network")
 # Properties that name an object, best first, and the objects that nobody calls by these.
-NAMING: Final = ("Id", "Name", "Interface", "Address", "Ssid")
+NAMING: Final = ("Id", "Name", "Interface", "Address", "Ssid", "UserName", "Filename")
 NAMED_BY_PATH: Final = frozenset({("udisks2", "block")})
 # What comes and goes with each piece of work.
 NOT_MIRRORED: Final = frozenset({("udisks2", "job")})

@@ -137,6 +137,11 @@ class Service:
         (values,) = await self.call(path, f"{_PROPERTIES}.GetAll", "s", interface)
         return values if isinstance(values, dict) else {}
 
+    def take(self) -> list[Signal]:
+        """Return the signals that wait."""
+        signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        return signals
+
     async def bursts(self, seconds: float = BURST_SECONDS) -> AsyncGenerator[list[Signal]]:
         """Yield what was followed, in order: all that comes within some seconds together.
 
@@ -153,7 +158,7 @@ class Service:
                 self._news.clear()
                 if self._lost:
                     raise LostSource(self._lost)
-                signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
+                signals = self.take()
                 started = clock()
                 yield signals
                 rest = allowance.rest(clock() - started)
