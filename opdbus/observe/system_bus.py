@@ -210,9 +210,16 @@ class Service:
 async def until_owned(name: str, address: str = "system") -> None:
     """Wait until somebody owns a name on a bus, or there is no such bus any more."""
     owned = asyncio.Event()
+
+    def hear(message: Message) -> None:
+        # anybody may send us anything
+        is_change = message.sender == _BUS and message.member == "NameOwnerChanged"
+        if is_change and message.body[0] == name and message.body[2]:
+            owned.set()
+
     with suppress(BusError, RemoteError):
         async with Connection(address) as connection:
-            connection.on_signal = lambda message: owned.set() if message.body[2] else None
+            connection.on_signal = hear
             change = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'"
             await connection.subscribe(f"type='signal',{change}")
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
