@@ -68,8 +68,10 @@ def test_commands_are_real(path: Path) -> None:
         command: click.Command = root
         for word in words_of(line):
             if isinstance(command, click.Group) and not word.startswith("-"):
-                assert word in command.commands, line
-                command = command.commands[word]
+                # whatever is no command is an object
+                name = word if word in command.commands or command.name != "history" else "show"
+                assert name in command.commands, line
+                command = command.commands[name]
             elif re.fullmatch(r"-[a-z]|--[a-z][a-z-]*", word):
                 options = {name for param in command.params for name in param.opts}
                 assert word in options | {"--help", "--version"}, line

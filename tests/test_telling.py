@@ -70,6 +70,12 @@ SAID = [
         change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
         "port 8080 opened by n.service",
     ),
+    (change("changed", PACKAGE, "x", status=("unpacked", "installed")), "package x installed"),
+    (
+        change("changed", "files/file", "/etc/a", sha256=("a", "b"), size=(1, 2), mode=("1", "2")),
+        "/etc/a changed: its content, mode 1 -> 2",
+    ),
+    (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port 8080 closed"),
     (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
     (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
@@ -111,7 +117,10 @@ def test_causes_are_told_in_plain_words(cause: str, said: str) -> None:
 
 
 def test_alike_changes_are_one_line() -> None:
-    """Count many changes of one sort and cause, name the first, and leave few as they are."""
+    """Count many changes of one sort and cause, name the first, and leave few as they are.
+
+    What has no known cause is put together only where nothing came between.
+    """
     upgrades = [
         change("changed", PACKAGE, f"p{n}", cause="apt:x", version=("1", "2")) for n in range(31)
     ]
@@ -121,12 +130,22 @@ def test_alike_changes_are_one_line() -> None:
     assert [
         line.text for line in telling.lines([*upgrades, unit, *upgrades[:2], *again, *same])
     ] == [
-        "31 packages upgraded: p0, p1, p2 and 28 more",
         "a.service failed: active -> failed",
-        "package p0 upgraded 1 -> 2",
-        "package p1 upgraded 1 -> 2",
+        "31 packages upgraded: p0, p1, p2 and 28 more",
         "b.service ran (5 times)",
         "lamp hall changed 9 times",
+    ]
+
+
+def test_what_has_no_known_cause_keeps_its_order() -> None:
+    """Put together only what came one after the other: nothing says that the rest belongs to it."""
+    lamps = [change("appeared", "house/lamp", f"l{n}") for n in range(5)]
+    changes = [*lamps, change("gone", "house/lamp", "x"), *lamps[:2]]
+    assert [line.text for line in telling.lines(changes)] == [
+        "5 lamps appeared: l0, l1, l2 and 2 more",
+        "lamp x is gone",
+        "lamp l0 appeared",
+        "lamp l1 appeared",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,10 +33,12 @@ class Printer:
             for line in telling.lines(rows):
                 why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
                 _print(stamp(line.at), f"{indent}{line.text}{why}{more}")
+        # a pipe is read as it is written
+        sys.stdout.flush()
 
     def _print_json(self, rows: Sequence[dict[str, Any]]) -> None:
         for row in rows:
-            print(json.dumps({**self._first, **_line(row)}, ensure_ascii=False), flush=True)
+            print(json.dumps({**self._first, **_line(row)}, ensure_ascii=False))
             self._first = {}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -71,6 +72,9 @@ class Told(NamedTuple):
         )
 
 
+_Item: TypeAlias = tuple[Change, Told]
+
+
 class Line(NamedTuple):
     """A line for people: when, what happened, and why; it may stand for several changes."""
 
@@ -112,16 +116,23 @@ def tell(change: Change) -> Told:
 
 
 def lines(changes: Iterable[Change]) -> Iterator[Line]:
-    """Tell changes in their order; several of one sort and cause in a row are one line."""
+    """Tell changes in their order; several of one sort and cause are one line.
+
+    They are put together where they are in a row, or in a row of changes of one known cause.
+    """
     told = [(change, tell(change)) for change in changes]
-    for _, run in groupby(told, key=lambda item: _alike(*item)):
-        alike = list(run)
-        if len(alike) > _ALIKE:
-            yield _together(alike)
-        else:
-            for change, words in alike:
-                more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
-                yield Line(change["at"], f"{words}{more}", change["cause"])
+    for cause, run in groupby(told, key=lambda item: item[0]["cause"]):
+        for alike in _alike(run) if cause else _in_a_row(run):
+            yield from _said_of(alike)
+
+
+def _said_of(alike: Sequence[_Item]) -> Iterator[Line]:
+    if len(alike) > _ALIKE:
+        yield _together(alike)
+        return
+    for change, words in alike:
+        more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
+        yield Line(change["at"], f"{words}{more}", change["cause"])
 
 
 def by_cause(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
@@ -134,11 +145,31 @@ def by_cause(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
     return [*groups.items(), *([("", unknown)] if unknown else [])]
 
 
-def _alike(change: Change, told: Told) -> tuple[str, ...]:
-    return change["cause"], change["plugin"], change["kind"], told.verb
+def _sort(item: _Item) -> tuple[str, ...]:
+    change, told = item
+    return change["plugin"], change["kind"], told.verb
 
 
-def _together(alike: Sequence[tuple[Change, Told]]) -> Line:
+def _in_a_row(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    return (list(run) for _, run in groupby(items, key=_sort))
+
+
+def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield what is alike: many together, where the last of them is, and few as they come."""
+    taken = list(items)
+    counts = Counter(map(_sort, taken))
+    many = {sort for sort, count in counts.items() if count > _ALIKE}
+    gathered: dict[tuple[str, ...], list[_Item]] = {sort: [] for sort in many}
+    for item in taken:
+        if (sort := _sort(item)) not in many:
+            yield [item]
+            continue
+        gathered[sort].append(item)
+        if len(gathered[sort]) == counts[sort]:
+            yield gathered[sort]
+
+
+def _together(alike: Sequence[_Item]) -> Line:
     change, told = alike[-1]
     names = list(dict.fromkeys(item["name"] for item, _ in alike))
     more = len(names) - MAX_NAMES
@@ -190,6 +221,7 @@ def _unit(values: Values) -> tuple[str, str] | None:
 
 def _package(values: Values) -> tuple[str, str] | None:
     before, after = values.get("version", ("", ""))
+    status = values.get("status", ("", ""))
     if values.get("removed", ("", ""))[1] == "yes":
         return "removed", ", its configuration is left"
     if values.get("removed", ("", ""))[0] == "yes":
@@ -197,7 +229,19 @@ def _package(values: Values) -> tuple[str, str] | None:
     if before and after:
         verb = "upgraded" if _order(before) < _order(after) else "downgraded"
         return verb, f" {before} -> {after}"
+    if status[1] == "installed" and not after:
+        return "installed", ""
     return None
+
+
+def _file(values: Values) -> tuple[str, str] | None:
+    missing = values.get("missing", ("", ""))
+    if "yes" in missing:
+        return ("created", "") if missing[0] == "yes" else ("deleted", "")
+    if "sha256" not in values:
+        return None
+    rest = {name: value for name, value in values.items() if name not in {"sha256", "size"}}
+    return "changed", ", ".join(["its content", *([_fields(rest)] if rest else [])])
 
 
 def _order(version: str) -> list[tuple[int, int, str]]:
@@ -211,6 +255,7 @@ def _order(version: str) -> list[tuple[int, int, str]]:
 _SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None]]] = {
     ("systemd", "unit"): _unit,
     ("packages", "package"): _package,
+    ("files", "file"): _file,
 }
 
 
