@@ -1,6 +1,6 @@
 """Work that is paced: none is late after a quiet time, and much of it takes a twentieth."""
 
-from opdbus.observe.pace import Allowance
+from opdbus.observe.pace import Allowance, Seldom
 
 
 class Clock:
@@ -38,3 +38,14 @@ def test_a_storm_takes_a_twentieth_of_the_time() -> None:
 def test_no_rest_is_long() -> None:
     """After a long work changes are still seen within a second."""
     assert Allowance(Clock()).rest(60.0) == 1.0
+
+
+def test_a_name_is_let_through_once_a_minute() -> None:
+    """Each name has its own minute, which begins when it is let through."""
+    clock = Clock()
+    seldom = Seldom(60.0, clock)
+    assert seldom.due(["sda", "sdb"]) == {"sda", "sdb"}
+    clock.now += 59.0
+    assert seldom.due(["sda", "sdc"]) == {"sdc"}
+    clock.now += 1.0
+    assert seldom.due(["sda", "sdc"]) == {"sda"}

@@ -18,7 +18,7 @@ HIDDEN = {
     "cron/job": "command description file name program user",
     "devices/block": "description file label model name on used_by vendor",
     "devices/pci": "class description driver model name vendor",
-    "devices/usb": "description model name parent vendor",
+    "devices/usb": "description model name vendor",
     "files/file": "description name package",
     "kernel/module": "name used_by",
     "kernel/parameter": "description name value",

@@ -97,7 +97,7 @@ async def test_disks_have_sizes_and_what_is_on_them(sys: Path) -> None:
         async with watched(sys, kernel) as host:
             await host.until_shown(
                 "devices/block/nvme0n1", type="solid state disk", size_gb=512.11, read_only=False,
-                description="Swift 500, solid state disk, 512.11 GB",
+                parent="0000:00:02.0", description="Swift 500, solid state disk, 512.11 GB",
             )  # fmt: skip
             await host.until_shown(
                 "devices/block/nvme0n1p1", type="partition", parent="nvme0n1", used_by=["dm-0"]

@@ -6,15 +6,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from attacks.kernel import FakeKernel
+from attacks.kernel import FakeKernel, message
 from hardware import uevent
 from observing import Host, in_loop, observed
+from own_network import own_network
 
 from opdbus.observe import kernel
 from opdbus.observe.kernel import Kernel
+from opdbus.observe.netlink import UEVENT
 from opdbus.observe.report import Observer
 from opdbus.observe.sysctls import Sysctls
-from opdbus.observe.uevents import Uevents
+from opdbus.observe.uevents import GROUP, Uevents
 
 MODULES = """\
 kvm_intel 372736 0 - Live 0x0000000000000000
@@ -29,6 +31,10 @@ VALUES = {
     "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0.100/rp_filter": "2",
     "kernel/core_pattern": "core",
 }  # fmt: skip
+
+
+# of a message that the kernel is asked to send as its own, see uevent_net_rcv
+NEWS, REQUEST = 16, 1
 
 
 def write(root: Path, **files: str) -> None:
@@ -84,6 +90,19 @@ async def test_modules_come_and_go_with_their_events(root: Path) -> None:
             fake.tell(uevent("remove", "module"))
             await host.until(lambda: "kernel/module/loop" not in host.names)
             assert host.memory.generation == generation + 1
+
+
+@in_loop
+async def test_events_through_the_kernel(root: Path) -> None:
+    """What the kernel sends in its own name is heard on a real socket, as systemd opens it."""
+    with own_network() as net, net.netlink(UEVENT, GROUP) as passed, net.netlink(UEVENT) as sender:
+        source = Kernel(Uevents(passed), root)
+        async with observed(root.parent, Observer("kernel", "kernel", source.observe)) as host:
+            await host.until_shown("kernel/module/kvm")
+            write(root, proc__modules=MODULES + "loop 1 0 - Live 0x0\n")
+            fields = b"ACTION=add\0DEVPATH=/module/loop\0SUBSYSTEM=module\0"
+            sender.sendto(message(NEWS, b"add@/module/loop\0" + fields, flags=REQUEST), (0, 0))
+            await host.until_shown("kernel/module/loop")
 
 
 @in_loop

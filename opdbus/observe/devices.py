@@ -1,5 +1,6 @@
 """Devices of the host: PCI, USB, and block devices such as disks and partitions."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ _MAX_DEVICES: Final = 5_000
 _EVENT_SECONDS: Final = 60.0
 _MAX_ATTRIBUTE: Final = 256
 _MAX_LISTED: Final = 50
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+-[\d.]+|usb\d+")
 _SECTOR_BYTES: Final = 512
 _VENDOR, _MODEL = "ID_VENDOR_FROM_DATABASE", "ID_MODEL_FROM_DATABASE"
 _PCI_CLASS: Final = "ID_PCI_SUBCLASS_FROM_DATABASE"
@@ -92,7 +94,7 @@ class Devices:
                 "vendor": said.get(_VENDOR) or _attribute(path, "vendor"),
                 "model": said.get(_MODEL) or _attribute(path, "device"),
                 "driver": _link(path / "driver"),
-                "parent": _parent(path, ":"),
+                "parent": _parent(path),
             }
         )
 
@@ -114,7 +116,7 @@ class Devices:
                 or _attribute(path, "product")
                 or _attribute(path, "idProduct"),
                 "driver": ", ".join(sorted(drivers)),
-                "parent": _parent(path, "-") or _parent(path, "usb"),
+                "parent": _parent(path),
             }
         )
 
@@ -142,7 +144,7 @@ def _block(path: Path) -> Properties:
         "model": "" if is_part else _attribute(path / "device", "model"),
         "label": _attribute(path / "dm", "name"),
         "file": _attribute(path / "loop", "backing_file"),
-        "parent": disk.name if is_part else "",
+        "parent": disk.name if is_part else _parent(path),
         "on": _names(path / "slaves"),
         "used_by": _names(path / "holders"),
         "read_only": _attribute(path, "ro") == "1",
@@ -156,7 +158,7 @@ def _described(found: Mapping[str, Json], size: str = "") -> Properties:
     names = (found.get(key) for key in ("vendor", "model", "label", "file"))
     name = " ".join(str(value) for value in names if value)
     words = [name, str(found["type"]), str(found.get("class", "")), size]
-    whole = [f"part of {found['parent']}"] if size and found.get("parent") else []
+    whole = [f"part of {found['parent']}"] if found["type"] == "partition" else []
     description = ", ".join(dict.fromkeys(word for word in (*words, *whole) if word))
     told = {key: value for key, value in found.items() if value not in ("", [], None)}
     return {"description": description, **told}
@@ -203,10 +205,11 @@ def _link(path: Path) -> str:
         return ""
 
 
-def _parent(path: Path, mark: str) -> str:
-    """Return the device above, if its name has the mark of such devices."""
-    above = path.resolve().parent.name
-    return above if mark in above and not above.startswith("pci") else ""
+def _parent(path: Path) -> str:
+    """Return the next PCI or USB device on the way to a device, such as its controller or hub."""
+    return next(
+        (above.name for above in path.resolve().parents if _ADDRESS.fullmatch(above.name)), ""
+    )
 
 
 def _number(text: str) -> int:

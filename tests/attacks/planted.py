@@ -226,7 +226,7 @@ def _devices(top: Path) -> None:
         driver = text("driver", n, "/")
         device(top / "sys", f"a/{name}p", "bus/pci/devices", driver, modalias=f"pci:{n}x")
         device(
-            top / "sys", f"{name}/{name}u", "bus/usb/devices", manufacturer=text("maker", n),
+            top / "sys", f"usb1/{name}u", "bus/usb/devices", manufacturer=text("maker", n),
             product=text("product", n), idVendor="1", idProduct="2",
         )  # fmt: skip
         device(
