@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from running import environment
 
-from opdbus.history import checkpoint
+from opdbus.history import chain, checkpoint
+from opdbus.history.chain import Head
 from opdbus.history.change import Why
 from opdbus.history.checkpoint import Checkpoint
+from opdbus.history.ledger import Ledger, State
 from opdbus.history.verify import Report, verify
 from opdbus.index.memory import Memory
 from opdbus.state.object import Identity, StateObject, Thing
@@ -201,10 +203,6 @@ def test_rows_that_were_added_are_found(path: Path, points: list[Checkpoint]) ->
 
 def rewrite(path: Path, change: str, *, until: int = COUNT) -> None:
     """Change rows, and make the chain anew as op-dbus would, up to a row."""
-    from opdbus.history import chain
-    from opdbus.history.chain import Head
-    from opdbus.history.ledger import Ledger, State
-
     alter(path, change, f"DELETE FROM history WHERE seq > {until}")  # noqa: S608 -- our own
     keys = "seq, at, boot, source, plugin, kind, name, what, cause, folded, salt, fields"
     with closing(sqlite3.connect(path)) as other, other:

@@ -1,0 +1,103 @@
+"""History is vouched for by the journal of a booted host, where nobody else's word counts."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_verify import rewrite
+
+from opdbus.journal import MESSAGE_IDS
+from system.host import PROGRAM, Host
+from system.service import STORE, UNIT, UNITS, Service
+
+DATABASE = f"{STORE}/memory.db"
+# Sends what it reads as an entry, as every user may.
+_FORGE = """
+import json, socket, sys
+from opdbus.journal import SOCKET, encode
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(encode(json.load(sys.stdin)), str(SOCKET))
+"""
+
+
+def verify(host: Host, *options: str, user: str = "") -> tuple[int, dict[str, Any]]:
+    """Run `op-dbus history verify` and give its exit code and what it found."""
+    done = host.run("op-dbus", "history", "verify", "--json", *options, user=user)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def change(service: Service) -> None:
+    """Have a row for each of some units, and another for one of them; then stop."""
+    service.declare({**UNITS, "cron.service": "runs jobs"})
+    service.systemctl("reload")
+    service.until_ready()
+    service.declare(UNITS)
+    service.systemctl("reload")
+    service.until_ready()
+    service.systemctl("stop")
+
+
+def test_the_journal_vouches_for_history(host: Host, service: Service) -> None:
+    """A checkpoint is in the journal when the service has stopped, and verification uses it."""
+    after = host.cursor()
+    change(service)
+    entries = host.journal(after=after, MESSAGE_ID=MESSAGE_IDS["history checkpoint"])
+    assert entries
+    assert {entry["_SYSTEMD_UNIT"] for entry in entries} == {UNIT}
+    machine = host.ask("cat", "/etc/machine-id")
+    origin, size, *_ = entries[-1]["OPDBUS_CHECKPOINT"].splitlines()
+    assert origin.startswith("op-dbus/")
+    assert machine not in origin
+    code, found = verify(host)
+    assert (code, found["ok"], found["journal_error"]) == (0, True, "")
+    assert found["vouched"] == found["last"] == int(size)
+    assert found["unvouched"] == 0
+
+
+def test_nobody_else_vouches(host: Host, service: Service) -> None:
+    """Entries of other users and of other units are not believed, whatever is in them."""
+    change(service)
+    _, before = verify(host)
+    root = "A" * 43 + "="
+    forged = {
+        "MESSAGE": "history checkpoint",
+        "MESSAGE_ID": MESSAGE_IDS["history checkpoint"],
+        "SYSLOG_IDENTIFIER": "op-dbus",
+        "_SYSTEMD_UNIT": UNIT,
+        "_UID": host.ask("id", "-u", "op-dbus"),
+        "OPDBUS_FIRST": "999",
+        "OPDBUS_CHECKPOINT": f"op-dbus/0\n{before['last'] + 5}\n{root}\n",
+    }
+    after = host.cursor()
+    for user in ("outsider", "member", "op-dbus", ""):
+        host.ask(f"{PROGRAM}/bin/python", "-c", _FORGE, user=user, stdin=json.dumps(forged))
+    told = host.journal(after=after, MESSAGE_ID=MESSAGE_IDS["history checkpoint"])
+    assert len(told) == 4
+    assert verify(host) == (0, before)
+
+
+def test_a_rewritten_chain_is_found(host: Host, service: Service, tmp_path: Path) -> None:
+    """A chain that holds in itself, but is not what the journal vouches for, is named."""
+    change(service)
+    inside, options = f"{STORE}/copy.db", (f"--database={STORE}/copy.db", "--user=op-dbus")
+    shutil.copy(host.path(DATABASE), host.path(inside))
+    assert verify(host, *options)[0] == 0
+    copy = Path(shutil.copy(host.path(DATABASE), tmp_path / "copy.db"))
+    rewrite(copy, "UPDATE history SET boot = 'another'", until=1 << 40)
+    shutil.copy(copy, host.path(inside))
+    code, found = verify(host, *options)
+    assert (code, found["ok"]) == (1, False)
+    assert "rewritten" in found["problems"][0]["text"]
+    host.path(inside).unlink()
+
+
+@pytest.mark.usefixtures("service")
+def test_only_root_reads_it(host: Host) -> None:
+    """Others are told what to do instead."""
+    for user in ("member", "outsider"):
+        done = host.run("op-dbus", "history", "verify", user=user)
+        assert done.returncode
+        assert "sudo" in done.stderr
+        assert "Traceback" not in done.stderr
