@@ -15,9 +15,11 @@ import pytest
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
+from opdbus.history.verify import Report, verify
 from opdbus.index import recovery
-from opdbus.index.database import Damaged, NewerStore
+from opdbus.index.database import Damaged, NewerStore, connect_to_read
 from opdbus.index.memory import Memory
+from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, StateObject
 
 OWNER, COUNT = 1000, 3000
@@ -303,3 +305,93 @@ def test_declared_objects_survive_without_their_file(tmp_path: Path) -> None:
     run(tmp_path, declare)
     without_table(tmp_path / "memory.db")
     assert run(tmp_path, names) == {"a"}
+
+
+# history
+
+
+def verified(folder: Path) -> Report:
+    """Verify the database in a folder."""
+    with closing(connect_to_read(folder / "memory.db")) as database:
+        return verify(database, [])
+
+
+async def busy(memory: Memory) -> None:
+    """Record enough changes for many pages."""
+    for number in range(40):
+        items = [unit(f"u{n}", f"text {number} {n} " * 20) for n in range(30)]
+        await memory.publish(items, OWNER)
+
+
+async def one_more(memory: Memory) -> None:
+    """Record one more change."""
+    await memory.publish([unit("more")], OWNER)
+
+
+def test_history_survives_a_rebuild(tmp_path: Path) -> None:
+    """Keep all of history where it can be read, and go on with the same chain."""
+    run(tmp_path, busy)
+    without_table(tmp_path / "memory.db")
+    run(tmp_path, one_more)
+    report = verified(tmp_path)
+    assert (report.problems, report.first, report.last) == ([], 1, 1201)
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as reader:
+        counting = "SELECT count(*), count(sentence) FROM history"
+        assert reader.execute(counting).fetchone() == (1201, 1201)
+        matching = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH 'text'"
+        assert reader.execute(matching).fetchone()[0] > 100
+
+
+def test_what_can_be_read_of_history_is_kept(tmp_path: Path) -> None:
+    """Lose only the rows on the pages that are damaged; verification says which."""
+    run(tmp_path, busy)
+    path = tmp_path / "memory.db"
+    found = [match.start() for match in re.finditer(rb'\[\[\["description"\]', path.read_bytes())]
+    page = found[len(found) // 2] // PAGE
+    overwrite(path, page * PAGE, random.Random(1).randbytes(4 * PAGE))  # noqa: S311 -- the same noise
+    recovery.mark_damaged(path)
+    run(tmp_path, one_more)
+    report = verified(tmp_path)
+    assert 1100 < report.rows < 1201
+    assert report.last == 1201
+    problem = report.problems[0]
+    assert re.fullmatch(r"the rows up to \d+ are missing", problem.text)
+    assert 1 < problem.seq < 1201
+
+
+def test_a_lost_end_of_history_is_found_again(tmp_path: Path) -> None:
+    """Compute the end of the chain anew where what was noted of it is lost."""
+    run(tmp_path, busy)
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as other, other:
+        other.execute("DROP TABLE vectors")
+        other.execute("DELETE FROM facts")
+    run(tmp_path, one_more)
+    assert verified(tmp_path).problems == []
+
+
+def test_history_is_looked_through_by_a_new_redaction(tmp_path: Path) -> None:
+    """Erase from history what this version recognizes as secret and the last one did not."""
+
+    async def publish(memory: Memory) -> None:
+        for secret in ("hunter2", "hunter3"):
+            hidden = {"password": secret, "port": len(secret)}
+            value = {"name": "DB_PASSWORD", "value": secret}
+            for name, properties in (("a", hidden), ("b", value), ("c", {"state": "up"})):
+                identity = Identity("publish:probe", "systemd", "unit", name)
+                await memory.publish([StateObject(identity, properties)], OWNER)
+
+    run(tmp_path, publish)
+    path = tmp_path / "memory.db"
+    assert b"hunter" in path.read_bytes()
+    with closing(sqlite3.connect(path)) as other, other:
+        (before,) = other.execute("SELECT value FROM facts WHERE name = 'written by'").fetchone()
+        older = before.replace("redaction ", "redaction 0")
+        other.execute("UPDATE facts SET value = ? WHERE name = 'written by'", (older,))
+    for _ in range(2):
+        run(tmp_path, names)
+        assert b"hunter" not in path.read_bytes()
+        report = verified(tmp_path)
+        assert (report.problems, report.erased, report.last) == ([], 4, 6)
+    with closing(sqlite3.connect(path)) as reader:
+        rows = reader.execute("SELECT what, cause FROM history WHERE seq = 6").fetchall()
+    assert rows == [("forgot", f"redaction {redact.VERSION}")]

@@ -3,7 +3,7 @@
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -171,6 +171,22 @@ class Ledger:
         state = self.state()
         self.set_state(replace(state, bytes=state.bytes - sum(row[1] for row in rows)))
         return [row[0] for row in rows]
+
+    def restore(self, table: str, columns: str, row: Sequence[object]) -> None:
+        """Copy a row of another database, unless it is damaged beyond what the table takes."""
+        places = ", ".join("?" * len(row))
+        with suppress(sqlite3.IntegrityError):
+            self.database.execute(f"INSERT INTO {table} ({columns}) VALUES ({places})", row)  # noqa: S608 -- our own names
+
+    def mend(self) -> None:
+        """Make rows and sentences agree after some were restored."""
+        self.database.execute(
+            "UPDATE history SET sentence = NULL WHERE sentence NOT IN (SELECT id FROM sentences)"
+        )
+        self.database.execute(
+            "DELETE FROM sentences WHERE id NOT IN"
+            " (SELECT sentence FROM history WHERE sentence IS NOT NULL)"
+        )
 
     def drop_sentences(self, ids: Iterable[int | None]) -> None:
         """Delete those of these sentences that no row has any more."""

@@ -84,7 +84,7 @@ class Memory:
         # a database that cannot be written is not rewritten
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = int(self._clock() * 1e6)
-        self.catalogue.put(await first(load_entries))
+        self.catalogue.put(await first(lambda store: load_entries(store, at, self._boot)))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
         self.since_last_run = await first(lambda store: begin(store, self._boot, at))

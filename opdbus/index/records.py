@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -9,6 +10,7 @@ from opdbus import tables, text, vocabulary
 from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Change, Why
+from opdbus.history.looking_through import look_through
 from opdbus.history.sentence import of_change
 from opdbus.index.database import Damaged
 from opdbus.index.store import Content, Entry, Record, Store
@@ -17,8 +19,9 @@ from opdbus.state.object import Identity, Json, StateObject
 
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000
+REDACTED_BY: Final = f"redaction {redact.VERSION}, "
 WRITTEN_BY: Final = (
-    f"redaction {redact.VERSION}, text {text.VERSION}, glossary {tables.version('glossary')},"
+    f"{REDACTED_BY}text {text.VERSION}, glossary {tables.version('glossary')},"
     f" vocabulary {tables.version('vocabulary')}"
 )
 
@@ -69,10 +72,11 @@ class RecentTexts:
         self._texts.clear()
 
 
-def load_entries(store: Store) -> list[Entry]:
+def load_entries(store: Store, at: int = 0, boot: str = "") -> list[Entry]:
     """Return all entries; objects that another version redacted or rendered are rewritten first.
 
-    Raises StoreError, also if objects must be rewritten and cannot be.
+    Where that is another version of redaction, history is looked through as well. Raises
+    StoreError, also if objects must be rewritten and cannot be.
     """
     if store.fact("written by") != WRITTEN_BY:
         if store.is_read_only:
@@ -80,18 +84,35 @@ def load_entries(store: Store) -> list[Entry]:
                 f"the database {store.path} is read-only and of an older op-dbus, which may have"
                 " hidden less of what is secret: let the user that op-dbus runs as write it"
             )
-        _rewrite(store)
+        _rewrite(store, at, boot)
     return [entry for entry in store.entries() if not entry.transient]
 
 
-def _rewrite(store: Store) -> None:
+def _rewrite(store: Store, at: int, boot: str) -> None:
     records = list(_read_again(store))
+    if not (store.fact("written by") or "").startswith(REDACTED_BY):
+        look_through_history(store, _altered(store, records), at, boot)
     with store.transaction():
         # names are redacted too, so that an identity may change
         store.remove_all()
         store.put(records)
         store.set_fact("written by", WRITTEN_BY)
     store.scrub()
+
+
+def _altered(store: Store, records: Iterable[Record]) -> AbstractSet[Identity]:
+    """Return the stored objects that are other than these records."""
+    now = {record.identity: record.properties for record in records}
+    return {name for name, _, properties, *_ in store.stored() if now.get(name) != properties}
+
+
+def look_through_history(store: Store, altered: AbstractSet[Identity], at: int, boot: str) -> None:
+    """Erase from history what is secret now, and all that it has of altered objects."""
+    last = -1
+    while last:
+        store.require_running()
+        with store.transaction():
+            last = look_through(store.ledger, max(0, last), altered, at, boot)
 
 
 def _read_again(store: Store) -> Iterator[Record]:

@@ -2,7 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
@@ -11,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from opdbus.index.database import Damaged, guarded, open_read_only
-from opdbus.index.records import WRITTEN_BY, Recorder
+from opdbus.index.records import REDACTED_BY, WRITTEN_BY, Recorder, look_through_history
 from opdbus.index.store import Record, Store
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
@@ -23,8 +24,12 @@ KEPT: Final = 3
 _SUFFIXES: Final = ("-wal", "-shm", "")
 # Ids past a damage that are looked up, which takes some seconds.
 _MAX_LOOKED_UP: Final = 1_000_000
-_COLUMNS: Final = (
+_OBJECT: Final = (
     "id, source, plugin, kind, name, owner, properties, updated_at, fingerprint, passing"
+)
+_ROW: Final = (
+    "seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded, moved,"
+    " sentence, hash"
 )
 
 
@@ -81,33 +86,62 @@ def _salvage(aside: Path, store: Store) -> int:
     with store.transaction():
         found = {record.identity: record for record in _readable(aside, store)}
         store.put(found.values())
+        facts = _facts(aside)
         store.set_fact("written by", WRITTEN_BY)
-        if generation := _generation(aside):
+        if (generation := facts.get("generation", "")).isdecimal():
             store.set_fact("generation", generation)
+        _salvage_history(aside, store, facts)
+    if not facts.get("written by", "").startswith(REDACTED_BY):
+        # secrets that only a newer redaction knows may be in history still
+        look_through_history(store, frozenset(), int(time.time() * 1e6), facts.get("boot", ""))
+        store.scrub()
+    # it is as large as all that was copied
+    store.empty_log()
     return len(found)
 
 
-def _readable(aside: Path, store: Store) -> Iterator[Record]:
-    """Yield the intact objects: by a scan and, past a damage, by a look-up of each id."""
-    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
-        recorder = Recorder()
-        for row in _rows(old):
+def _salvage_history(aside: Path, store: Store, facts: Mapping[str, str]) -> None:
+    """Copy the rows of history that can be read, as they are: verification finds what is not."""
+    for table, columns in (("sentences", "id, digest, text"), ("history", _ROW)):
+        for row in _rows(aside, table, columns):
             store.require_running()
-            if record := _checked(row, recorder):
-                yield record
+            store.ledger.restore(table, columns, row)
+    store.ledger.mend()
+    for name in ("history", "history cut", "boot"):
+        if name in facts:
+            store.set_fact(name, facts[name])
 
 
-def _rows(old: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
-    last = 0
+def _readable(aside: Path, store: Store) -> Iterator[Record]:
+    """Yield the intact objects."""
+    recorder = Recorder()
+    for row in _rows(aside, "objects", _OBJECT):
+        store.require_running()
+        if record := _checked(row, recorder):
+            yield record
+
+
+def _rows(aside: Path, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield all rows of a table that can be read: by a scan, then by a look-up of each number.
+
+    A generator: what fails in its caller, such as writing to a full disk, is not passed over.
+    """
+    with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
+        yield from _scanned(old, table, columns)
+
+
+def _scanned(old: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+    last, key = 0, columns.split(",", maxsplit=1)[0]
+    select = f"SELECT {columns} FROM {table}"  # noqa: S608 -- our own constants
     try:
-        for row in old.execute(f"SELECT {_COLUMNS} FROM objects NOT INDEXED ORDER BY id"):  # noqa: S608 -- our own constant
+        for row in old.execute(f"{select} NOT INDEXED ORDER BY {key}"):
             last = row[0]
             yield row
     except sqlite3.Error:
-        (end,) = old.execute("SELECT max(id) FROM objects").fetchone()
+        (end,) = old.execute(f"SELECT max({key}) FROM {table}").fetchone()  # noqa: S608 -- our own constants
         for number in range(last + 1, min(end or 0, last + _MAX_LOOKED_UP) + 1):
             with suppress(sqlite3.Error):
-                yield from old.execute(f"SELECT {_COLUMNS} FROM objects WHERE id = ?", (number,))  # noqa: S608 -- our own constant
+                yield from old.execute(f"{select} WHERE {key} = ?", (number,))
 
 
 def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
@@ -123,12 +157,12 @@ def _checked(row: Sequence[Any], recorder: Recorder) -> Record | None:
         return None
 
 
-def _generation(aside: Path) -> str:
-    """Return the number of the last change, so that numbers never go back."""
+def _facts(aside: Path) -> dict[str, str]:
+    """Return the named values that can be read, such as the number of the last change."""
+    found: dict[str, str] = {}
     with suppress(sqlite3.Error), closing(open_read_only(aside)) as old:
-        row = old.execute("SELECT value FROM facts WHERE name = 'generation'").fetchone()
-        return str(int(row[0])) if row and str(row[0]).isdecimal() else ""
-    return ""
+        found |= ((str(name), str(value)) for name, value in old.execute("SELECT * FROM facts"))
+    return found
 
 
 def _move(path: Path, aside: Path) -> None:

@@ -164,6 +164,10 @@ class Store:
         with self.transaction():
             for table in ("lexicon", "sentence_words"):
                 self._database.execute(f"INSERT INTO {table} ({table}) VALUES ('rebuild')")  # noqa: S608 -- our own names
+        return self.empty_log()
+
+    def empty_log(self) -> bool:
+        """Give back the room that the log takes; returns whether nobody kept us from it."""
         return not self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
     # objects
