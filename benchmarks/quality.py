@@ -30,8 +30,8 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
-from opdbus.state.drift import leaves
 from opdbus.state.file import StateFile
+from opdbus.state.leaves import leaves
 from opdbus.state.object import FILE
 from opdbus.text import render
 

@@ -23,6 +23,8 @@ PATIENCE_SECONDS: Final = 120.0
 _TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
 _ROWS_A_CALL: Final = 500
+# Each may have many fields with values.
+_DRIFTS_A_CALL: Final = 100
 # So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
 _BYTES_A_CALL: Final = 1 << 20
 _NOT_THERE: Final = (
@@ -193,13 +195,16 @@ class Client:
         return found | sides
 
     async def drift(self, wanted: Mapping[str, str]) -> list[list[Json]]:
-        """Return (path, distance, fields) of what is other than declared."""
+        """Return (path, class, severity, since, distance, fields) of what is other than declared.
+
+        Of each field: path, the declared and the observed value as JSON, severity.
+        """
         found: list[list[Json]] = []
         while True:
-            page = {"offset": len(found), "limit": _OBJECTS_A_CALL}
-            part = await self._one(paths.STATE, STATE, "Drift", "a{sv}", {**wanted, **page})
+            page = {"offset": len(found), "limit": _DRIFTS_A_CALL}
+            part = await self._one(paths.STATE, STATE, "DriftReport", "a{sv}", {**wanted, **page})
             found += part
-            if len(part) < _OBJECTS_A_CALL:
+            if len(part) < _DRIFTS_A_CALL:
                 return found
 
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
@@ -273,6 +278,29 @@ class Client:
                 await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
                 news.clear()
+        finally:
+            lost.cancel()
+        raise errors.BusError(f"the connection to the {self._where} bus was lost")
+
+    async def crossings(self) -> AsyncGenerator[list[Json], None]:
+        """Yield (path, class, severity, fields) of each DriftDetected.
+
+        First an empty list, when none is missed any more. Raises BusError once the bus is gone.
+        """
+        heard: asyncio.Queue[list[Json]] = asyncio.Queue()
+        heard.put_nowait([])
+        self._connection.on_signal = lambda message: heard.put_nowait(list(message.body))
+        await self._connection.subscribe(
+            f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
+        )
+        lost = asyncio.ensure_future(self._connection.closed())
+        try:
+            while not lost.done():
+                news = asyncio.ensure_future(heard.get())
+                await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if news.done():
+                    yield news.result()
+                news.cancel()
         finally:
             lost.cancel()
         raise errors.BusError(f"the connection to the {self._where} bus was lost")

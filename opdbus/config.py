@@ -48,6 +48,8 @@ PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", 
 AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
 PRECISIONS: Final = ("int8", "bf16", "fp16", "fp32")
 ALL_DEVICES: Final = "all"
+# How bad it is that something is other than declared.
+SEVERITIES: Final = ("info", "notice", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +208,11 @@ class Config:
         parsing.size,
         "bytes of weights past which the least recently used levels are unloaded",
     )
-    drift_threshold: float = _row(
-        "0.15",
-        parsing.distance,
-        "cosine distance of observed from declared state above which DriftDetected is sent",
+    drift_threshold: str = _row(
+        "warning",
+        parsing.choice(*SEVERITIES),
+        "least severity of drift that is signalled by DriftDetected: `info`, `notice`, `warning`"
+        " or `error`",
     )
     log_level: str = _row(
         "info",

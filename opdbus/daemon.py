@@ -29,6 +29,9 @@ from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.connection import Connection
+from opdbus.drift.field import Severity
+from opdbus.drift.tell import announce
+from opdbus.drift.tracker import Tracker
 from opdbus.engine import embedder
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
@@ -170,8 +173,10 @@ class Daemon:
         self._vectorizer = VectorizerInterface(
             serving, self._health, Bulk(jobs), load, self._reloader.reload
         )
+        threshold = Severity[self._config.drift_threshold.upper()]
+        self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         self._state = StateInterface(
-            self._vectors, finder, self._declared, self._health, self._supervisor
+            self._vectors, finder, self._declared, self._health, self._supervisor, self._drifts
         )
         fixed = (
             HistoryInterface(memory, ChangeFinder(self._vectors)),
@@ -200,6 +205,7 @@ class Daemon:
                 self._declared.watch(),
                 self._supervisor.run(),
                 self._keeper.run(),
+                self._drifts.run(),
                 self._reloader.follow(self._hung_up),
             )
         finally:
@@ -215,7 +221,6 @@ class Daemon:
         await self._serving.start()
         await Indexer(
             self._vectors,
-            self._config.drift_threshold,
             on_fault=self._remember_fault,
             on_progress=self._progressed,
         ).run()
@@ -260,6 +265,7 @@ class Daemon:
             self._heap.trim_if_shrunk(size)
         if isinstance(event, Recorded):
             self._keeper.recorded()
+        self._drifts.hear(event)
         self._announcer.announce(event)
         self._systemd.renew()
 

@@ -46,17 +46,6 @@ def integer(low: int, high: int) -> Callable[[str], int | None]:
     return lambda text: _or_auto(parse, text, "auto or")
 
 
-def distance(text: str) -> float:
-    """Accept a cosine distance."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 2.0:
-        raise ValueError("a cosine distance from 0 to 2")
-    return value
-
-
 def path(text: str) -> Path:
     """Accept a path, made absolute; `~` and `~NAME` are home folders."""
     if not text or "\0" in text:

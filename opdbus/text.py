@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from opdbus.glossary import gloss
-from opdbus.state.drift import leaves
 from opdbus.state.fields import split
+from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
 from opdbus.state.secret_text import REDACTED
 

@@ -91,7 +91,7 @@ def test_no_content_is_broadcast(daemons: Callable[..., Running], tmp_path: Path
         return heard
 
     file = _file(tmp_path / "state.json", UNIT | {"description": "silent"})
-    heard = asyncio.run(listen(daemons(STATE_FILE=file, DRIFT_THRESHOLD=0), file))
+    heard = asyncio.run(listen(daemons(STATE_FILE=file, DRIFT_THRESHOLD="info"), file))
     members = {message.member for message in heard}
     expected = {"Changed", "Vectorized", "DriftDetected", "PropertiesChanged", "Recorded"}
     assert expected <= members
@@ -118,7 +118,7 @@ def test_names_reach_only_who_may_read(
             await _live(caller, file)
 
     file = _file(tmp_path / "state.json", UNIT | {"description": "silent"})
-    daemon = daemons(bus=guarded, STATE_FILE=file, DRIFT_THRESHOLD=0)
+    daemon = daemons(bus=guarded, STATE_FILE=file, DRIFT_THRESHOLD="info")
     stranger, member = (as_user(user, HEARS, guarded) for user in (NOBODY, MEMBER))
     with hearing(*stranger) as by_stranger, hearing(*member) as by_member:
         asyncio.run(live(daemon, file))

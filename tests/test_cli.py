@@ -268,6 +268,16 @@ def test_vectorize(served: Running) -> None:
     assert (cut.returncode, cut.stderr) == (0, "op-dbus: 1 of 1 texts were cut at 48 tokens\n")
 
 
+def _until_drifted(served: Running, path: str) -> dict[str, Any]:
+    """Wait for the one drift that there is."""
+    for _ in range(100):
+        found = as_json(served, "drift")
+        assert found["format_version"] == "1.0"
+        if [row["path"] for row in found["drifts"]] == [path]:
+            return dict(found["drifts"][0])
+    raise AssertionError(found)
+
+
 def test_publish_drift_and_withdraw(served: Running) -> None:
     """Publish from JSON, see the drift, and withdraw it all again."""
     items = [
@@ -282,9 +292,14 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
     ]
     paths = json.loads(ok(served, "publish", "cli", "--json", stdin=json.dumps(items)))
     assert paths[0] == "/org/opdbus/state/systemd/unit/sshd_2eservice"
-    (drift,) = as_json(served, "drift")
-    assert (drift["path"], drift["fields"]) == (paths[0], ["description"])
-    assert ok(served, "drift").splitlines()[1].split()[1:] == [SSHD, "description"]
+    drift = _until_drifted(served, paths[0])
+    assert [field["path"] for field in drift["fields"]] == ["description"]
+    assert (drift["class"], drift["severity"]) == ("drift", "info")
+    said = "info     sshd.service: description declared OpenSSH server, observed other\n"
+    assert ok(served, "drift") == said
+    assert ok(served, "drift", "--severity", "notice") == ""
+    assert served.cli("drift", "--exit-code").returncode == 10
+    assert served.cli("drift", "--severity", "error", "--exit-code").returncode == 0
     assert as_json(served, "status")["Count"] == before + 1
     # a name cannot command the terminal, nor what reads the pipe
     assert r"x y\u202e\x1b[2Jz" in ok(served, "list", "--plugin", "test")

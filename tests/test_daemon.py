@@ -361,11 +361,11 @@ def test_opening_a_level_is_part_of_the_timeout(daemons: Make, tmp_path: Path) -
 
 def test_settings_that_wait_for_a_restart(daemons: Make, tmp_path: Path) -> None:
     """Name the settings that Reload cannot change, and keep serving with the old ones."""
-    file = replace(tmp_path / "settings.toml", "drift_threshold = 0.1")
+    file = replace(tmp_path / "settings.toml", 'drift_threshold = "error"')
 
     async def work(caller: Caller) -> None:
         await caller.ready()
-        replace(file, "drift_threshold = 0.9")
+        replace(file, 'drift_threshold = "info"')
         await caller.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {})
         daemon.wait_for_log("settings wait for a restart.*OP_DBUS_DRIFT_THRESHOLD")
         assert (await serving(caller))[2] == "ready"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.state.drift import leaves
 from opdbus.state.flatten import NAMING_KEYS, Reader, flatten, singular
+from opdbus.state.leaves import leaves
 from opdbus.state.object import MAX_NAME, SETTINGS
 
 

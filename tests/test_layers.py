@@ -14,8 +14,8 @@ PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
     "errors parsing config unit accounts privacy gc_tuning journal log tasks state tables"
-    " glossary vocabulary kinds text history models engine arguments api serving index bus observe"
-    " http bench systemd reload daemon doctor client publishers cli"
+    " glossary vocabulary kinds text history models engine arguments api serving index drift bus"
+    " observe http bench systemd reload daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {"bus": "names paths async_cache transport admission authorization service".split()}

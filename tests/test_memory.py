@@ -32,7 +32,7 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.catalogue import thing_of
-from opdbus.index.events import Changed, Drift, Vectorized
+from opdbus.index.events import Changed, Vectorized
 from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
@@ -105,7 +105,7 @@ async def house(
             return
         embedder = await serving.embedder()
         made.known = len(await made.vectors.index(embedder.numerics, embedder.dimension))
-        indexing = asyncio.create_task(Indexer(made.vectors, 0.0, **indexer).run())
+        indexing = asyncio.create_task(Indexer(made.vectors, **indexer).run())
         try:
             yield made
         finally:
@@ -575,26 +575,6 @@ def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
     live(work, engine=False)
 
 
-def test_drift_is_told_once(live: Callable[..., Any]) -> None:
-    """Tell of a thing that is observed to be other than declared, and again when it changes."""
-
-    async def work(made: House) -> None:
-        await made.declare(unit("a", "network", enabled=True))
-        await made.publish(observed("a", "mail", enabled=False))
-        drift = await made.event(Drift)
-        assert drift.thing == Thing("systemd", "unit", "a")
-        assert (drift.fields, drift.distance > 0) == (["description", "enabled"], True)
-        await made.declare(unit("a", "network", enabled=True), unit("b", "unrelated"))
-        await made.event(Vectorized)
-        await made.publish(observed("a", "disk", enabled=False))
-        while made.vectors.waiting():
-            await made.event(Vectorized)
-        assert (await made.event(Drift)).fields == ["description", "enabled"]
-        assert not [event for event in made.events if isinstance(event, Drift)]
-
-    live(work)
-
-
 def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
     """Embed exactly what text.render gives."""
 
@@ -692,27 +672,6 @@ def test_closing_gives_up_what_is_unfinished(live: Callable[..., Any]) -> None:
 
     live(work, engine=False)
     live(after, engine=False)
-
-
-def test_withdrawals_during_the_drift_check_harm_nothing(live: Callable[..., Any]) -> None:
-    """Go on vectorizing while things that drifted come and go."""
-
-    async def work(made: House) -> None:
-        names = [f"n{number}" for number in range(30)]
-        await made.declare(*[unit(name, "network mail") for name in names])
-        await made.event(Vectorized)
-        things = [Thing("systemd", "unit", name) for name in names]
-        for turn in range(20):
-            await made.publish(*[observed(name, f"disk {turn}") for name in names])
-            drifts = asyncio.ensure_future(made.vectors.drift(made.memory.catalogue.pairs({})))
-            await made.memory.withdraw(things, OWNER)
-            assert all(found.thing in things for found in await drifts)
-        made.events.clear()
-        await made.publish(observed("n1", "backup user"))
-        while (await made.event(Drift)).thing.name != "n1":
-            pass
-
-    live(work)
 
 
 def test_a_holder_may_leave_while_it_publishes(live: Callable[..., Any]) -> None:

@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
         ["1", f"{STATE_PATH}/p/k/busctl", "0"],
         [f"[objectpath '{STATE_PATH}/p/k/gdbus']", "{}"],
     ),
-    "State1.Drift": (["0"], ["{}"]),
+    "State1.DriftReport": (["0"], ["{}"]),
     "Object1.GetVector": (["0"], ["{}"]),
     "Object1.Similar": (["3", "0"], ["3", "{}"]),
 }
@@ -267,7 +267,7 @@ def test_every_signal_is_watched_here() -> None:
 def test_busctl_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None:
     """Show busctl every signal, of the XML's signature."""
     daemon = daemons(
-        STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}), DRIFT_THRESHOLD="0"
+        STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}), DRIFT_THRESHOLD="info"
     )
     command = [_program("busctl"), f"--address={daemon.bus}", "--json=short", "monitor"]
     with subprocess.Popen(
@@ -295,7 +295,7 @@ def test_busctl_monitors(daemons: Callable[..., Running], tmp_path: Path) -> Non
 def test_gdbus_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None:
     """Show gdbus every signal from the daemon's name."""
     daemon = daemons(
-        STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}), DRIFT_THRESHOLD="0"
+        STATE_FILE=state_file(tmp_path / "state.json", {"a": "mail"}), DRIFT_THRESHOLD="info"
     )
     command = [_program("gdbus"), "monitor", "--address", daemon.bus, "--dest", NAME]
     with (
@@ -309,6 +309,6 @@ def test_gdbus_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None
         watching.terminate()
     found = re.search(rf"{STATE_PATH}: {STATE}\.DriftDetected \((.*)\)", text)
     assert found
-    path, distance, fields = ast.literal_eval(f"({found[1]})".replace("objectpath ", ""))
+    path, what, severity, fields = ast.literal_eval(f"({found[1]})".replace("objectpath ", ""))
     assert (path, fields) == (f"{STATE_PATH}/systemd/unit/drifting", ["description"])
-    assert distance > 0
+    assert (what, severity) == ("drift", "info")

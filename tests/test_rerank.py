@@ -150,7 +150,7 @@ def test_search_with_another_level(both: Config) -> None:
             vectors = ObjectVectors(memory, serving)
             told: asyncio.Queue[Any] = asyncio.Queue()
             memory.notify = told.put_nowait
-            indexing = asyncio.create_task(Indexer(vectors, 0.0).run())
+            indexing = asyncio.create_task(Indexer(vectors).run())
             objects = things(60)
             await memory.replace(FILE, {o.identity for o in objects}, objects)
             while vectors.waiting():

@@ -162,7 +162,9 @@ def test_after_a_pause_the_next_is_the_first_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "after", [Vectorized(2, "medium", 1, 0), Drift(A, 0.5, ["state"])], ids=["vectors", "drift"]
+    "after",
+    [Vectorized(2, "medium", 1, 0), Drift(A, "drift", "error", ["state"])],
+    ids=["vectors", "drift"],
 )
 def test_what_follows_a_change_is_told_after_it(after: Event) -> None:
     """Send the changes that wait before the news that rests on them."""

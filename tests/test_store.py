@@ -285,7 +285,7 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
         store.put_vectors([b"key"], [b"about a"], np.ones((1, 3), np.float32))
     with closing(sqlite3.connect(path)) as old:
         old.execute("ALTER TABLE objects DROP COLUMN traits")
-        for table in ("sentence_words", "sentences", "history"):
+        for table in ("sentence_words", "sentences", "history", "drifts"):
             old.execute(f"DROP TABLE {table}")
         old.execute("PRAGMA user_version = 1")
     for _ in range(2):

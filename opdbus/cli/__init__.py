@@ -47,6 +47,7 @@ def modules() -> Sequence[ModuleType]:
         bench,
         changing,
         checking,
+        drifting,
         engine,
         finding,
         history,
@@ -59,6 +60,6 @@ def modules() -> Sequence[ModuleType]:
     )
 
     return (
-        *(local, checking, status, reading, finding, history, proving),
+        *(local, checking, status, reading, drifting, finding, history, proving),
         *(changing, vectorizing, models, engine, bench),
     )

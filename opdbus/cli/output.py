@@ -18,7 +18,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u
 
 def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
     """Print a value as JSON; NaN, which JSON has not, as null."""
-    print(json.dumps(_without_nan(value), ensure_ascii=False, indent=2))
+    print(json.dumps(without_nan(value), ensure_ascii=False, indent=2))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -114,11 +114,12 @@ def said(value: object) -> str:
     return str(value)
 
 
-def _without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+def without_nan(value: Any) -> Any:  # noqa: ANN401 -- any JSON
+    """Replace NaN, which JSON has not, by None."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return value

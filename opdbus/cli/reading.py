@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opdbus.cli import output
-from opdbus.cli.asking import ask, chosen, name_of, path_of
-from opdbus.cli.root import as_json, kind, plugin, root
+from opdbus.cli.asking import ask, path_of
+from opdbus.cli.root import as_json, root
 
 if TYPE_CHECKING:
     from opdbus.client import Client
@@ -79,18 +79,3 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     values["UpdatedAt"] = changed.strftime("%Y-%m-%d %H:%M:%S %Z")
     # what there is not, such as a distance from what nobody observed, is left out
     output.pairs({"Path": path} | {k: v for k, v in values.items() if output.said(v)})
-
-
-@root.command()
-@plugin
-@kind
-@as_json
-def drift(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
-    """List what differs from what is declared, the farthest first."""
-    rows = ask(lambda client: client.drift(chosen(**wanted)))
-    if json_:
-        keys = ("path", "distance", "fields")
-        output.as_json([dict(zip(keys, row, strict=True)) for row in rows])
-    else:
-        shown = [(f"{far:.3f}", name_of(path), ", ".join(fields)) for path, far, fields in rows]
-        output.table(("distance", "object", "fields"), shown)

@@ -14,8 +14,6 @@ from opdbus.index.store import Entry
 from opdbus.state.object import FILE, LIVE, Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
-# The declared and the last observed entry of a thing.
-Pair: TypeAlias = "tuple[Entry, Entry]"
 Change: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers name as many sources as they like.
 MAX_SOURCES: Final = 100
@@ -167,15 +165,6 @@ class Catalogue:
             raise UnknownObject(
                 f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
             ) from None
-
-    def pairs(self, wanted: Mapping[str, str]) -> list[Pair]:
-        """Return the declared and the last observed entry of matching things that have both."""
-        found = (self._by_thing[thing] for thing in sorted(self._shared))
-        return [
-            (entries[0], entries[1])
-            for entries in found
-            if entries[0].identity.source == FILE and matches(entries[0], wanted)
-        ]
 
     def named(self, name: str) -> list[int]:
         """Return the places of entries of just this name; of a service also without its suffix."""

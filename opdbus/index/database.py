@@ -52,12 +52,24 @@ CREATE TRIGGER objects_updated AFTER UPDATE ON objects BEGIN
     INSERT INTO lexicon (rowid, name, text, words) VALUES (new.id, new.name, new.text, new.words);
 END;
 """
-_SCHEMA: Final = _OBJECTS + ledger.SCHEMA
+# What is counted as other than declared, with names of fields and no values.
+_DRIFTS: Final = """
+CREATE TABLE drifts (
+    plugin TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    what TEXT NOT NULL,
+    since REAL NOT NULL,
+    fields TEXT NOT NULL,
+    PRIMARY KEY (plugin, kind, name)
+) WITHOUT ROWID;
+"""
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS
 # What makes a database of each version one of the next; where objects get new columns, the
 # version of what they were written by differs, too, and they are written anew.
 _MIGRATIONS: Final = {
     1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
-    2: ledger.SCHEMA,
+    2: ledger.SCHEMA + _DRIFTS,
 }
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from opdbus.errors import OpDbusError, StateFileError
+from opdbus.index.events import Claimed
 from opdbus.index.memory import Memory
 from opdbus.state import watch
 from opdbus.state.file import StateFile
@@ -61,6 +62,7 @@ class Declared:
                 self._set_error(str(error))
                 raise
             self._set_error("")
+        self._memory.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=len(changes))
 
     def _read(self) -> tuple[set[Identity], list[StateObject]]:

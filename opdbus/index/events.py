@@ -28,11 +28,30 @@ class Vectorized:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A thing was observed other than declared, at a cosine distance, in these fields."""
+    """A thing begins to be other than declared in these fields; no fields: it is as declared again.
+
+    `what` is `drift` or `intended`, or `healed`; `severity` is that of its worst field.
+    """
 
     thing: Thing
-    distance: float
+    what: str
+    severity: str
     fields: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A source has listed all of its objects of these sorts; none: it is gone."""
+
+    source: str
+    sorts: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The state file declares all objects of these sorts, (plugin, kind) each."""
+
+    sorts: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +61,4 @@ class Recorded:
     seq: int
 
 
-Event: TypeAlias = Changed | Vectorized | Drift | Recorded
+Event: TypeAlias = Changed | Vectorized | Drift | Recorded | Listed | Claimed

@@ -1,7 +1,6 @@
 """The loop that gives every object its vector: at most one batch is ever computed twice."""
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
@@ -12,13 +11,11 @@ from numpy.typing import NDArray
 
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
-from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Vectorized
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
-from opdbus.state.object import Thing
 from opdbus.tasks import pauses, until_first_ends
 
 log = structlog.get_logger()
@@ -33,7 +30,7 @@ _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
 
 class Indexer:
-    """Computes what is pending, commits batch by batch, and reports drift.
+    """Computes what is pending, and commits batch by batch.
 
     `on_progress` gets the number of texts that still wait, after each batch; `on_fault` a sentence
     when vectorizing failed, and "" when it works again.
@@ -42,7 +39,6 @@ class Indexer:
     def __init__(
         self,
         vectors: ObjectVectors,
-        drift_threshold: float,
         on_fault: Callable[[str], None] = lambda _sentence: None,
         on_progress: Callable[[int], None] = lambda _waiting: None,
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
@@ -50,13 +46,11 @@ class Indexer:
         self._vectors = vectors
         self._memory = vectors.memory
         self._serving = vectors.serving
-        self._threshold = drift_threshold
         self._on_fault = on_fault
         self._on_progress = on_progress
         self._sentences = SentenceVectors(vectors)
         self._waiting = 0
         self._retry_seconds = retry_seconds
-        self._reported: dict[Thing, tuple[str, str]] = {}
 
     async def run(self) -> None:
         """Work whenever the memory is stale or another engine serves, until cancelled."""
@@ -114,7 +108,6 @@ class Indexer:
         self._memory.notify(Vectorized(self._memory.generation, embedder.level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
         self._memory.unembedded.set()
-        await self._report_drift()
 
     async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[Entry]) -> int:
         """Embed texts, some batches at a time; each part is committed before the next is begun."""
@@ -190,21 +183,6 @@ class Indexer:
     def _set_waiting(self, count: int) -> None:
         self._waiting = count
         self._on_progress(count)
-
-    async def _report_drift(self) -> None:
-        """Send Drifted for each thing that newly differs from its declaration too much."""
-        pairs = self._memory.catalogue.pairs({})
-        seen = {thing_of(pair[0]): (pair[0].fingerprint, pair[1].fingerprint) for pair in pairs}
-        before = self._reported.items()
-        reported = {thing: prints for thing, prints in before if seen.get(thing) == prints}
-        new = [pair for pair in pairs if thing_of(pair[0]) not in reported]
-        for drift in await self._vectors.drift(new):
-            if math.isnan(drift.distance):
-                continue  # a vector is missing, so this cannot be known yet
-            reported[drift.thing] = seen[drift.thing]
-            if drift.distance > self._threshold:
-                self._memory.notify(drift)
-        self._reported = reported
 
 
 def _parts(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -19,7 +19,7 @@ from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event, Recorded
 from opdbus.index.quota import Usage
 from opdbus.index.records import RecentTexts, Recorder, Update, begin, commit, load_entries
-from opdbus.index.store import Content, Entry, Record
+from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.transient import TransientObjects
 from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Thing
 
@@ -157,6 +157,21 @@ class Memory:
                     del self.volatile[identity]
 
         await self.archive.shield(work())
+
+    async def record(self, changes: Sequence[change.Change], work: Callable[[Store], None]) -> None:
+        """Write rows of history that change no object, and do some work with them.
+
+        All of it in one transaction. Raises StoreError.
+        """
+        at = int(self._clock() * 1e6)
+
+        def write(store: Store) -> range:
+            with store.transaction():
+                work(store)
+                return store.ledger.append(changes, at, self._boot)
+
+        if rows := await self.archive.write(write):
+            self.notify(Recorded(rows[-1]))
 
     async def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source, after the changes that were begun."""

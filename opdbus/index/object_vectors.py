@@ -1,8 +1,6 @@
 """The objects' vectors by the engine that serves: read from the database, asked for, compared."""
 
 import asyncio
-import json
-from collections.abc import Sequence
 
 import numpy as np
 import structlog
@@ -10,13 +8,10 @@ from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoVector, ProviderError
-from opdbus.index.catalogue import Pair, thing_of
-from opdbus.index.events import Drift
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
 from opdbus.serving.serving import Serving
-from opdbus.state.drift import drifted_fields
 from opdbus.state.object import Thing
 
 log = structlog.get_logger()
@@ -107,28 +102,11 @@ class ObjectVectors:
         again = sum(max(0, len(index.lacking(e)) - 1) for e in catalogue.shared_entries())
         return len(index.lacking(catalogue)) - again
 
-    async def drift(self, pairs: Sequence[Pair]) -> list[Drift]:
-        """Compare declared and observed entries, without the pairs of which one is gone by now."""
-        if not pairs:
-            return []
-        contents = await self.memory.content([entry for pair in pairs for entry in pair])
-        there = [pair for pair in pairs if all(entry.id in contents for entry in pair)]
-
-        def fields() -> list[list[str]]:
-            texts = ([contents[entry.id].properties for entry in pair] for pair in there)
-            return [drifted_fields(*map(json.loads, pair)) for pair in texts]
-
-        # on a thread: 10,000 pairs take half a second
-        return [
-            Drift(thing_of(pair[0]), self.distance(*pair), differing)
-            for pair, differing in zip(there, await asyncio.to_thread(fields), strict=True)
-        ]
-
-    def distance(self, one: Entry, other: Entry) -> float:
-        """Return the cosine distance of two entries; NaN while a vector is missing."""
+    def distance(self, one: Entry | None, other: Entry | None) -> float:
+        """Return the cosine distance of two entries; NaN while one or a vector is missing."""
         index = self.current
-        first = index.get(one.text_digest) if index else None
-        second = index.get(other.text_digest) if index else None
+        first = index.get(one.text_digest) if index and one else None
+        second = index.get(other.text_digest) if index and other else None
         if first is None or second is None:
             return float("nan")
         return max(0.0, 1.0 - float(first @ second))

@@ -19,7 +19,7 @@ from opdbus.history.prune import prune
 from opdbus.history.question import Reader
 from opdbus.history.sentences import Sentences
 from opdbus.index import database
-from opdbus.state.object import Identity, Json
+from opdbus.state.object import Identity, Json, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
 _UPSERT: Final = """
@@ -275,6 +275,26 @@ class Store:
         """Set the distances between the texts before and after, of rows of history."""
         with self.transaction():
             self.ledger.set_moved(rows)
+
+    # drift
+
+    def drifts(self) -> Iterator[tuple[Thing, str, float, str]]:
+        """Yield (thing, class, since, fields as JSON, without values) of what is counted."""
+        query = "SELECT plugin, kind, name, what, since, fields FROM drifts"
+        for row in self._database.execute(query):
+            yield Thing(*row[:3]), *row[3:]
+
+    def put_drifts(
+        self, rows: Iterable[tuple[Thing, str, float, str]], gone: Iterable[Thing]
+    ) -> None:
+        """Insert or replace what is counted, and delete what is not any more; in a transaction."""
+        self._database.executemany(
+            "DELETE FROM drifts WHERE plugin = ? AND kind = ? AND name = ?", gone
+        )
+        self._database.executemany(
+            "INSERT OR REPLACE INTO drifts VALUES (?, ?, ?, ?, ?, ?)",
+            ((*thing, *rest) for thing, *rest in rows),
+        )
 
     # lexical search
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -12,6 +12,7 @@ import structlog
 from opdbus.errors import InvalidArgs, OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
+from opdbus.index.events import Listed
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.field_hashes import FieldHashes, differing
@@ -166,14 +167,21 @@ class Writer:
         for kind in self._kinds(batch):
             self._earlier.pop(kind, None)
             self._listed.add(kind)
+        if batch.listed:
+            self._tell_listed(self._listed)
         await asyncio.to_thread(self._remember, new)
         self.has_written.set()
 
     async def clear(self) -> None:
         """Remove all objects: they are gone with their source."""
+        self._tell_listed(())
         entries = await self._memory.of_source(self._observer.source)
         gone = {entry.identity for entry in entries}
         await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
+
+    def _tell_listed(self, kinds: Iterable[str]) -> None:
+        sorts = frozenset((self._observer.plugin, kind) for kind in kinds)
+        self._memory.notify(Listed(self._observer.source, sorts))
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""

@@ -1,1 +1,1 @@
-"""State objects and their sources: the state file, publishers, redaction, drift."""
+"""State objects and their sources: the state file, publishers, redaction."""

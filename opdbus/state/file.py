@@ -8,7 +8,7 @@ from typing import Final
 
 from opdbus.errors import StateFileError
 from opdbus.state import document
-from opdbus.state.flatten import Reader
+from opdbus.state.flatten import EXCLUSIVE, Reader, claimed, is_table
 from opdbus.state.object import Identity, Json, StateObject
 
 VERSION: Final = 1
@@ -23,13 +23,17 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = Reader()
+        # the kinds, (plugin, kind) each, of which it declares all that there may be
+        self.claims: frozenset[tuple[str, str]] = frozenset()
 
     def read(self) -> tuple[set[Identity], list[StateObject]]:
         """Read the file: all identities in it, and the objects changed since the last read.
 
         Raises StateFileError: the next read then compares with the same earlier one.
         """
-        return self._reader.read(parse(read_bytes(self.path), self.path)["plugins"])
+        plugins = parse(read_bytes(self.path), self.path)["plugins"]
+        self.claims = claimed(plugins)
+        return self._reader.read(plugins)
 
     def forget(self) -> None:
         """Take every object as changed at the next read."""
@@ -98,4 +102,19 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
             return ("plugins", name), "a plugin needs a name"
         if not isinstance(plugin, dict):
             return ("plugins", name), "a plugin must be an object"
+        if not _is_claim(plugin):
+            return ("plugins", name, EXCLUSIVE), (
+                f'"{EXCLUSIVE}" must be true, false, or a list of keys beside it'
+            )
     return None
+
+
+def _is_claim(plugin: dict[str, Json]) -> bool:
+    """Return whether what a plugin claims whole is true or false, or names of lists in it.
+
+    A table under this key declares objects as any other does.
+    """
+    claims = plugin.get(EXCLUSIVE, False)
+    if isinstance(claims, list) and not is_table(claims):
+        return all(isinstance(key, str) and key in plugin.keys() - {EXCLUSIVE} for key in claims)
+    return isinstance(claims, bool) or is_table(claims)

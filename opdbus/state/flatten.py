@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # of its content: another place in the list does not rename it, another content does.
 NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpoint".split())
 
+# What says that all things of a kind are declared; see `claimed`.
+EXCLUSIVE: Final = "exclusive"
 _IRREGULAR: Final = {
     "aliases": "alias",
     "indices": "index",
@@ -59,7 +61,9 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
     for plugin, content in plugins.items():
         rest = {}
         for key, value in content.items():
-            if _is_table(value):
+            if key == EXCLUSIVE and isinstance(value, bool | list) and not is_table(value):
+                continue
+            if is_table(value):
                 kind = singular(key)
                 for member in value.items() if isinstance(value, dict) else map(_named, value):
                     yield plugin, kind, *member
@@ -69,7 +73,26 @@ def flatten(plugins: Mapping[str, Mapping[str, Json]]) -> Iterator[Raw]:
             yield plugin, SETTINGS, plugin, rest
 
 
-def _is_table(value: Json) -> bool:
+def claimed(plugins: Mapping[str, Mapping[str, Json]]) -> frozenset[tuple[str, str]]:
+    """Return the kinds, (plugin, kind) each, of which the plugins declare all that there may be.
+
+    `"exclusive": true` says so of all lists beside it, and a list of their keys of these.
+    """
+    return frozenset(
+        (plugin, singular(key)) for plugin, content in plugins.items() for key in _claims(content)
+    )
+
+
+def _claims(content: Mapping[str, Json]) -> list[str]:
+    claims = content.get(EXCLUSIVE)
+    if claims is True:
+        return [key for key, value in content.items() if is_table(value) or value in ({}, [])]
+    if isinstance(claims, list) and not is_table(claims):
+        return [str(key) for key in claims]
+    return []
+
+
+def is_table(value: Json) -> bool:
     """Return whether a value is a list of dicts or a dict of dicts, so not a mere setting."""
     if not isinstance(value, dict | list) or not value:
         return False

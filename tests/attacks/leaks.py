@@ -44,7 +44,7 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     for plugin in {row[1] for row in page}:
         await ask(f"{STATE_PATH}/{plugin}", _INTROSPECT)
     await ask(STATE_PATH, f"{STATE}.Fields", "a{sv}", {})
-    await ask(STATE_PATH, f"{STATE}.Drift", "a{sv}", {})
+    await ask(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", {})
     await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
     return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
 

@@ -14,6 +14,7 @@ from fuzz.drawn import choice
 from fuzz.marshal import INTERACTIVE, NO_REPLY, NO_START, Variant, split
 from opdbus.bus import names
 from opdbus.bus.service import contract, standard
+from opdbus.config import SEVERITIES
 
 ROOT, STATE, JOB = "/org/opdbus", "/org/opdbus/state", "/org/opdbus/job"
 _FILES = resources.files("opdbus.bus") / "interfaces"
@@ -268,6 +269,11 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "Vector": _DTYPE | _DIMENSIONS,
     "GetVector": _DTYPE | _DIMENSIONS,
     "Publish": {"lifetime": _typed("s", st.sampled_from(["kept", "connection", "", "forever"]))},
-    "Drift": _FILTER | {"name": _FILTERS["name"]},
+    "DriftReport": _FILTER
+    | {"name": _FILTERS["name"]}
+    | {
+        "severity": _typed("s", st.sampled_from([*SEVERITIES, "worst"])),
+        "class": _typed("s", st.sampled_from(["drift", "intended", "healed", ""])),
+    },
 }
 ALL_OPTIONS = {key for options in OPTIONS.values() for key in options}

@@ -61,7 +61,8 @@ class Announcer:
             counts = (event.computed, event.reused)
             self._state("Vectorized", event.generation, event.level, *counts)
         elif isinstance(event, Drift):
-            self._state("DriftDetected", paths.of(*event.thing), event.distance, event.fields)
+            what = (event.what, event.severity, event.fields)
+            self._state("DriftDetected", paths.of(*event.thing), *what)
 
     def flush(self) -> None:
         """Send the changes that wait."""

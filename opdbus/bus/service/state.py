@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -13,6 +12,8 @@ from opdbus.bus.admission.limits import require_objects, require_reply, require_
 from opdbus.bus.service import contract
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
+from opdbus.config import SEVERITIES
+from opdbus.drift.crossings import CLASSES
 from opdbus.errors import InvalidArgs, UnknownObject
 from opdbus.index import matching, past, short_names
 from opdbus.index.catalogue import FILTER_KEYS
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
+    from opdbus.drift.crossings import Drifted
+    from opdbus.drift.tracker import Tracker
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder, Hit
     from opdbus.index.health import Health
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     WireVector: TypeAlias = tuple[int, str, bytes]
     # (path, plugin, kind, name) each
     WireRows: TypeAlias = list[tuple[str, str, str, str]]
+    # (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
+    WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
     WireObject: TypeAlias = tuple[str, str, str, Given]
 
 
@@ -63,6 +68,7 @@ class StateInterface:
         declared: Declared,
         health: Health,
         observers: Observed,
+        drifts: Tracker,
     ) -> None:
         self._vectors = vectors
         self._memory = vectors.memory
@@ -70,6 +76,7 @@ class StateInterface:
         self._declared = declared
         self._health = health
         self._observers = observers
+        self._drifts = drifts
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
@@ -162,24 +169,34 @@ class StateInterface:
         Options(options, {})
         return await self._memory.withdraw(map(thing_at, objects), caller.uid)
 
-    async def drift(self, _caller: Caller, wanted: Given) -> list[tuple[str, float, Sequence[str]]]:
-        """List objects that are declared and observed, the farthest from each other first."""
+    async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
+        """List what is other than declared, the worst first."""
         keys = ("plugin", "kind", "name")
-        checked = Options(wanted, {**dict.fromkeys(keys, str), "offset": int, "limit": int})
+        words = dict.fromkeys((*keys, "severity", "class"), str)
+        checked = Options(wanted, {**words, "offset": int, "limit": int})
         limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
         if not 1 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        distance = self._vectors.distance
-        pairs = self._memory.catalogue.pairs(checked.wanted(*keys))
-        # those without a vector, whose distance is NaN, at the end
-        pairs.sort(key=lambda pair: (math.isnan(d := distance(*pair)), -d))
-        drifts = await self._vectors.drift(pairs[offset : offset + limit])
-        found = [(paths.of(*drift.thing), drift.distance, drift.fields) for drift in drifts]
+        rows = await self._drifts.report(
+            checked.wanted(*keys),
+            _one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
+            _one_of("class", checked.get("class", ""), ("", *CLASSES)),
+        )
+        found = [self._drift(*row) for row in rows[offset : offset + limit]]
         if "limit" not in wanted:
             require_small(found, "ask for a part of them with offset and limit")
         return found
+
+    def _drift(self, thing: Thing, drifted: Drifted) -> WireDrift:
+        fields = [
+            (one.name, _json(one.declared), _json(one.observed), one.severity.word)
+            for one in drifted.fields
+        ]
+        distance = self._vectors.distance(*self._drifts.entries(thing))
+        since, severity = int(drifted.since), drifted.severity.word
+        return paths.of(*thing), drifted.what, severity, since, distance, fields
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
@@ -192,6 +209,7 @@ class StateInterface:
             "Pending": waiting,
             "StateFile": str(self._declared.path),
             "LastError": self._health.last_error or self._memory.archive.notice,
+            "Drifted": self._drifts.count,
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }
@@ -227,6 +245,16 @@ def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large
     if not is_large:
         require_small(found, "with the option large it is given")
     return found
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _one_of(name: str, given: str, accepted: Sequence[str]) -> str:
+    if given not in accepted:
+        raise InvalidArgs(f"{name} must be one of {', '.join(filter(None, accepted))}")
+    return given
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:

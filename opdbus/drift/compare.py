@@ -1,0 +1,197 @@
+"""Compares what is declared of one object with what is observed of it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from opdbus.drift import values, words
+from opdbus.drift.field import PRESENCE, Field, Path, Severity
+from opdbus.drift.table import Row, Rule
+from opdbus.drift.words import Difference
+from opdbus.state.fields import split
+from opdbus.state.object import Json
+
+Properties = Mapping[str, Json]
+
+# What is in these could as well be beside them.
+_CONTAINERS: Final = frozenset({"properties", "desired", "spec", "settings"})
+_TEXTS: Final = frozenset(
+    "description summary comment notes note title label documentation homepage purpose".split()
+)
+# Lists that are commands have an order.
+_ORDERED: Final = frozenset("command args arguments argv cmd entrypoint exec execstart".split())
+_SEVERE: Final = frozenset(
+    "port ports dport address addresses ip listen listens listener gateway enabled version".split()
+)
+_STATES: Final = frozenset("state active_state status running active".split())
+_OBSERVE_ONLY: Final = "observe_only"
+# Longer values are cut: a difference is to be read.
+_MAX_TEXT: Final = 1000
+_MAX_ITEMS: Final = 100
+_MAX_FIELDS: Final = 100
+_MAX_NAME: Final = 200
+
+
+def compare(row: Row, declared: Properties, observed: Properties | None) -> list[Field]:
+    """Return the differences of an object, the worst first; `observed` is None for a missing one.
+
+    A field of one side only is none: files declare less than hosts show, and observers see less
+    than files declare.
+    """
+    if is_only_observed(declared):
+        return []
+    wanted = _is_wanted(declared)
+    if observed is None or _is_gone(row, observed):
+        return [_missing(row, declared)] if wanted else []
+    if not wanted:
+        path, value = next(_presence(declared))
+        if not _is_wanted(observed):
+            return []
+        return [Field(path, value, "present", Severity.WARNING)]
+    fields = _Comparison(row, observed).fields(declared)
+    return [_cut(one) for one in sorted(fields, key=lambda one: (-one.severity, one.path))][
+        :_MAX_FIELDS
+    ]
+
+
+def undeclared(row: Row, observed: Properties) -> list[Field]:
+    """Return that an object is there which the file does not declare, and claims to."""
+    if _is_gone(row, observed):
+        return []
+    return [Field(PRESENCE, "not declared", "present", Severity.WARNING)]
+
+
+def is_only_observed(declared: Properties) -> bool:
+    """Return whether an object is declared to be looked at only."""
+    return values.words(str(declared.get("mode", ""))) == _OBSERVE_ONLY
+
+
+def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
+    """Yield what says that there must be no such object."""
+    for key, value in declared.items():
+        name = values.words(key)
+        if name in {"ensure", "state", "status", "presence"}:
+            if isinstance(value, str) and value.strip().lower() in words.ABSENT:
+                yield (key,), value
+        elif name in {"present", "exists", "installed"} and values.is_true(value) is False:
+            yield (key,), value
+
+
+def _is_wanted(declared: Properties) -> bool:
+    return next(_presence(declared), None) is None
+
+
+def _is_gone(row: Row, observed: Properties) -> bool:
+    name, gone = row.gone
+    return bool(name) and str(observed.get(name)) in gone
+
+
+def _missing(row: Row, declared: Properties) -> Field:
+    if "ensure" in declared:
+        return Field(("ensure",), declared["ensure"], "absent", row.missing)
+    return Field(PRESENCE, "present", "missing", row.missing)
+
+
+class _Comparison:
+    """The comparison with one observed object."""
+
+    def __init__(self, row: Row, observed: Properties) -> None:
+        self._row = row
+        self._seen = observed
+        self._there = values.by_words(observed)
+
+    def fields(self, declared: Properties) -> Iterator[Field]:
+        """Yield the differences from what is declared."""
+        yield from self._below(declared, (), (), [self._seen, *self._contained()])
+
+    def _contained(self) -> list[Properties]:
+        inner = (self._seen.get(name) for name in _CONTAINERS & self._seen.keys())
+        return [one for one in inner if isinstance(one, dict)]
+
+    def _below(
+        self, declared: Properties, path: Path, names: Path, seen: list[Properties]
+    ) -> Iterator[Field]:
+        """Yield the differences in a part, beside the observed parts that may have its fields."""
+        for key, value in declared.items():
+            name = values.words(key)
+            if values.is_volatile(key) or name in self._row.never:
+                continue
+            here, named = (*path, key), (*names, name)
+            if not path and key in _CONTAINERS and isinstance(value, dict):
+                yield from self._below(value, here, (), seen)
+            elif rule := self._row.rules.get(".".join(named)):
+                yield from self._by_rule(rule, here, value)
+            elif isinstance(value, dict):
+                inner = [one for part in seen for one in _found(part, key)]
+                parts: list[Properties] = [one for one in inner if isinstance(one, dict)]
+                yield from self._below(value, here, named, parts)
+            else:
+                yield from _generic(here, name, value, seen)
+
+    def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
+        if values.is_hidden(value):
+            return
+        observed: Json = None
+        if rule.observed:
+            found = [one for name in rule.observed.split() for one in _found(self._seen, name)]
+            if not found and rule.default is None:
+                return
+            observed = found[0] if found else rule.default
+        elif "addresses" not in self._seen:
+            return
+        if difference := rule.means(value, observed, self._seen):
+            yield _field(path, value, difference, rule.severity)
+
+
+def _generic(path: Path, name: str, value: Json, seen: list[Properties]) -> Iterator[Field]:
+    found = [one for part in seen for one in _found(part, path[-1])]
+    if not found:
+        return
+    if name in _STATES and isinstance(value, str | bool):
+        difference = words.state(value, found[0], seen[0])
+    else:
+        means = words.in_order if not _ORDERED.isdisjoint(split(name)) else words.equal
+        difference = means(value, found[0], seen[0])
+    if difference:
+        yield _field(path, value, difference, _severity(name))
+
+
+@lru_cache(maxsize=4096)
+def _severity(name: str) -> Severity:
+    parts = set(name.split("_"))
+    if parts & _TEXTS:
+        return Severity.INFO
+    return Severity.WARNING if parts & _SEVERE else Severity.NOTICE
+
+
+def _found(properties: Properties, key: str) -> list[Json]:
+    if key in properties:
+        return [properties[key]]
+    return values.find(properties, values.by_words(properties), key)
+
+
+def _field(path: Path, declared: Json, found: Difference, usual: Severity) -> Field:
+    severity = usual if found.severity is None else found.severity
+    said = declared if found.declared is None else found.declared
+    return Field(path, said, found.observed, severity, found.patience)
+
+
+def _cut(field: Field) -> Field:
+    path = tuple(_shortened(key, _MAX_NAME) for key in field.path)
+    declared, observed = _short(field.declared), _short(field.observed)
+    return replace(field, path=path, declared=declared, observed=observed)
+
+
+def _short(value: Json) -> Json:
+    if isinstance(value, str):
+        return _shortened(value, _MAX_TEXT)
+    if isinstance(value, list) and len(value) > _MAX_ITEMS:
+        return [*map(_short, value[:_MAX_ITEMS]), f"and {len(value) - _MAX_ITEMS} more"]
+    if isinstance(value, list):
+        return list(map(_short, value))
+    return value
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,192 @@
+"""When a difference counts as drift, and when it is healed: after a time of quiet, and once. Pure.
+
+Times are seconds of a clock that never jumps, but for `since`, which is since 1970.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+from opdbus.drift.field import QUIET_SECONDS, Field, Path, Severity
+from opdbus.state.object import Thing
+
+# `intended`: the declaration has changed, and the host has not followed yet.
+Class: TypeAlias = Literal["drift", "intended"]
+
+CLASSES: Final = ("drift", "intended")
+# A field that changes all the time does not keep the others of its object from being counted.
+_MOST_QUIET_SECONDS: Final = 10.0
+# So that a field whose time has come is not missed by rounding.
+_ROUNDING: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """What is counted of a thing, since when."""
+
+    what: Class
+    since: float
+    fields: Sequence[Field]
+
+    @property
+    def severity(self) -> Severity:
+        """That of its worst field."""
+        return max(one.severity for one in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A thing begins to be other than declared, or ends to be, in some more fields."""
+
+    thing: Thing
+    before: Drifted | None
+    after: Drifted | None
+
+    @property
+    def began(self) -> list[Field]:
+        """The fields that are counted from now on, or as something else."""
+        return _others(self.after, self.before)
+
+    @property
+    def ended(self) -> list[Field]:
+        """The fields that are counted no longer."""
+        after = {one.path for one in self.after.fields} if self.after else set()
+        return [one for one in (self.before.fields if self.before else ()) if one.path not in after]
+
+
+def _others(one: Drifted | None, other: Drifted | None) -> list[Field]:
+    known = {f.path: f.severity for f in other.fields} if other else {}
+    is_other = one is not None and other is not None and one.what != other.what
+    fields = one.fields if one else ()
+    return [f for f in fields if is_other or known.get(f.path) != f.severity]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A thing whose fields are not all counted as they are."""
+
+    first_at: float
+    changed_at: float
+    intended_until: float
+    fields: Mapping[Path, Field] = field(default_factory=dict)
+    # when each field became as it is, be it different or not
+    since: dict[Path, float] = field(default_factory=dict)
+    due: float = 0.0
+
+
+class Crossings:
+    """All things that are counted, and those that may be soon."""
+
+    def __init__(self, counted: Mapping[Thing, Drifted]) -> None:
+        self.counted = dict(counted)
+        self._pending: dict[Thing, _Pending] = {}
+        self._queue: list[tuple[float, int, Thing]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def due(self) -> float:
+        """When `take` has something to do; infinity if never."""
+        return self._queue[0][0] if self._queue else float("inf")
+
+    def knows(self, thing: Thing) -> bool:
+        """Return whether a thing is counted, or may be soon."""
+        return thing in self.counted or thing in self._pending
+
+    def compare(
+        self, thing: Thing, fields: Iterable[Field], now: float, intended_until: float = 0.0
+    ) -> None:
+        """Note how a thing differs now; until some time that is intended."""
+        new = {one.path: one for one in fields}
+        counted, pending = self.counted.get(thing), self._pending.get(thing)
+        if not new and counted is None:
+            self._pending.pop(thing, None)
+            return
+        what: Class = "intended" if now < intended_until else "drift"
+        if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
+            self.counted[thing] = replace(counted, fields=tuple(new.values()))
+            self._pending.pop(thing, None)
+            if what == "intended":
+                self._pending[thing] = _Pending(now, now, intended_until, new)
+                self._wait(thing, intended_until)
+            return
+        if pending is None:
+            before = {one.path: one for one in counted.fields} if counted else {}
+            pending = self._pending[thing] = _Pending(now, now, intended_until, before)
+        moved = [
+            path
+            for path in new.keys() | pending.fields.keys()
+            if _verdict(new, path) != _verdict(pending.fields, path)
+        ]
+        pending.since |= dict.fromkeys(moved, now)
+        pending.changed_at = now if moved else pending.changed_at
+        pending.fields, pending.intended_until = new, intended_until
+        quiet = pending.changed_at + QUIET_SECONDS
+        self._wait(thing, min(quiet, pending.first_at + _MOST_QUIET_SECONDS))
+
+    def take(self, now: float, wall: float, most: int) -> list[Crossing]:
+        """Count what has been as it is for long enough; at most so many things."""
+        found: list[Crossing] = []
+        while self.due <= now + _ROUNDING and len(found) < most:
+            due, _, thing = heapq.heappop(self._queue)
+            pending = self._pending.get(thing)
+            if pending and pending.due == due:
+                found += self._count(thing, pending, now, wall)
+        return found
+
+    def _count(
+        self, thing: Thing, pending: _Pending, now: float, wall: float
+    ) -> Iterator[Crossing]:
+        before = self.counted.get(thing)
+        fields, later = _settled(pending, before, now)
+        is_intended = now + _ROUNDING < pending.intended_until
+        if fields and is_intended:
+            later.append(pending.intended_until)
+        if later:
+            pending.first_at = now
+            self._wait(thing, min(later))
+        else:
+            del self._pending[thing]
+        after: Drifted | None = None
+        if fields:
+            since = before.since if before else wall
+            after = Drifted("intended" if is_intended else "drift", since, fields)
+            self.counted[thing] = after
+        else:
+            self.counted.pop(thing, None)
+        crossing = Crossing(thing, before, after)
+        if crossing.began or crossing.ended:
+            yield crossing
+
+    def _wait(self, thing: Thing, due: float) -> None:
+        self._pending[thing].due = due
+        heapq.heappush(self._queue, (due, next(self._numbers), thing))
+
+
+def _settled(
+    pending: _Pending, before: Drifted | None, now: float
+) -> tuple[list[Field], list[float]]:
+    """Return the fields that count now, the worst first, and when to look at others again."""
+    counted = {one.path: one for one in before.fields} if before else {}
+    fields, later = [], []
+    for path in counted.keys() | pending.fields.keys():
+        found = pending.fields.get(path)
+        due = pending.since.get(path, 0.0) + (found.patience if found else QUIET_SECONDS)
+        is_settled = due <= now + _ROUNDING
+        # what differs already goes on to, on its way to something else
+        one = found if is_settled else (path in counted and found) or counted.get(path)
+        fields += [one] if one else []
+        later += [] if is_settled or (found and path in counted) else [due]
+    fields.sort(key=lambda one: (-one.severity, one.path))
+    return fields, later
+
+
+def _form(fields: Iterable[Field]) -> dict[Path, Severity]:
+    return {one.path: one.severity for one in fields}
+
+
+def _verdict(fields: Mapping[Path, Field], path: Path) -> tuple[Severity, float] | None:
+    """Return how bad a field is, and how long it may be so; None if it does not differ."""
+    found = fields.get(path)
+    return (found.severity, found.patience) if found else None

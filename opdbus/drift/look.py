@@ -1,0 +1,114 @@
+"""Reads both sides of things and compares them, for some things at a time."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from opdbus.drift import table
+from opdbus.drift.compare import compare, undeclared
+from opdbus.drift.field import Field
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.table import Row, Sort
+from opdbus.index.memory import Memory
+from opdbus.index.store import Content, Entry
+from opdbus.state.object import Json, Thing
+
+# What makes sense only for interfaces that have others below them.
+_HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
+# Parts of one object that are read: a router has thousands of routes.
+_MAX_PARTS: Final = 500
+
+
+class Observed(NamedTuple):
+    """An observed thing's entries, and those of its parts with the place that they are put at."""
+
+    entries: Sequence[Entry]
+    parts: Sequence[tuple[str, Sequence[Entry]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read of a thing to compare it; without a declared entry it is undeclared."""
+
+    thing: Thing
+    declared: Entry | None
+    observed: Sequence[Observed]
+
+    @property
+    def row(self) -> Row:
+        """The row of the table by which it is compared."""
+        return (table.of_declared if self.declared else table.of_observed)(self.thing[:2])
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All that is to be read."""
+        seen = [e for o in self.observed for e in o.entries]
+        seen += [e for o in self.observed for _, entries in o.parts for e in entries]
+        return [self.declared, *seen] if self.declared else seen
+
+
+def plan(pairs: Pairs, thing: Thing) -> Plan:
+    """Return what is to be read of a thing."""
+    sides = pairs.sides(thing)
+    if sides.declared is None:
+        return Plan(thing, None, [Observed(sides.observed, ())])
+    return Plan(thing, sides.declared, [_observed(pairs, one) for one in pairs.observed(thing)])
+
+
+def _observed(pairs: Pairs, thing: Thing) -> Observed:
+    parts = sorted(pairs.parts(thing))[:_MAX_PARTS]
+    placed = ((_place(part[:2]), pairs.sides(part).observed) for part in parts)
+    return Observed(pairs.sides(thing).observed, list(placed))
+
+
+def _place(sort: Sort) -> str:
+    if sort in table.JOINED:
+        return table.JOINED[sort][2]
+    members = table.of_observed(sort).members
+    return members[1] if members else ""
+
+
+async def look(memory: Memory, plans: Sequence[Plan]) -> list[list[Field] | None]:
+    """Return the differences of each thing; None where a side of it was removed just now."""
+    contents = await memory.content([entry for plan in plans for entry in plan.entries])
+    # on a thread: a thousand objects take a tenth of a second
+    return await asyncio.to_thread(lambda: [_compared(plan, contents) for plan in plans])
+
+
+def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
+    if any(entry.id not in contents for entry in plan.entries):
+        return None
+    row = plan.row
+    observed = [_view(row, one, contents) for one in plan.observed]
+    if plan.declared is None:
+        return undeclared(row, observed[0])
+    declared = json.loads(contents[plan.declared.id].properties)
+    if row.parts:
+        return compare(row, declared, {k: v for one in observed for k, v in one.items()})
+    meant = [one for one in observed if row.suits(plan.thing.name, one)]
+    found = [compare(row, declared, one) for one in meant] or [compare(row, declared, None)]
+    # one of several of a name is enough, such as a package of two architectures
+    return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
+
+
+def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:
+    seen = merged(one.entries, contents)
+    if "addresses" in seen:
+        seen |= {place: [] for _, _, place in row.joined}
+        if row.members and seen.get("type") in _HOLDERS:
+            seen[row.members[1]] = []
+    for place, entries in one.parts:
+        if isinstance(held := seen.get(place), list):
+            is_member = row.members is not None and place == row.members[1]
+            held.append(entries[0].identity.name if is_member else merged(entries, contents))
+    return seen
+
+
+def merged(entries: Iterable[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
+    """Return what several sources tell: what op-dbus saw itself first, then the latest."""
+    found: dict[str, Json] = {}
+    for entry in reversed(list(entries)):
+        found |= json.loads(contents[entry.id].properties)
+    return found

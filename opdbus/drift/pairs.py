@@ -1,0 +1,148 @@
+"""Which observed things a declared thing meets, and the other way round, kept up to date."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from opdbus.drift import table
+from opdbus.drift.table import Row, Sort
+from opdbus.index.catalogue import Catalogue
+from opdbus.index.store import Entry
+from opdbus.state.object import FILE, PUBLISHED, Json, Thing
+
+# An observed sort, and what a declared and an observed name have in common.
+Key: TypeAlias = tuple[Sort, str]
+K = TypeVar("K")
+
+
+class Sides(NamedTuple):
+    """The entries that declare a thing, and those that tell what was observed of it."""
+
+    declared: Entry | None
+    observed: tuple[Entry, ...]
+
+
+class Pairs:
+    """An index of the keys that are not plain names; those are looked up in the catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        # declared things by the keys of what they meet, and observed ones by their further keys
+        self._wanted: dict[Key, set[Thing]] = {}
+        self._met: dict[Key, set[Thing]] = {}
+        # what belongs to the thing of a key
+        self._parts: dict[Key, set[Thing]] = {}
+        # the further keys of an observed thing, and the keys of what it belongs to
+        self._keys: dict[Thing, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        # observed sorts that declared things meet, and those that belong to such
+        self.active: set[Sort] = set()
+        # of active sorts, what programs publish
+        self._published: dict[Sort, set[Thing]] = {}
+
+    def sides(self, thing: Thing) -> Sides:
+        """Return the entries about a thing."""
+        entries = self._catalogue.about(thing) if self._catalogue.has(thing) else ()
+        if entries and entries[0].identity.source == FILE:
+            return Sides(entries[0], entries[1:])
+        return Sides(None, entries)
+
+    def is_published(self, sort: Sort) -> bool:
+        """Return whether programs publish things of an active sort."""
+        return bool(self._published.get(sort))
+
+    def declare(self, thing: Thing) -> set[Sort]:
+        """Take in a declared thing; return the sorts that are active from now on."""
+        row = table.of_declared(thing[:2])
+        for key in _keys_of(row, thing):
+            if key != (thing[:2], thing.name):
+                self._wanted.setdefault(key, set()).add(thing)
+        new = {row.observed, *(sort for sort, *_ in row.joined)} - self.active
+        self.active |= new
+        return new
+
+    def undeclare(self, thing: Thing) -> None:
+        """Forget a declared thing."""
+        for key in _keys_of(table.of_declared(thing[:2]), thing):
+            _discard(self._wanted, key, thing)
+
+    def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> None:
+        """Take in an observed thing of an active sort; None for one that is gone."""
+        met, parts = self._keys.pop(thing, ((), ()))
+        for key in met:
+            _discard(self._met, key, thing)
+        for key in parts:
+            _discard(self._parts, key, thing)
+        is_published = False
+        if properties is not None:
+            observed = self.sides(thing).observed
+            is_published = any(e.identity.source.startswith(PUBLISHED) for e in observed)
+            met, parts = tuple(_further(thing, properties)), tuple(_owners(thing, properties))
+            if met or parts:
+                self._keys[thing] = met, parts
+            for key in met:
+                self._met.setdefault(key, set()).add(thing)
+            for key in parts:
+                self._parts.setdefault(key, set()).add(thing)
+        if is_published:
+            self._published.setdefault(thing[:2], set()).add(thing)
+        else:
+            _discard(self._published, thing[:2], thing)
+
+    def observed(self, thing: Thing) -> list[Thing]:
+        """Return the observed things that a declared one meets."""
+        row = table.of_declared(thing[:2])
+        found: dict[Thing, None] = {}
+        for key in _keys_of(row, thing):
+            plain = Thing(*key[0], key[1])
+            if self.sides(plain).observed:
+                found[plain] = None
+            met = sorted(self._met.get(key, ()))
+            found |= dict.fromkeys(other for other in met if self.sides(other).observed)
+        return list(found)
+
+    def declared(self, thing: Thing) -> set[Thing]:
+        """Return the declared things that an observed one, or what it belongs to, meets."""
+        row = table.of_observed(thing[:2])
+        met, parts = self._keys.get(thing, ((), ()))
+        plain = (thing[:2], row.observed_key(thing.name))
+        found: set[Thing] = set()
+        for key in (plain, (thing[:2], thing.name), *met, *parts):
+            found |= self._wanted.get(key, set())
+            same = Thing(*key[0], key[1])
+            if self.sides(same).declared and table.of_declared(key[0]).observed == key[0]:
+                found.add(same)
+        return found
+
+    def parts(self, thing: Thing) -> set[Thing]:
+        """Return the things that belong to an observed one."""
+        return self._parts.get((thing[:2], thing.name), set())
+
+
+def _keys_of(row: Row, thing: Thing) -> list[Key]:
+    names = row.parts or (row.declared_key(thing.kind, thing.name),)
+    return [(row.observed, name) for name in names]
+
+
+def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
+    row = table.of_observed(thing[:2])
+    if (key := row.observed_key(thing.name)) != thing.name:
+        yield row.observed, key
+    aliases = properties.get(row.aliases) if row.aliases else ()
+    for name in aliases if isinstance(aliases, list) else ():
+        yield row.observed, str(name)
+
+
+def _owners(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:
+    if joined := table.JOINED.get(thing[:2]):
+        row, pattern, _ = joined
+        if match := pattern.fullmatch(thing.name):
+            yield row.observed, match[1]
+    row = table.of_observed(thing[:2])
+    if row.members and isinstance(owner := properties.get(row.members[0]), str):
+        yield row.observed, owner
+
+
+def _discard(index: dict[K, set[Thing]], key: K, thing: Thing) -> None:
+    if held := index.get(key):
+        held.discard(thing)
+        if not held:
+            del index[key]

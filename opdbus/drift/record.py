@@ -1,0 +1,115 @@
+"""What is counted as drift is stored, so that a crossing is told once, and is a row of history."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import structlog
+
+from opdbus.drift.crossings import Crossing, Drifted
+from opdbus.drift.field import Field, Severity
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.table import Sort
+from opdbus.errors import StoreError
+from opdbus.history import change
+from opdbus.history.change import Change, FieldChange, What, Why
+from opdbus.history.sentence import of_change
+from opdbus.index.memory import Memory
+from opdbus.index.store import Entry, Store
+from opdbus.state.object import FILE, PUBLISHED, Identity, Thing
+
+log = structlog.get_logger()
+
+_CLAIMS: Final = "exclusive"
+
+
+class Records:
+    """Reads and writes what is counted."""
+
+    def __init__(self, memory: Memory, pairs: Pairs) -> None:
+        self.claims: frozenset[Sort] = frozenset()
+        self._memory = memory
+        self._pairs = pairs
+        # what could not be written
+        self._unsaved: dict[Thing, Drifted | None] = {}
+        # things of which programs told, who may withdraw what they said
+        self._told: set[Thing] = set()
+
+    async def read(self) -> tuple[dict[Thing, Drifted], frozenset[Sort]]:
+        """Return what was counted when the database was written, and the sorts claimed whole.
+
+        Of the fields it has no values.
+        """
+        rows = await self._memory.archive.read(lambda store: list(store.drifts()))
+        claims = await self._memory.archive.read(lambda store: store.fact(_CLAIMS))
+        self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
+        return {thing: _read(what, since, text) for thing, what, since, text in rows}, self.claims
+
+    async def write(self, crossings: Sequence[Crossing]) -> None:
+        """Write crossings; what cannot be written now is written later, without its history."""
+        changes = [one for crossing in crossings for one in self._changes(crossing)]
+        states = {crossing.thing: crossing.after for crossing in crossings}
+        self._unsaved |= states
+        try:
+            await self._save(changes)
+        except StoreError as error:
+            log.warning("drift not stored", reason=str(error))
+            self._memory.archive.when_writable(self._save)
+
+    async def _save(self, changes: Sequence[Change] = ()) -> None:
+        states, claims = dict(self._unsaved), json.dumps(sorted(self.claims))
+        rows = [(thing, *_row(state)) for thing, state in states.items() if state]
+        gone = [thing for thing, state in states.items() if not state]
+
+        def work(store: Store) -> None:
+            store.put_drifts(rows, gone)
+            store.set_fact(_CLAIMS, claims)
+
+        await self._memory.record(changes, work)
+        for thing, state in states.items():
+            if self._unsaved.get(thing) is state:
+                del self._unsaved[thing]
+
+    def _changes(self, crossing: Crossing) -> Iterator[Change]:
+        """Yield the rows of history that a crossing makes: at most one for each class."""
+        publisher = self._publisher(crossing.thing)
+        if crossing.after and crossing.began:
+            yield self._change(crossing, crossing.after.what, crossing.began, publisher)
+        if crossing.ended:
+            yield self._change(crossing, "healed", crossing.ended, publisher)
+        if crossing.after is None:
+            self._told.discard(crossing.thing)
+
+    def _change(
+        self, crossing: Crossing, what: What, fields: Sequence[Field], publisher: Entry | None
+    ) -> Change:
+        identity = publisher.identity if publisher else Identity(FILE, *crossing.thing)
+        changed = [FieldChange(one.path, [one.declared], [one.observed]) for one in fields]
+        is_kept = all(one.is_known for one in fields)
+        if publisher.transient if publisher else crossing.thing in self._told:
+            is_kept = False
+        cause = change.STATE_FILE if what == "intended" else ""
+        rows = changed if is_kept else change.without_values(changed)
+        return of_change(Change(identity, what, Why(cause), rows), "")
+
+    def _publisher(self, thing: Thing) -> Entry | None:
+        """Return the entry of a program that tells of a thing, if what it says is compared."""
+        sides = map(self._pairs.sides, self._pairs.observed(thing))
+        entries = [entry for side in sides for entry in side.observed]
+        found = next((e for e in entries if e.identity.source.startswith(PUBLISHED)), None)
+        if found:
+            self._told.add(thing)
+        return found
+
+
+def _row(state: Drifted) -> tuple[str, float, str]:
+    fields = [[list(one.path), one.severity.word] for one in state.fields]
+    return state.what, state.since, json.dumps(fields)
+
+
+def _read(what: str, since: float, text: str) -> Drifted:
+    fields = [
+        Field(tuple(path), None, None, Severity[word.upper()], is_known=False)
+        for path, word in json.loads(text)
+    ]
+    return Drifted("intended" if what == "intended" else "drift", since, fields)

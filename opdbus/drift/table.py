@@ -1,0 +1,218 @@
+"""Which declared objects meet which observed ones, and how their fields are compared: one row each.
+
+Declared objects of other kinds meet the object of the same plugin, kind and name, and each of their
+fields the observed one of the same words.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from opdbus.drift import network, words
+from opdbus.drift.field import Severity
+from opdbus.drift.words import Meaning
+from opdbus.state.object import SETTINGS, Json
+
+# A plugin and a kind of it.
+Sort: TypeAlias = tuple[str, str]
+
+_UNIT: Final = re.compile(
+    r".+\.(service|socket|timer|mount|automount|swap|device|target|path|slice|scope)"
+)
+_OF_ARCHITECTURE: Final = re.compile(r"(?P<base>.+?)(?:-\d[^:]*)?:[a-z0-9_]+(?:-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How declared fields of some names, with dots, are compared, and with which observed field.
+
+    `observed` names fields of which the first that is there counts; without any, `default` does.
+    A rule that names none is given all that is observed.
+    """
+
+    keys: str
+    observed: str
+    means: Meaning
+    severity: Severity = Severity.NOTICE
+    default: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Declared objects of some sorts meet observed ones of one sort, by the keys of their names."""
+
+    declared: tuple[Sort, ...]
+    observed: Sort
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    # the key by which a declared and an observed name meet
+    declared_key: Callable[[str, str], str] = lambda _kind, name: name
+    observed_key: Callable[[str], str] = lambda name: name
+    # whether an observed object of the key is meant by a declared name
+    suits: Callable[[str, Mapping[str, Json]], bool] = lambda _name, _observed: True
+    # names that a declared object meets all of, as if they were one object
+    parts: tuple[str, ...] = ()
+    # the observed field that has other names of an object
+    aliases: str = ""
+    # observed sorts that belong to an object, whose key is in their names; where they are put
+    joined: tuple[tuple[Sort, str, str], ...] = ()
+    # the observed field by which objects of the same sort belong to one, and where they are put
+    members: tuple[str, str] | None = None
+    # a field and its values that say that an object is as good as not there
+    gone: tuple[str, frozenset[str]] = ("", frozenset())
+    # how bad it is if there is no such object
+    missing: Severity = Severity.ERROR
+    # declared fields that are not compared
+    never: frozenset[str] = frozenset()
+
+
+def _rules(*rules: Rule) -> dict[str, Rule]:
+    return {key: rule for rule in rules for key in rule.keys.split()}
+
+
+def _sorts(names: str) -> tuple[Sort, ...]:
+    pairs = (name.split("/") for name in names.split())
+    return tuple((plugin, kind) for plugin, kind in pairs)
+
+
+def _unit(kind: str, name: str) -> str:
+    if _UNIT.fullmatch(name):
+        return name
+    return f"{name}.{'service' if kind == 'unit' else kind}"
+
+
+def _package(name: str) -> str:
+    """Leave the architecture, and a version before it, out of the name of a package."""
+    match = _OF_ARCHITECTURE.fullmatch(name)
+    return match["base"] if match else name
+
+
+def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
+    wanted = name.rpartition(":")[2] if ":" in name else ""
+    return wanted in {"", "any", "native", observed.get("architecture")}
+
+
+_UNITS: Final = Row(
+    _sorts(
+        "systemd/unit systemd/service systemd/timer systemd/socket systemd/mount systemd/target"
+    ),
+    ("systemd", "unit"),
+    _rules(
+        Rule("active_state state status running active ensure", "active_state", words.state),
+        Rule("enabled enable", "unit_file_state enabled", words.enabled, Severity.WARNING),
+        Rule("masked", "masked unit_file_state", words.masked, Severity.WARNING),
+        Rule("exec exec_start command", "exec", words.program),
+        Rule("user", "user", words.equal, Severity.WARNING),
+    ),
+    declared_key=_unit,
+    aliases="aliases",
+)
+_INTERFACES: Final = Row(
+    _sorts("net/interface network/interface"),
+    ("net", "interface"),
+    _rules(
+        Rule("type kind", "type", network.kind),
+        Rule("ipv4.address ipv4.addresses", "", network.addresses(4), Severity.WARNING),
+        Rule("ipv6.address ipv6.addresses", "", network.addresses(6), Severity.WARNING),
+        Rule("address addresses", "", network.addresses(0), Severity.WARNING),
+        Rule("ipv4.dhcp dhcp", "", network.dhcp),
+        Rule("ipv4.enabled", "", network.has(4)),
+        Rule("ipv6.enabled", "", network.has(6)),
+        Rule("ipv4.gateway gateway", "", network.gateway(4)),
+        Rule("ipv6.gateway", "", network.gateway(6)),
+        Rule("controller master", "master", network.controller, default=""),
+        Rule("ports members slaves", "", network.ports, Severity.WARNING),
+        Rule("enabled", "enabled", words.state),
+        Rule("vlan_id vlan", "vlan", words.equal),
+        Rule("mac mac_address hwaddr", "mac", words.equal),
+        Rule("parent", "parent", words.equal),
+    ),
+    joined=(
+        (("net", "address"), r".* on (.+)", "addresses_in_detail"),
+        (("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
+    ),
+    members=("master", "members"),
+)
+_PACKAGES: Final = Row(
+    _sorts(
+        "packagekit/package packages/package apt/package dpkg/package rpm/package dnf/package"
+        " yum/package zypper/package software/package"
+    ),
+    ("packages", "package"),
+    _rules(
+        Rule("ensure state status present installed", "status", words.installed, Severity.ERROR),
+        Rule("version", "version", words.version),
+        Rule("hold held on_hold", "on_hold", words.equal, default=False),
+    ),
+    declared_key=lambda _kind, name: _package(name),
+    observed_key=_package,
+    suits=_is_of_architecture,
+    gone=("status", frozenset({"config-files", "not-installed"})),
+)
+ROWS: Final[Sequence[Row]] = (
+    _UNITS,
+    _INTERFACES,
+    _PACKAGES,
+    Row(
+        _sorts("login1/session"),
+        ("login1", "session"),
+        # a session is there for as long as somebody works
+        missing=Severity.NOTICE,
+        never=frozenset({"path", "leader", "leader_pid"}),
+    ),
+    Row(
+        _sorts("mounts/mount"),
+        ("mounts", "mount"),
+        _rules(
+            Rule("source device what", "source", words.source, Severity.WARNING),
+            Rule("options", "options", words.options),
+            Rule("fstype type", "fstype", words.equal, Severity.WARNING),
+        ),
+        # sizes are observed in other steps
+        never=frozenset({"size_gb", "used_percent", "free_gb"}),
+    ),
+    Row(
+        _sorts("users/account users/user"),
+        ("users", "account"),
+        _rules(Rule("groups", "groups", words.at_least, Severity.WARNING)),
+    ),
+    Row(
+        _sorts("users/group"),
+        ("users", "group"),
+        _rules(Rule("members", "members", words.at_least, Severity.WARNING)),
+    ),
+    Row(
+        (("system", SETTINGS),),
+        ("system", "fact"),
+        _rules(
+            Rule("locale lang language", "lang", words.equal),
+            Rule("keyboard_layout keymap keyboard", "keyboard_layout keymap", words.equal),
+            Rule("hostname name", "hostname", words.equal, Severity.WARNING),
+            Rule("timezone time_zone", "timezone", words.equal),
+            Rule("os distribution", "id", words.equal),
+        ),
+        parts=("hostname", "time", "locale", "os", "kernel", "hardware"),
+        never=frozenset({"description"}),
+    ),
+    Row(
+        _sorts("dnsresolver/item"),
+        ("dnsresolver", "item"),
+        _rules(Rule("search", "search", words.in_order, Severity.WARNING)),
+    ),
+)
+_BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}
+_BY_OBSERVED: Final = {row.observed: row for row in ROWS}
+# The sorts of objects that belong to others.
+JOINED: Final = {
+    sort: (row, re.compile(pattern), place) for row in ROWS for sort, pattern, place in row.joined
+}
+
+
+def of_declared(sort: Sort) -> Row:
+    """Return the row of a declared sort; others meet what is just so."""
+    return _BY_DECLARED.get(sort) or Row((sort,), sort)
+
+
+def of_observed(sort: Sort) -> Row:
+    """Return the row of an observed sort."""
+    return _BY_OBSERVED.get(sort) or Row((sort,), sort)

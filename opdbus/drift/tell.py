@@ -1,0 +1,39 @@
+"""What of a crossing is signalled: names of fields that are bad enough, never values."""
+
+from collections.abc import Callable
+from typing import Final
+
+from opdbus.drift.crossings import Crossing, Drifted
+from opdbus.drift.field import Path, Severity
+from opdbus.index.events import Drift, Event
+
+# A signal names at most so many fields, with so many characters of each name.
+MAX_FIELDS: Final = 64
+MAX_FIELD: Final = 200
+
+
+def announce(notify: Callable[[Event], None], threshold: Severity, crossing: Crossing) -> None:
+    """Tell of a crossing unless it is below the threshold."""
+    if event := signalled(crossing, threshold):
+        notify(event)
+
+
+def signalled(crossing: Crossing, threshold: Severity) -> Drift | None:
+    """Return what to tell of a crossing: a thing has come to be bad enough, or is no longer."""
+    before, after = _bad(crossing.before, threshold), _bad(crossing.after, threshold)
+    was, now = crossing.before, crossing.after
+    if now and after and (not after <= before or (was and was.what != now.what)):
+        names = [_shown(field.name) for field in now.fields[:MAX_FIELDS]]
+        return Drift(crossing.thing, now.what, now.severity.word, names)
+    if was and before and not after:
+        return Drift(crossing.thing, "healed", was.severity.word, [])
+    return None
+
+
+def _bad(drifted: Drifted | None, threshold: Severity) -> set[Path]:
+    fields = drifted.fields if drifted else ()
+    return {field.path for field in fields if field.severity >= threshold}
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= MAX_FIELD else f"{name[: MAX_FIELD - 3]}..."

@@ -1,0 +1,153 @@
+"""Values that mean the same although they are written differently."""
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opdbus.state.fields import split
+from opdbus.state.object import Json, canonical
+from opdbus.state.secret_text import REDACTED
+
+_TRUE: Final = frozenset({"true", "yes", "on", "enabled"})
+_FALSE: Final = frozenset({"false", "no", "off", "disabled"})
+# Words in keys of values that move by themselves.
+_VOLATILE: Final = frozenset(
+    "pid mainpid ppid inode uptime timestamp bytes packets counter counters usage current percent"
+    " usec nsec monotonic nrestarts restarts handshake since last temperature signal dbm elapsed"
+    " heartbeat seen idle".split()
+)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?b)?", re.IGNORECASE)
+_MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"[0-9a-f:.]*[:.][0-9a-f:.]*(/\d{1,3})?", re.IGNORECASE)
+# Lists of objects are compared element by element with all others up to so many.
+_MAX_MATCHED: Final = 200
+
+
+def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
+    """Return whether two values mean the same; lists have an order only if they are `ordered`.
+
+    Of objects inside, what is declared counts.
+    """
+    if isinstance(declared, dict) and isinstance(observed, dict):
+        there = by_words(observed)
+        lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
+        pairs = ((value, find(observed, there, key)) for key, value in lasting)
+        return all(same(value, other[0], ordered=ordered) for value, other in pairs if other)
+    if isinstance(declared, list) and isinstance(observed, list):
+        return _same_list(declared, observed, ordered=ordered)
+    if isinstance(declared, dict | list) or isinstance(observed, dict | list):
+        return all(side in (None, "", [], {}) for side in (declared, observed))
+    return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
+
+
+def is_hidden(value: Json) -> bool:
+    """Return whether a secret was replaced in a value, so that nobody knows whether it is so."""
+    return isinstance(value, str) and REDACTED in value
+
+
+def is_volatile(key: str) -> bool:
+    """Return whether a key names a value that moves by itself."""
+    return not _VOLATILE.isdisjoint(split(key))
+
+
+def by_words(properties: Mapping[str, Json]) -> dict[str, str]:
+    """Return the keys of an object by their words: ActiveState is active_state."""
+    return {words(key): key for key in properties}
+
+
+def words(key: str) -> str:
+    """Return a key in lower case, its words joined by underscores."""
+    return "_".join(split(key))
+
+
+def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> list[Json]:
+    """Return the value that an object has under a key, or under its words; empty for none."""
+    if key in properties:
+        return [properties[key]]
+    found = there.get(words(key))
+    return [] if found is None else [properties[found]]
+
+
+def is_true(value: Json) -> bool | None:
+    """Return what a value says that is to be yes or no; None if it says neither."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    return True if text in _TRUE | {"1"} else False if text in _FALSE | {"0"} else None
+
+
+def _same_list(declared: Sequence[Json], observed: Sequence[Json], *, ordered: bool) -> bool:
+    if len(declared) != len(observed):
+        return False
+    if ordered:
+        pairs = zip(declared, observed, strict=True)
+        return all(same(one, other, ordered=True) for one, other in pairs)
+    left = list((Counter(map(_form, observed)) - Counter(map(_form, declared))).elements())
+    if not left:
+        return True
+    if len(declared) > _MAX_MATCHED:
+        return False
+    rest = list(observed)
+    for value in declared:
+        match = next((n for n, other in enumerate(rest) if same(value, other)), None)
+        if match is None:
+            return False
+        del rest[match]
+    return True
+
+
+def _form(value: Json) -> str:
+    """Write a value so that most of those that mean the same are equal."""
+    if isinstance(value, dict | list):
+        return canonical(value)
+    return str(value).strip().lower()
+
+
+def _same_scalar(declared: Json, observed: Json) -> bool:
+    if declared == observed or _form(declared) == _form(observed):
+        return "/" not in str(declared) or str(declared).strip() == str(observed).strip()
+    if declared is None or observed is None:
+        return "" in (declared, observed)
+    if isinstance(declared, bool) or isinstance(observed, bool):
+        said = is_true(declared)
+        return said is not None and said is is_true(observed)
+    if isinstance(declared, int | float) or isinstance(observed, int | float):
+        one, other = _number(declared), _number(observed)
+        if one is not None and other is not None:
+            return one == other
+        return is_true(declared) is not None and is_true(declared) is is_true(observed)
+    return _same_text(str(declared).strip(), str(observed).strip())
+
+
+def _same_text(one: str, other: str) -> bool:
+    first, second = one.lower(), other.lower()
+    for meaning in (_TRUE, _FALSE):
+        if first in meaning:
+            return second in meaning
+    if _MAC.fullmatch(one) and _MAC.fullmatch(other):
+        return first.replace("-", ":") == second.replace("-", ":")
+    if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
+        return _address(one) == _address(other)
+    # /srv/ is /srv
+    return one.startswith("/") and one.rstrip("/") == other.rstrip("/")
+
+
+def _number(value: Json) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    text = str(value).strip().replace("_", "")
+    if match := _SIZE.fullmatch(text):
+        return float(match[1]) * 1024.0 ** ("kmgt".index(match[2].lower()) + 1)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_interface(text) if "/" in text else ipaddress.ip_address(text))
+    except ValueError:
+        return text

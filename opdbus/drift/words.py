@@ -1,0 +1,176 @@
+"""What the words of a state file mean: each function compares one declared value.
+
+It gets the declared value, the observed one and all that is observed of the object, and returns the
+difference, or None where there is none or nobody can know.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from opdbus.drift import values, versions
+from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Severity
+from opdbus.state.object import Json
+
+Seen: TypeAlias = Mapping[str, Json]
+UP: Final = frozenset("active running up started online on true listening mounted 1".split())
+DOWN: Final = frozenset("inactive dead stopped exited down offline off false halted 0".split())
+FAILED: Final = frozenset("failed failure error crashed".split())
+# Ways to one of the others; what they lead to is what counts.
+_MOVING: Final = frozenset(
+    "activating deactivating starting stopping restarting maintenance".split()
+)
+_RELOADING: Final = frozenset({"reloading", "refreshing"})
+ABSENT: Final = frozenset(
+    "absent removed purged uninstalled missing deleted not-installed none".split()
+)
+_INSTALLED: Final = frozenset("installed present latest held hold true yes".split())
+# These have nothing to enable.
+_NEITHER: Final = frozenset(
+    "static indirect generated transient alias linked linked-runtime".split()
+)
+_ENABLED: Final = frozenset({"enabled", "enabled-runtime"})
+# Between two states of dpkg, or left behind by a run of it that failed.
+_HALFWAY: Final = frozenset("unpacked half-installed half-configured".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What was observed instead; None for a severity or a declared value: those of the rule."""
+
+    observed: Json
+    severity: Severity | None = None
+    patience: float = QUIET_SECONDS
+    declared: Json = None
+
+
+Meaning: TypeAlias = Callable[[Json, Json, Seen], Difference | None]
+
+
+def _word(value: Json) -> str:
+    return str(value).strip().lower()
+
+
+def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare two values, lists without order."""
+    return None if values.same(declared, observed) else Difference(observed)
+
+
+def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare two values, lists with their order."""
+    return None if values.same(declared, observed, ordered=True) else Difference(observed)
+
+
+def text(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare two texts for people."""
+    return None if values.same(declared, observed) else Difference(observed, Severity.INFO)
+
+
+def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare lists: what is declared must be there, and more may be."""
+    wanted = declared if isinstance(declared, list) else str(declared).split(",")
+    there = observed if isinstance(observed, list) else str(observed).split(",")
+    lacking = [one for one in wanted if not any(values.same(one, other) for other in there)]
+    return Difference(observed) if lacking else None
+
+
+def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare whether something runs."""
+    wanted, found = _word(declared), _word(observed)
+    if wanted == found or wanted not in UP | DOWN:
+        is_other = wanted != found and wanted not in ABSENT | _INSTALLED
+        return Difference(observed) if is_other else None
+    if found in _RELOADING:
+        return None if wanted in UP else Difference(observed, Severity.WARNING)
+    bad = Severity.ERROR if wanted in UP else Severity.WARNING
+    if found in _MOVING:
+        # systemd starts it again and again
+        if seen.get("sub_state") == "auto-restart":
+            return Difference("failed, restarted again and again", Severity.ERROR)
+        return Difference(observed, bad, PATIENT_SECONDS)
+    if found in FAILED:
+        return Difference(observed, Severity.ERROR)
+    if found not in UP | DOWN or (wanted in UP) == (found in UP):
+        return None
+    return Difference(observed, bad)
+
+
+def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare whether a unit is started at boot, by the state of its file."""
+    wanted, found = values.is_true(declared), _word(observed)
+    if wanted is None:
+        return None if _word(declared) == found else Difference(observed)
+    if found.startswith("masked"):
+        return Difference(observed, Severity.ERROR) if wanted else None
+    if found in _NEITHER:
+        return None
+    is_enabled = found in _ENABLED or values.is_true(found) is True
+    return None if is_enabled is wanted else Difference(observed)
+
+
+def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare whether a unit can be started at all."""
+    found = _word(observed)
+    is_masked = found.startswith("masked") or found == "true"
+    if values.is_true(declared) in {None, is_masked}:
+        return None
+    return Difference("masked", Severity.ERROR) if is_masked else Difference("not masked")
+
+
+def program(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare the program that a unit runs; of its arguments only a script is observed."""
+    command = declared if isinstance(declared, str) else " ".join(map(str, declared or ()))
+    wanted, found = command.lstrip("@-:+!|").split()[:1], str(observed).split()[:1]
+    # folders at the top may be links to those below /usr
+    plain = [[path.removeprefix("/usr") for path in side] for side in (wanted, found)]
+    return None if not wanted or plain[0] == plain[1] else Difference(observed)
+
+
+def installed(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare whether a package is there: `installed`, `latest`, `held`, or a version."""
+    wanted, found = _word(declared), _word(observed)
+    if found in _HALFWAY:
+        return Difference(observed, Severity.ERROR, PATIENT_SECONDS)
+    if wanted in {"held", "hold"} and not seen.get("on_hold"):
+        return Difference("not held", Severity.NOTICE)
+    if wanted in _INSTALLED or not wanted[:1].isdigit():
+        return None
+    return _version(str(declared), seen.get("version"), exactly=True)
+
+
+def version(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare versions: a package that is older than declared is too old."""
+    return _version(str(declared), observed, exactly=False)
+
+
+def _version(wanted: str, found: Json, *, exactly: bool) -> Difference | None:
+    if found is None or values.is_hidden(wanted) or values.is_hidden(found):
+        return None
+    if versions.satisfies(wanted, str(found), exactly=exactly):
+        return None
+    return Difference(found, Severity.WARNING)
+
+
+def source(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare devices; what is named by a label or an identifier has another name in the kernel."""
+    if "=" in str(declared) or str(declared).startswith("/dev/disk/"):
+        return None
+    return None if values.same(declared, observed) else Difference(observed)
+
+
+def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare options of a mount: those that the kernel shows must be as declared."""
+    wanted = declared if isinstance(declared, list) else str(declared).split(",")
+    found = str(observed).split(",")
+    opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
+    opposite |= {no: yes for yes, no in opposite.items()}
+    shown = {"ro", "noexec", "nosuid", "nodev", "noatime", "relatime"}
+    lacking = [o for o in wanted if opposite.get(o) in found or (o in shown and o not in found)]
+    return Difference(observed, Severity.WARNING) if lacking else None
+
+
+def listed(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
+    """Compare lists of plain words, and show both as such."""
+    if sorted(found, key=str) == sorted(wanted, key=str):
+        return None
+    return Difference(list(found), declared=list(wanted))
