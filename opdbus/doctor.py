@@ -247,6 +247,7 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
     try:
         state = await _property(connection, paths.ROOT, VECTORIZER, "State")
         observers = await _property(connection, paths.STATE, STATE, "Observers")
+        drifted = await _property(connection, paths.STATE, STATE, "Drifted")
     except TimeoutError:
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
@@ -256,7 +257,15 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
     status: Status = "ok" if state in {"ready", "loading"} else "warning"
     advice = "" if status == "ok" else "`op-dbus status` says why"
     served = Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)
-    return [served, *(_observer(*row) for row in observers)]
+    return [served, _drift(int(drifted)), *(_observer(*row) for row in observers)]
+
+
+def _drift(count: int) -> Verdict:
+    """Say how much is other than declared."""
+    if not count:
+        return Verdict("drift", "ok", "nothing is other than declared")
+    found = "an object is" if count == 1 else f"{count:,} objects are"
+    return Verdict("drift", "warning", f"{found} other than declared", "`op-dbus drift` says how")
 
 
 def _observer(name: str, state: str, count: int, detail: str) -> Verdict:

@@ -5,6 +5,7 @@ from typing import Any
 from opdbus.cli.status import host, serving
 
 VALUES: dict[str, Any] = {
+    "Drifted": 2,
     "Count": 1322,
     "Vectorized": 1322,
     "Pending": 0,
@@ -35,7 +36,9 @@ def test_objects_are_counted_by_where_they_are_from() -> None:
     assert lines["Objects"] == "1,322, all with vectors"
     assert lines["Observed"] == "1,219: systemd 642, packages 577"
     assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
+    assert lines["Drifted"] == "2: `op-dbus drift` lists what is other than declared"
     assert lines["Published"] == "3: p 3"
+    assert "Drifted" not in host(VALUES | {"Drifted": 0})
     assert host(VALUES | {"Sources": []})["Declared"] == "nothing in /etc/op-dbus/state.json"
 
 

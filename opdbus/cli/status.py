@@ -13,7 +13,7 @@ from opdbus.errors import blame
 # what serves, the most important first, before the rest
 _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
 # said in the lines about the host
-_OF_HOST = {"Count", "Vectorized", "Pending", "StateFile", "Observers", "Sources"}
+_OF_HOST = {"Drifted", "Count", "Vectorized", "Pending", "StateFile", "Observers", "Sources"}
 _WELL = {"up", "starting"}
 _NONE = "nothing: OP_DBUS_OBSERVE is none"
 # of observers and publishers that are named
@@ -42,6 +42,7 @@ def host(values: Mapping[str, Any]) -> dict[str, str]:
         "Not observed": "\n".join(_missing(observers)),
         "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
         "Declared": f"{_declared(values)} in {values['StateFile']}",
+        "Drifted": _drifted(values["Drifted"]),
         "Published": _counted(_of("publish:", values)),
     }
     return {name: line for name, line in lines.items() if line}
@@ -50,6 +51,10 @@ def host(values: Mapping[str, Any]) -> dict[str, str]:
 def _declared(values: Mapping[str, Any]) -> str:
     count = dict(values["Sources"]).get("file", 0)
     return f"{count:,}" if count else "nothing"
+
+
+def _drifted(count: int) -> str:
+    return f"{count:,}: `op-dbus drift` lists what is other than declared" if count else ""
 
 
 def _of(kind: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:

@@ -55,7 +55,7 @@ class Pairs:
         for key in _keys_of(row, thing):
             if key != (thing[:2], thing.name):
                 self._wanted.setdefault(key, set()).add(thing)
-        new = {row.observed, *(sort for sort, *_ in row.joined)} - self.active
+        new = {thing[:2], row.observed, *(sort for sort, *_ in row.joined)} - self.active
         self.active |= new
         return new
 
@@ -88,7 +88,7 @@ class Pairs:
             _discard(self._published, thing[:2], thing)
 
     def observed(self, thing: Thing) -> list[Thing]:
-        """Return the observed things that a declared one meets."""
+        """Return the observed things that a declared one meets, or else what is called just so."""
         row = table.of_declared(thing[:2])
         found: dict[Thing, None] = {}
         for key in _keys_of(row, thing):
@@ -97,7 +97,7 @@ class Pairs:
                 found[plain] = None
             met = sorted(self._met.get(key, ()))
             found |= dict.fromkeys(other for other in met if self.sides(other).observed)
-        return list(found)
+        return list(found) or ([thing] if self.sides(thing).observed else [])
 
     def declared(self, thing: Thing) -> set[Thing]:
         """Return the declared things that an observed one, or what it belongs to, meets."""
@@ -108,8 +108,8 @@ class Pairs:
         for key in (plain, (thing[:2], thing.name), *met, *parts):
             found |= self._wanted.get(key, set())
             same = Thing(*key[0], key[1])
-            if self.sides(same).declared and table.of_declared(key[0]).observed == key[0]:
-                found.add(same)
+            if same == thing or table.of_declared(key[0]).observed == key[0]:
+                found |= {same} if self.sides(same).declared else set()
         return found
 
     def parts(self, thing: Thing) -> set[Thing]:

@@ -26,6 +26,7 @@ _EXIT = (
     ("3", "The provider or the model is not available."),
     ("4", "The daemon cannot be reached; if its service ended by a fault, by which."),
     ("5", "The daemon refused: not authorized."),
+    ("10", "With `drift --exit-code`: something is other than declared."),
 )
 _FILES = (
     (
@@ -52,6 +53,7 @@ over the variable.
 _EXAMPLES = """\
 op-dbus search "what keeps the clock right?"
 op-dbus similar systemd/unit/chronyd.service --limit 3
+op-dbus drift --severity warning --exit-code
 op-dbus models pull low
 op-dbus vectorize --bulk texts.jsonl --output vectors.npy"""
 _SEE_ALSO = ".BR op\\-dbus.env (5),\n.BR org.opdbus (5),\n.BR busctl (1),\n.BR systemctl (1)"
