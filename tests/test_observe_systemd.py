@@ -11,7 +11,7 @@ import pytest
 from observing import Host, in_loop, observed
 from units import PATH, FakePid1, fake_pid1, path_of
 
-from opdbus.observe import systemd
+from opdbus.observe import systemd, unit_files
 from opdbus.observe.documents import Places
 from opdbus.observe.systemd import Options
 
@@ -289,3 +289,11 @@ async def watched_without_waiting(tmp_path: Path) -> AsyncIterator[Host]:
     """Observe a PID 1 that is not there yet."""
     async with observed(tmp_path, systemd.OBSERVER) as host:
         yield host
+
+
+def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
+    """A unit file may name its documents in several lines, as systemd reads them."""
+    text = "[Unit]\nDocumentation=man:b(8)\nDocumentation=man:a(5) man:c(5)\n"
+    (tmp_path / "many.service").write_text(text)
+    (told,) = unit_files.described(["many.service"], [str(tmp_path)]).values()
+    assert told["documentation"] == ["man:a(5)", "man:b(8)", "man:c(5)"]

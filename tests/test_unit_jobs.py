@@ -132,7 +132,7 @@ def test_a_unit_that_was_unloaded_begins_anew() -> None:
     """What was known of a unit does not count for the next one of that name."""
     jobs = heard(told("active", began=LATER))
     jobs.forget(UNIT)
-    assert not jobs.is_behind(UNIT, 1 << 60)
+    assert not jobs.is_behind(UNIT, NOW, is_new=False)
     jobs.changed(UNIT, told("inactive", 7, began=NEVER))
     jobs.changed(UNIT, told("active", 7, began=NOW))
     assert jobs.take(UNIT).cause == "job:7 start"
@@ -141,10 +141,12 @@ def test_a_unit_that_was_unloaded_begins_anew() -> None:
 def test_a_reading_may_be_ahead_of_the_signals() -> None:
     """A unit whose last change no signal has told of is known by PID 1's clock."""
     jobs = heard(RUNS)
-    assert jobs.is_behind(UNIT, NOW)
-    assert not jobs.is_behind(UNIT, EARLY)
-    assert not jobs.is_behind("other.service", NOW)
-    assert not jobs.is_behind(UNIT, "now")
+    assert jobs.is_behind(UNIT, NOW, is_new=False)
+    assert not jobs.is_behind(UNIT, EARLY, is_new=False)
+    assert not jobs.is_behind(UNIT, "now", is_new=True)
+    assert not jobs.is_behind("other.service", NOW, is_new=False)
+    assert jobs.is_behind("other.service", NOW, is_new=True)
+    assert not jobs.is_behind("other.service", NEVER, is_new=True)
 
 
 ODD = st.recursive(

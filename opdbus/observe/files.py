@@ -171,11 +171,12 @@ async def _follow(
         new = {p: o for p, o in listing.origins.items() if p in changed or o != before[p]}
         found = await in_thread(partial(examiner.examine, new), _SECONDS)
         if is_first:
-            report.replace("file", found)
+            cause = report.causes.run if report.has_listed("file") else ""
+            report.replace("file", found, cause)
             examiner.forget(found)
         else:
             for path, properties in found.items():
-                report.put("file", path, properties)
+                report.put("file", path, properties, report.causes.run)
         is_first = False
         report.busy(listing.limited)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))

@@ -23,6 +23,7 @@ from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.routes import read_routes
 from opdbus.observe.rtnetlink import Properties
+from opdbus.observe.uevents import CAUSE
 
 _UNIT: Final = "op-dbus-route.socket"
 # Nobody asks for the whole table of a router.
@@ -65,8 +66,9 @@ class Network:
         is_cut = len(routes) > _MAX_ROUTES or len(found[-1]) >= MAX_MESSAGES
         report.busy(_LEFT_OUT if is_cut else "")
         listed["route"] = dict(list(routes.items())[:_MAX_ROUTES])
+        cause = CAUSE if report.has_listed("interface") else ""
         for kind, objects in listed.items():
-            report.replace(kind, objects)
+            report.replace(kind, objects, cause)
 
     def _read(
         self, links: list[Message], addresses: list[Message], routes: list[Message]

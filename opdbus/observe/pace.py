@@ -22,10 +22,10 @@ class Pace:
         # until when each rests, and for how long that is
         self._rests: dict[str, tuple[float, float]] = {}
 
-    def changed(self, name: str) -> None:
-        """Have a name looked at, when it has rested from the last look."""
+    def changed(self, name: str, wait: float = 0.0) -> None:
+        """Have a name looked at in some seconds, when it has rested from the last look."""
         until, _ = self._rests.get(name, (0.0, 0.0))
-        self._due.setdefault(name, max(until, self._clock()))
+        self._due.setdefault(name, max(until, self._clock() + wait))
 
     @property
     def next_at(self) -> float:

@@ -13,6 +13,7 @@ from opdbus.observe import rpm
 from opdbus.observe.documents import Places
 from opdbus.observe.dpkg import Package, StatusFile
 from opdbus.observe.pace import Allowance
+from opdbus.observe.package_runs import ByTime, Runs
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
@@ -42,6 +43,8 @@ class Packages:
     places: Places = field(default_factory=Places)
     # which packages were installed as dependencies only
     states: Path = Path("/var/lib/apt/extended_states")
+    # where dpkg and apt tell of their runs
+    logs: Path = Path("/var/log")
 
     async def observe(self, report: Report) -> None:
         """List packages, and again after each change; raises Absent and LostSource."""
@@ -55,18 +58,21 @@ class Packages:
     async def _dpkg(self, report: Report) -> None:
         status = StatusFile(self.places.dpkg / "status")
         allowance = Allowance()
-        async for _ in changes(status.path, self.states, settle=_SETTLE_SECONDS):
+        runs = Runs(self.places.dpkg, self.states, self.logs, report.causes)
+        async for cause in runs.changes():
             started = time.monotonic()
-            report.replace("package", await in_thread(lambda: self._listed(status)))
+            report.replace("package", await in_thread(lambda: self._listed(status)), cause)
             report.busy(status.limited)
             await sleep(allowance.rest(time.monotonic() - started))
 
     async def _rpm(self, report: Report) -> None:
         allowance = Allowance(most=_MOST_REST_SECONDS)
+        runs = ByTime("rpm")
         async for _ in changes(*rpm.files(self.places.rpm_databases), settle=_SETTLE_SECONDS):
             started = time.monotonic()
             rows = await rpm.listed(self.places.rpm)
-            report.replace("package", _by_name(map(_of_rpm, rows)))
+            cause = runs.cause() if report.has_listed("package") else ""
+            report.replace("package", _by_name(map(_of_rpm, rows)), cause)
             await sleep(allowance.rest(time.monotonic() - started))
 
     def _listed(self, status: StatusFile) -> dict[str, dict[str, Json]]:

@@ -176,6 +176,10 @@ class Report:
         """Count the objects of a kind that there are."""
         return len(self._names.get(kind, ()))
 
+    def has_listed(self, kind: str) -> bool:
+        """Return whether objects of a kind were reported before: what comes now is a change."""
+        return kind in self._names
+
     def names(self, kind: str) -> frozenset[str]:
         """Return the names of the objects of a kind that there are."""
         return frozenset(self._names.get(kind, ()))

@@ -66,6 +66,8 @@ class Sockets:
     seconds: Sequence[float] = _SECONDS
     # of ports that process 1 opened: their socket units
     opened_by_pid1: Known[str, str] = field(default_factory=lambda: Known(_INIT))
+    # of ports that there were: their units
+    units: dict[str, list[str]] = field(default_factory=dict)
     # of units that have ports: what they are for
     purposes: Known[str, str] = field(default_factory=lambda: Known(""))
 
@@ -105,7 +107,18 @@ class Sockets:
             {name: values for name, values in named.items() if values.get("unit") == _INIT}
         )
         await self._describe(named)
+        self._explain(report, named)
         report.replace("listener", named)
+
+    def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
+        """Report ports whose units have changed lately, with the cause of that."""
+        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        for name in report.names("listener") - named.keys():
+            report.gone("listener", name, report.causes.of_units(self.units.get(name, ())))
+        for name, values in named.items() if report.has_listed("listener") else ():
+            report.put("listener", name, values, report.causes.of_units(units[name]))
+        self.units.clear()
+        self.units.update(units)
 
     async def _name_socket_units(self, opened: Mapping[str, dict[str, Json]]) -> None:
         """Replace process 1 by its socket units; it is asked for new ports only.

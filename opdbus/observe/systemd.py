@@ -14,7 +14,7 @@ from opdbus.observe.pace import Pace
 from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
-from opdbus.observe.system_bus import Signal
+from opdbus.observe.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.unit_causes import RELOAD, UnitCauses
 from opdbus.observe.unit_documents import UnitDocuments
 from opdbus.state.object import Json
@@ -22,6 +22,8 @@ from opdbus.tasks import until_first_ends
 
 _KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
+# Signals are read together: those of a change that is seen already come within this time.
+_WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
 _NEVER: Final = float("inf")
 _GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
@@ -66,8 +68,8 @@ class _Units:
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
-        # units whose signals are still to come: these are waited for once
-        self._waited_for: set[str] = set()
+        # units whose signals are still to come, and the cause if none does: they wait once
+        self._waited_for: dict[str, str] = {}
         self._is_reloading = False
         self._have_files_changed = False
         # when to list all units, and all unit files; and when that was done
@@ -146,6 +148,11 @@ class _Units:
                 due = max(now + options.files_after, self._files_listed_at + options.files_every)
                 self._files_at = min(self._files_at, due)
 
+    @property
+    def _reload(self) -> str:
+        """Why units differ after a reload: a package run makes several."""
+        return self._report.causes.run or RELOAD
+
     def _changed(self, name: object) -> None:
         if isinstance(name, str) and unit_files.is_unit(name):
             self._pace.changed(name)
@@ -161,10 +168,10 @@ class _Units:
         units = units[:most]
         # what PID 1 has read again is as new as can be
         self._states.clear()
-        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, RELOAD)
+        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, self._reload)
         texts = await self._texts(unit.name for unit in units if unit.state == "masked")
         for unit in sorted(units, key=lambda unit: unit.name in self._loaded):
-            await self._read(unit, texts, RELOAD)
+            await self._read(unit, texts, self._reload)
             # others must not wait until all are read
             await self._look(self._pace.take())
         self._listed_at = self._clock()
@@ -184,11 +191,13 @@ class _Units:
         values = await self._pid1.properties(unit)
         if not values or values.get("LoadState") == "not-found":
             return  # it was unloaded meanwhile: a signal comes next
-        if self._causes.is_behind(unit.name, values) and unit.name not in self._waited_for:
-            self._waited_for.add(unit.name)
-            self._pace.changed(unit.name)
+        is_new = unit.name not in self._told and not self._is_quiet
+        is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
+        if is_behind and unit.name not in self._waited_for:
+            self._waited_for[unit.name] = cause
+            self._pace.changed(unit.name, _WAIT_SECONDS)
             return
-        self._waited_for.discard(unit.name)
+        cause = self._waited_for.pop(unit.name, cause)
         told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
         if unit.name not in self._loaded:
             cause = cause or self._causes.latest(unit.name, told)
@@ -219,7 +228,7 @@ class _Units:
         """Report all unit files that are not loaded; other units that are not loaded are gone."""
         self._files_at = _NEVER
         files = await self._pid1.files()
-        cause = RELOAD if self._files_listed_at else ""
+        cause = self._reload if self._files_listed_at else ""
         self._files_listed_at = self._clock()
         self._is_quiet = True
         await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files, cause)
@@ -236,7 +245,7 @@ class _Units:
         names = unit_files.changed(before, self._stamps)
         self._documents.outdate(names)
         self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
-        await self._look(names, RELOAD)
+        await self._look(names, self._reload)
 
     async def _scan(self) -> Mapping[Path, unit_files.Stamp]:
         with suppress(LostSource):

@@ -44,9 +44,10 @@ class UnitCauses:
         if self._jobs.are_unclear(units):
             self._jobs.learn(await manager.jobs())
 
-    def is_behind(self, unit: str, properties: Mapping[str, object]) -> bool:
+    def is_behind(self, unit: str, properties: Mapping[str, object], *, is_new: bool) -> bool:
         """Return whether a unit changed and the signal of it, which says why, is still to come."""
-        return self._jobs.is_behind(unit, properties.get("StateChangeTimestampMonotonic"))
+        changed = properties.get("StateChangeTimestampMonotonic")
+        return self._jobs.is_behind(unit, changed, is_new=is_new)
 
     def why(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str

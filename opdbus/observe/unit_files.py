@@ -103,13 +103,16 @@ def _read(path: Path) -> dict[str, Json]:
 
 
 def _parsed(text: str) -> dict[str, Json]:
-    section, found = "", {}
+    section = ""
+    found: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         key, separator, value = map(str.strip, line.partition("="))
         if line.startswith("["):
             section = line.strip()
         elif section == _SECTION and separator and value:
-            found[key] = value
+            # of this key systemd takes all lines
+            before = f"{found[key]} " if key == "Documentation" and key in found else ""
+            found[key] = before + value
     told: dict[str, Json] = {}
     if "Description" in found:
         told["description"] = found["Description"]

@@ -95,10 +95,11 @@ class UnitJobs:
         """Hear that a unit was unloaded: it begins anew when it is loaded again."""
         self._known.pop(unit, None)
 
-    def is_behind(self, unit: str, changed: Plain) -> bool:
+    def is_behind(self, unit: str, changed: Plain, *, is_new: bool) -> bool:
         """Return whether a unit changed, at a time by PID 1's clock, and no signal said so yet."""
         known = self._known.get(unit)
-        return known is not None and isinstance(changed, int) and changed > known.changed
+        told = known.changed if known else 0
+        return isinstance(changed, int) and changed > told and (is_new or known is not None)
 
     def are_unclear(self, units: Collection[str]) -> bool:
         """Return whether jobs work on some of the units of which it is not seen what they are."""

@@ -68,8 +68,9 @@ class Users:
         async for _ in changes(self.passwd, self.group, self.switch, settle=_SETTLE_SECONDS):
             found = await in_thread(self._list)
             report.busy(found.limits)
-            report.replace("account", found.accounts)
-            report.replace("group", found.groups)
+            cause = report.causes.run if report.has_listed("account") else ""
+            report.replace("account", found.accounts, cause)
+            report.replace("group", found.groups, cause)
 
     def _list(self) -> _Listing:
         limits = list(self._elsewhere())

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -34,10 +34,18 @@ _NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errn
 
 
 class Change(NamedTuple):
-    """The files and folders that may have changed, and all that happened to them."""
+    """The files and folders that may have changed, and all that happened to each."""
 
-    paths: set[str]
-    mask: Mask
+    masks: Mapping[str, Mask]
+
+    @property
+    def paths(self) -> set[str]:
+        """What may have changed."""
+        return set(self.masks)
+
+    def was_closed(self, path: str) -> bool:
+        """Return whether a file was closed by a program that could write it."""
+        return bool(self.masks.get(path, Mask(0)) & Mask.CLOSE_WRITE)
 
 
 class Watch:
@@ -86,14 +94,13 @@ class Watch:
                 self._events.append(event)
             events, self._events = self._events, []
             change = self._meant(events)
-            if change is None or change.paths:
+            if change is None or change.masks:
                 return change
 
     def _meant(self, events: Collection[Event]) -> Change | None:
         if len(events) > _MAX_EVENTS:
             return None
-        paths: set[str] = set()
-        mask = Mask(0)
+        masks: dict[str, Mask] = {}
         for event in events:
             if event.watch is None or event.name is None:
                 return None  # events were lost, or a folder went away
@@ -101,10 +108,9 @@ class Watch:
             path = os.path.join(folder, str(event.name))  # noqa: PTH118 -- many of them
             if path in self._on_the_way:
                 return None
-            if meant := self._files.get(path, set()) | ({folder} & self._folders):
-                paths |= meant
-                mask |= event.mask
-        return Change(paths, mask)
+            for meant in self._files.get(path, set()) | ({folder} & self._folders):
+                masks[meant] = masks.get(meant, Mask(0)) | event.mask
+        return Change(masks)
 
     def _begin(self, folders: set[str]) -> None:
         """Watch folders that lead to files, and what is in those that hold files or links."""
@@ -210,7 +216,7 @@ async def _settled(watch: Watch, silence: float, settle: float) -> bool:
     Returns whether the watch can go on.
     """
     change = await watch.change(settle)
-    while change and change.mask == Mask.MODIFY:
+    while change and set(change.masks.values()) == {Mask.MODIFY}:
         try:
             async with asyncio.timeout(silence):
                 change = await watch.change(settle)

@@ -161,13 +161,13 @@ class StateInterface:
         # first: what is committed must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
-        await self._memory.publish(items, caller.uid, holder=holder)
+        await self._memory.publish(items, caller.uid, holder=holder, cause=_cause(caller))
         return reply
 
     async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
         """Remove what the caller published."""
         Options(options, {})
-        return await self._memory.withdraw(map(thing_at, objects), caller.uid)
+        return await self._memory.withdraw(map(thing_at, objects), caller.uid, _cause(caller))
 
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
         """List what is other than declared, the worst first."""
@@ -255,6 +255,11 @@ def _one_of(name: str, given: str, accepted: Sequence[str]) -> str:
     if given not in accepted:
         raise InvalidArgs(f"{name} must be one of {', '.join(filter(None, accepted))}")
     return given
+
+
+def _cause(caller: Caller) -> str:
+    """Name a caller as the cause of a change."""
+    return f"bus:{caller.sender} uid {caller.uid}"
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:
