@@ -148,6 +148,37 @@ async def test_settings_that_differ(root: Path) -> None:
             assert host.memory.generation == generation + 1
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted", "differs"),
+    [
+        ("4\t4\t1\t7", "4 4 1 7", False),
+        ("3 4 1 7", "3", False),
+        ("3 4 1 7", "4", True),
+        ("438", "0x1b6", False),
+        ("-1", "-1", False),
+        ("core", "core.%p", True),
+        ("|/bin/dump %P %u", "|/bin/dump  %P %u", False),
+        ("|/bin/dump %P %u", "|/bin/dump", True),
+        ("", "1", True),
+    ],
+)
+def test_values_that_mean_the_same(root: Path, value: str, wanted: str, *, differs: bool) -> None:
+    """Blanks, hexadecimal numbers and numbers that are left out at the end make no difference."""
+    write(root, proc__sys__kernel__probe=f"{value}\n")
+    conf(root, "etc/sysctl.d/a.conf", f"kernel.probe = {wanted}")
+    assert Sysctls(root).read()["kernel.probe"]["differs"] is differs
+
+
+@in_loop
+async def test_a_kernel_without_modules(root: Path) -> None:
+    """A kernel that loads no modules has none, and the status says so."""
+    (root / "proc/modules").unlink()
+    with FakeKernel() as fake:
+        async with watched(root, fake) as host:
+            await host.until_shown("kernel/parameter/quiet")
+            assert host.status.detail == "this kernel has no modules that could be loaded"
+
+
 def test_the_last_file_counts_and_names_count_before_patterns(root: Path) -> None:
     """Files count as systemd applies them: by name, those of /etc instead of others."""
     conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness=1", "net.ipv4.ip_forward=1")

@@ -47,7 +47,7 @@ class Kernel:
         """Follow modules and settings; parameters stay as long as the kernel runs."""
         settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
         with self.events.follow("module") as events:
-            report.busy(f"modules are listed every minute: {events.missing}" * bool(events.missing))
+            report.busy(self._limits(events))
             found = await in_thread(partial(self._list, settings))
             for kind, objects in found.items():
                 report.replace(kind, objects)
@@ -70,6 +70,11 @@ class Kernel:
             if not re.search(r" (?:Loading|Unloading) ", text):
                 return
             await asyncio.sleep(seconds)
+
+    def _limits(self, events: Follower) -> str:
+        if not (self.root / "proc/modules").exists():
+            return "this kernel has no modules that could be loaded"
+        return f"modules are listed every minute: {events.missing}" if events.missing else ""
 
     def _list(self, settings: Sysctls) -> dict[str, dict[str, dict[str, Json]]]:
         return {

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from opdbus.state.secret_text import REDACTED
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 _LAST: Final = "etc/sysctl.conf"
 _ASSIGNED = re.compile(r"(-?)([^=#;\s][^=]*?)\s*(?:=\s*(.*?))?\s*")
-_NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})", re.ASCII)
 _WILD = re.compile(r"[*?\[]")
 # Each namespace has its own: a service in a sandbox does not see those of the host.
 _OF_NAMESPACES = re.compile(
@@ -122,7 +122,7 @@ class Sysctls:
             said = f"should be {should}, as {wanted.file} says; only root may read what it is"
             return {"description": said, **found, "readable": False}
         value = _plain(content.decode(errors="replace"))
-        differs = _comparable(value) != _comparable(wanted.value)
+        differs = _differs(_comparable(value), _comparable(wanted.value))
         said = f"is {_hidden(name, value)}, "
         said += f"but {wanted.file} says {should}" if differs else f"as {wanted.file} says"
         return {"description": said, "value": _hidden(name, value), **found, "differs": differs}
@@ -159,7 +159,17 @@ def _plain(value: str) -> str:
 
 def _comparable(value: str) -> list[int | str]:
     """Return the words of a value, numbers as numbers."""
-    return [int(word) if _NUMBER.fullmatch(word) else word for word in value.split()]
+    return [_number(word) if _NUMBER.fullmatch(word) else word for word in value.split()]
+
+
+def _number(word: str) -> int:
+    return int(word, 16 if "x" in word else 10)
+
+
+def _differs(value: Sequence[int | str], wanted: Sequence[int | str]) -> bool:
+    """Return whether a value is another; of several numbers the first ones may be wanted alone."""
+    is_part = bool(wanted) and all(isinstance(word, int) for word in wanted)
+    return (value[: len(wanted)] if is_part else value) != wanted
 
 
 def _hidden(name: str, value: str) -> str:
