@@ -1,6 +1,7 @@
 """Changes by meaning, asked of a daemon: about, before_event and Nearest of History1."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ UNIT = "/org/opdbus/state/systemd/unit/web_2eservice"
 def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any]:
     """Run something with a client of a daemon whose web server was upgraded, and failed twice."""
 
-    def run(work: Callable[[Caller], Awaitable[Any]]) -> None:
+    def run(work: Callable[[Caller, Running], Awaitable[Any]]) -> None:
         async def live() -> None:
             daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
             async with calling(daemon.bus) as caller:
@@ -28,7 +29,7 @@ def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any
                 await publish(caller, "packages", "package", "web", version="1")
                 await publish(caller, "packages", "package", "web", version="2")
                 await publish(caller, "systemd", "unit", "web.service", active_state="failed")
-                await work(caller)
+                await work(caller, daemon)
 
         asyncio.run(live())
 
@@ -50,7 +51,7 @@ async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> li
 def test_changes_are_found_by_what_they_are_about(served: Callable[..., Any]) -> None:
     """Give the newest change of each sentence, with their number and a score, best first."""
 
-    async def work(caller: Caller) -> None:
+    async def work(caller: Caller, _daemon: Running) -> None:
         rows = await ask(caller, "Changes", about="which packages were upgraded?")
         assert (rows[0]["name"], rows[0]["seq"], rows[0]["count"]) == ("web", 5, 1)
         assert rows[0]["score"] >= rows[1]["score"]
@@ -66,7 +67,7 @@ def test_changes_are_found_by_what_they_are_about(served: Callable[..., Any]) ->
 def test_what_came_before_an_event_is_given(served: Callable[..., Any]) -> None:
     """Give what changed before an event that is said in words, and which row that is."""
 
-    async def work(caller: Caller) -> None:
+    async def work(caller: Caller, _daemon: Running) -> None:
         rows = await ask(caller, "Changes", before_event="web.service failed")
         assert {row["event"] for row in rows} == {6}
         assert {row["seq"] for row in rows[:2]} == {4, 5}
@@ -81,7 +82,7 @@ def test_it_is_known_whether_it_has_happened_before(
 ) -> None:
     """Give past changes like a row or an object's newest, and what followed from each."""
 
-    async def work(caller: Caller) -> None:
+    async def work(caller: Caller, _daemon: Running) -> None:
         (found, after), *_ = await ask(caller, "Nearest", 1, **like)
         assert found["seq"] == 2
         assert [row["seq"] for row in after] == [3, 4, 5, 6]
@@ -105,9 +106,84 @@ BAD = [
 def test_bad_questions_are_refused(served: Callable[..., Any]) -> None:
     """Say what is wrong with a question."""
 
-    async def work(caller: Caller) -> None:
+    async def work(caller: Caller, _daemon: Running) -> None:
         for method, wanted, reason in BAD:
             with pytest.raises(RemoteError, match=reason):
                 await ask(caller, method, **wanted)
+
+    served(work)
+
+
+async def command(daemon: Running, *words: str) -> Any:
+    """Run `op-dbus changes`."""
+    return await asyncio.to_thread(daemon.cli, "changes", *words, TZ="UTC", COLUMNS="200")
+
+
+def test_the_command_tells_what_answers_best(served: Callable[..., Any]) -> None:
+    """Print the best answer first, how often it happened, and JSON for programs."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        told = await command(daemon, "--about", "web failed", "--kind", "unit", "-n", "1")
+        assert (told.returncode, told.stdout.count("\n")) == (0, 1)
+        assert "web.service failed" in told.stdout
+        assert told.stdout.endswith(" [2 times]\n")
+        told = await command(daemon, "--about", "which packages were upgraded?", "--json")
+        row = json.loads(told.stdout.splitlines()[0])
+        assert (row["seq"], row["count"], row["format_version"]) == (5, 1, "1.0")
+        assert row["fields"] == [{"path": "version", "before": "1", "after": "2"}]
+
+    served(work)
+
+
+def test_the_command_tells_what_came_before_an_event(served: Callable[..., Any]) -> None:
+    """Take words for an event and anything else for a time, and say which event was taken."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        told = await command(daemon, "--before", "web.service failed")
+        assert told.stderr.startswith("before row 6, systemd service web; failed")
+        assert "web" in told.stdout.splitlines()[0]
+        told = await command(daemon, "--before", "web.service failed", "--within", "1s", "--json")
+        assert {json.loads(line)["event"] for line in told.stdout.splitlines()} <= {6}
+        assert "is no time" in (await command(daemon, "--before", "noonish")).stderr
+
+    served(work)
+
+
+@pytest.mark.parametrize("like", ["6", "web.service", "the web server failed once more"])
+def test_the_command_tells_whether_it_has_happened_before(
+    served: Callable[..., Any], like: str
+) -> None:
+    """Take a row, an object or words, and print what was like it with what followed."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        told = await command(daemon, "--like", like, "--json", "--kind", "unit")
+        rows = [json.loads(line) for line in told.stdout.splitlines()]
+        assert 2 in {row["seq"] for row in rows} or like.startswith("the")
+        assert all(each["fields"] is not None for row in rows for each in row["followed"])
+        told = await command(daemon, "--like", like, "--kind", "unit")
+        assert "\n  " in told.stdout or "  web" in told.stdout
+
+    served(work)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--about", "a", "--like", "b"), "give one of them"),
+        (("--about", "a", "--watch"), "neither watched nor put together"),
+        (("--about", " "), "--about needs words"),
+        (("--like", "nobody"), "there is no object nobody"),
+        (("--like", "77"), "there is no row 77"),
+    ],
+)
+def test_the_command_refuses_what_makes_no_sense(
+    served: Callable[..., Any], words: tuple[str, ...], reason: str
+) -> None:
+    """Say what is wrong with a question."""
+
+    async def work(_caller: Caller, daemon: Running) -> None:
+        told = await command(daemon, *words)
+        assert told.returncode != 0
+        assert reason in told.stderr
 
     served(work)

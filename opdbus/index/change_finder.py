@@ -15,12 +15,12 @@ from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.history import question
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
-from opdbus.index import change_ranking, past, relations
+from opdbus.index import change_ranking, connected, past, relations
 from opdbus.index.change_ranking import Meant
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
-from opdbus.state.object import Thing, canonical
+from opdbus.state.object import Thing
 from opdbus.text import digest_of
 
 # Sentences whose vectors are read at a time: some milliseconds' work.
@@ -126,11 +126,12 @@ class ChangeFinder:
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
         window = replace(wanted, since=since, below=below, is_oldest_first=False)
         rows = await past.first(self._memory, window, _MOST_ROWS)
-        known, near = await self._known(event), await self._near_to(event, rows)
+        near = await self._near_to(event, rows)
+        things = await connected.around(self._memory, Thing(*event.identity[1:]))
 
         def score(row: Row) -> float:
             alike, closeness = near.get(row.sentence, 0.0), 1 - (event.at - row.at) / within
-            related = relations.relation(row, event, known)
+            related = relations.relation(row, event, things)
             less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
             return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
 
@@ -140,15 +141,8 @@ class ChangeFinder:
         """Return the changes of a thing, and of what has to do with it, in the time after one."""
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
-        return [each for each in rows if relations.relation(each, row)][:MOST_FOLLOWING]
-
-    async def _known(self, row: Row) -> str:
-        """Return what is known of a row's object now, as JSON."""
-        thing = Thing(*row.identity[1:])
-        if not self._memory.catalogue.has(thing):
-            return ""
-        entries = self._memory.catalogue.about(thing)
-        return canonical(self._memory.joined(entries, await self._memory.content(entries)))
+        things = await connected.around(self._memory, Thing(*row.identity[1:]))
+        return [each for each in rows if relations.relation(each, row, things)][:MOST_FOLLOWING]
 
     async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
         """Return the cosines of the sentences of rows with that of an event."""

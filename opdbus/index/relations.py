@@ -31,15 +31,16 @@ def called(thing: Thing) -> AbstractSet[str]:
     return {form for form in (name, last, bare, bare.partition("@")[0]) if form}
 
 
-def relation(row: Row, other: Row, known: str = "") -> float:
+def relation(row: Row, other: Row, connected: AbstractSet[Thing]) -> float:
     """Return how much two changes have to do with each other; 0 if nothing is known of it.
 
-    `known` is what else is known of the other one's object.
+    `connected` are the things that are connected with the other one's now. What is gone, and what
+    has no field for it, is told by names.
     """
     one, two = Thing(*row.identity[1:]), Thing(*other.identity[1:])
     if one == two:
         return SAME
-    if _names(one) & (_said(other) | _mentioned(known)) or _names(two) & _said(row):
+    if one in connected or _names(one) & _said(other) or _names(two) & _said(row):
         return NAMED
     return CAUSED if row.cause == other.cause and row.cause not in _COMMON else 0.0
 
