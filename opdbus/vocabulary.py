@@ -95,7 +95,7 @@ def as_bytes(traits: Traits) -> bytes:
 
 def asked(question: str) -> list[Traits]:
     """Return the values that a question names: for each phrase, the rows that have it."""
-    words = list(_plain(question))
+    words = list(plain(question))
 
     def is_form(at: int) -> bool:
         """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
@@ -110,7 +110,7 @@ def asked(question: str) -> list[Traits]:
     return list(found)
 
 
-def _plain(question: str) -> Iterator[str]:
+def plain(question: str) -> Iterator[str]:
     """Yield the words of a question, each denial as `not` right before what it denies."""
     words = _WORD.findall(question.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
     denied = False

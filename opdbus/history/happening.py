@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -47,7 +47,6 @@ _STATES: Final = {
 # Shares of a file system in percent.
 _FULL: Final = 80
 _NUMBER = re.compile(r"\d+")
-_WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 
 
 def of(change: Change) -> str:
@@ -71,9 +70,8 @@ def of(change: Change) -> str:
 
 def asked(question: str) -> list[Happenings]:
     """Return what a question says to have happened: for each phrase, what it may mean."""
-    words = _WORD.findall(question.lower().replace("n't", " not").replace("cannot", "can not"))
-    plain = [word for word in words if word not in _FILLERS]
-    return list({bits: None for _, bits in _phrases().find(plain, lambda _at: True)})
+    words = _telling(vocabulary.plain(question))
+    return list({bits: None for _, bits in _phrases().find(words, lambda _at: True)})
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
@@ -89,6 +87,12 @@ def words(wanted: Sequence[Happenings]) -> list[str]:
     return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
 
 
+# What is called as the state that it leads to: the row of the vocabulary that begins so.
+_SAID: Final = {
+    "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
+    "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
+    "went up": "up", "went down": "down", "writable": "writable", "read-only": "read only",
+}  # fmt: skip
 _FILLERS: Final = frozenset("be been being is are was were got get it they to its any".split())
 
 
@@ -194,7 +198,19 @@ def _bits() -> Mapping[str, Happenings]:
 
 @cache
 def _phrases() -> tables.Phrases:
-    rows = tables.rows("happenings")
-    return tables.Phrases(
-        ((phrases, 1 << number) for number, (phrases,) in enumerate(rows)), vocabulary.stem
+    said = {row.phrases.partition("|")[0]: row.phrases for row in vocabulary.rows()}
+    rows = (
+        ("|".join([phrases, *filter(None, [said.get(_SAID.get(word, ""))])]), bit)
+        for (phrases,), (word, bit) in zip(tables.rows("happenings"), _bits().items(), strict=True)
     )
+    return tables.Phrases(
+        (
+            ("|".join(" ".join(_telling(each.split())) for each in phrases.split("|")), bit)
+            for phrases, bit in rows
+        ),
+        vocabulary.stem,
+    )
+
+
+def _telling(words: Iterable[str]) -> list[str]:
+    return [word for word in words if word not in _FILLERS]

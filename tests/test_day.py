@@ -1,0 +1,110 @@
+"""A recorded day of a host: what changed is found by meaning, with the model that is shipped.
+
+How the day was recorded, and how an installed op-dbus answers: benchmarks/host/day.py.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus import config
+from opdbus.history.change import FIRST, Why
+from opdbus.history.question import Filter
+from opdbus.index.change_finder import ChangeFinder
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.models import folder
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject
+
+DATA = Path(__file__).parent / "data"
+# Of ten questions nine must be answered right in the first three rows.
+SHARE = 0.9
+
+
+@asynccontextmanager
+async def lived(path: Path) -> AsyncIterator[tuple[ChangeFinder, dict[int, str]]]:
+    """Let the day pass in a memory, and give what finds changes in it, and the act of each row."""
+    day = json.loads((DATA / "day.json").read_text())
+    clock = [1_800_000_000.0]
+    settings = config.load({"HOME": "/nonexistent", "OP_DBUS_STATE_DIR": str(path)})
+    async with (
+        Memory(path / "memory.db", clock=lambda: clock[0]) as memory,
+        Serving(settings) as serving,
+    ):
+        vectors = ObjectVectors(memory, serving)
+        first = [StateObject(Identity(*row[:4]), row[4]) for row in day["first"]]
+        await memory.observe(first, set(), {}, lambda _: Why(FIRST))
+        acts = {}
+        for act, what, cause, *names, properties in day["changes"]:
+            clock[0] += 1.0
+            await see(memory, what, Why(cause), Identity(*names), properties)
+            acts[int(clock[0])] = act
+        embedder = await serving.embedder()
+        engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
+        indexing = asyncio.create_task(Indexer(vectors, 2.0).run())
+        async with asyncio.timeout(120):
+            while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
+                await asyncio.sleep(0.05)
+        indexing.cancel()
+        yield ChangeFinder(vectors), acts
+
+
+async def see(
+    memory: Memory, what: str, why: Why, identity: Identity, properties: dict[str, Any] | None
+) -> None:
+    """Observe a change as it was recorded."""
+    if what == "event":
+        await memory.observe([], set(), {}, events={identity: why._replace(is_event=True)})
+    elif what == "gone":
+        await memory.observe([], {identity}, {}, lambda _: why)
+    else:
+        await memory.observe([StateObject(identity, properties or {})], set(), {}, lambda _: why)
+
+
+async def ranks(finder: ChangeFinder, question: dict[str, Any], acts: dict[int, str]) -> list[int]:
+    """Give the place of the first right row for each wording, 0 where there is none."""
+    find = finder.about if question["ask"] == "about" else finder.before
+    found = []
+    for wording in question["wordings"]:
+        rows = [each.row for each in await find(wording, Filter(), 3)]
+        right = [
+            place
+            for place, row in enumerate(rows, 1)
+            for wanted in question["rows"]
+            if wanted["act"] == acts[row.at // 1_000_000]
+            and any(
+                fnmatchcase("/".join(row.identity[1:]), thing.replace("[", "[[]"))
+                for thing in wanted["things"]
+            )
+        ]
+        found.append(right[0] if right else 0)
+    return found
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("medium_model")
+def test_questions_about_a_day_are_answered_in_three_rows(tmp_path: Path) -> None:
+    """Answer nine of ten questions, in each of three wordings."""
+
+    async def work() -> list[list[int]]:
+        async with lived(tmp_path) as (finder, acts):
+            questions = json.loads((DATA / "day_questions.json").read_text())
+            return [await ranks(finder, question, acts) for question in questions]
+
+    found = asyncio.run(work())
+    assert len(found) >= 30
+    for wording in zip(*found, strict=True):
+        assert sum(map(bool, wording)) >= SHARE * len(wording)
+
+
+def test_the_model_is_the_shipped_one(medium_model: folder.Model) -> None:
+    """Ask with the level that op-dbus has by default."""
+    assert config.load({"HOME": "/nonexistent"}).vector_level == medium_model.level
