@@ -83,6 +83,8 @@ class Batch(NamedTuple):
     listed: frozenset[str]
     whys: Mapping[Key, Why] = {}
     is_all: bool = False
+    # of what was replaced, the first state
+    firsts: Mapping[Key, Mapping[str, Json] | None] = {}
 
     def objects(self) -> dict[Key, Mapping[str, Json] | None]:
         """Return what was reported of each object."""
@@ -116,6 +118,7 @@ class Report:
         self._listed: set[str] = set()
         self._volatile = volatile
         self._whys: dict[Key, Why] = {}
+        self._firsts: dict[Key, Mapping[str, Json] | None] = {}
         self._is_all = False
 
     def replace(
@@ -187,18 +190,24 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        batch = Batch(self._waiting, frozenset(self._listed), self._whys, self._is_all)
-        self._waiting, self._listed, self._whys, self._is_all = {}, set(), {}, False
+        listed = frozenset(self._listed)
+        batch = Batch(self._waiting, listed, self._whys, self._is_all, self._firsts)
+        self._waiting, self._listed, self._is_all = {}, set(), False
+        self._whys, self._firsts = {}, {}
         return batch
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
-        later, whys = self._waiting, self._whys
+        later, whys, firsts = self._waiting, self._whys, self._firsts
         self._waiting = {kind: dict(reported) for kind, reported in batch.kinds.items()}
-        self._whys = dict(batch.whys)
+        self._whys, self._firsts = dict(batch.whys), dict(batch.firsts)
         for kind, reported in later.items():
             for name, properties in reported.items():
-                self._explain(kind, {name: properties}, whys.get(Key(kind, name), Why()))
+                key = Key(kind, name)
+                first = firsts.get(key, properties)
+                self._explain(kind, {name: first}, whys.get(key, Why()))
+                if key in firsts:
+                    self._firsts.setdefault(key, first)
             self._waiting.setdefault(kind, {}).update(reported)
         self._listed |= batch.listed
         self._is_all |= batch.is_all
@@ -221,6 +230,8 @@ class Report:
         for name in objects if why != Why() else objects.keys() & waiting.keys():
             key, state = Key(kind, name), self._lasting(kind, objects[name])
             is_replaced = name in waiting and self._lasting(kind, waiting[name]) != state
+            if is_replaced:
+                self._firsts.setdefault(key, waiting[name])
             before = self._whys.get(key, Why())
             # the same state again says nothing new of why
             cause = before.cause if name in waiting and not is_replaced else ""

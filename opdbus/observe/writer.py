@@ -191,7 +191,7 @@ class Writer:
         new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
         new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
         for key, properties in objects.items():
-            why = batch.whys.get(key, Why())
+            why = self._why(batch, key)
             if properties is None:
                 if why.folded and key not in self._seen:  # it came and left between two writes
                     new.events[self._observer.identity(key)] = self._counting(key, why)
@@ -204,9 +204,21 @@ class Writer:
                 self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
         new.gone |= self._gone(self._kinds(batch), new)
         for key in new.leaving:
-            why = self._counting(key, batch.whys.get(key, Why()))
+            why = self._counting(key, self._why(batch, key))
             new.whys[self._seen[key].identity] = why
         return new
+
+    def _why(self, batch: Batch, key: Key) -> Why:
+        """Return why an object changed; a first state that is the last one again is no change."""
+        why, before = batch.whys.get(key, Why()), self._seen.get(key)
+        first = batch.firsts.get(key)
+        if first is None or before is None:
+            return why
+        with suppress(InvalidArgs):
+            moving = self._observer.volatile.get(key.kind, frozenset())
+            if not differing(before.latest, self._hashes.of(first)) - moving:
+                return why._replace(folded=why.folded - 1)
+        return why
 
     def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
         """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
@@ -234,7 +246,7 @@ class Writer:
         self._require_room(new, more := size - (before.size if before else 0))
         new.size += more
         new.holders[item.identity] = key
-        since = self._changes.clock()
+        since, is_back = self._changes.clock(), False
         if not before or differing(before.stored, hashes) - moving:
             new.objects.append(StateObject(item.identity, lasting))
             is_late = before is not None and before.latest == hashes and not why.folded
@@ -242,19 +254,27 @@ class Writer:
             new.counted[key] = Why()
         else:
             since = before.since
+            is_back = bool(differing(before.latest, hashes) - moving)
             if key in self._folded:
                 new.folded[key] = properties
         new.seen[key] = seen = _Seen(item.identity, hashes, hashes, since, size)
-        if item.identity not in new.whys and (why.is_event or why.folded):
-            self._add_same(new, key, properties, why, seen)
+        if item.identity not in new.whys and (why.is_event or why.folded or is_back):
+            self._add_same(new, key, properties, why, seen, is_back=is_back)
 
     def _add_same(
-        self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why, seen: _Seen
+        self,
+        new: _Prepared,
+        key: Key,
+        properties: Mapping[str, Json],
+        why: Why,
+        seen: _Seen,
+        *,
+        is_back: bool = False,
     ) -> None:
         """Add an object that is as it is stored, to count the states that it had meanwhile."""
-        is_late = not (why.is_event or why.folded)
+        is_late = not (why.is_event or why.folded or is_back)
         waits = not why.is_event and bool(self._restless(new, key.kind)) and not self._is_due(key)
-        if waits and why.folded:
+        if waits and not is_late:
             new.seen[key], new.folded[key] = seen, properties
             self._count(new, key, why, is_one_more=True)
         elif not waits and not (is_late and key not in self._counted):
