@@ -48,6 +48,7 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import Reranker
 from opdbus.observe import table
 from opdbus.observe.supervisor import Supervisor
+from opdbus.observe.unit_requirements import required_by
 from opdbus.reload import Reloader
 from opdbus.serving.serving import Serving
 from opdbus.tasks import cancel, signals, until_first_ends
@@ -179,7 +180,7 @@ class Daemon:
             self._vectors, finder, self._declared, self._health, self._supervisor, self._drifts
         )
         fixed = (
-            HistoryInterface(memory, ChangeFinder(self._vectors)),
+            HistoryInterface(memory, ChangeFinder(self._vectors), required_by),
             LogControlInterface(self._log),
         )
         self._tree = Tree(self._vectorizer, self._state, *fixed, self._vectors, finder, jobs)

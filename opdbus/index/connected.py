@@ -1,6 +1,14 @@
 """What is connected with a thing: what its fields name, and what names it, by one small table."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.index import matching
@@ -28,10 +36,7 @@ class Relation(NamedTuple):
 
 
 RELATIONS: Final = (
-    *(
-        Relation(UNIT, field, UNIT)
-        for field in ("requires", "wants", "triggers", "triggered_by", "unit", "following")
-    ),
+    *(Relation(UNIT, field, UNIT) for field in ("triggers", "triggered_by", "unit", "following")),
     Relation(UNIT, "package", PACKAGE),
     Relation(UNIT, "where", _MOUNT),
     Relation(UNIT, "fragment_path", _FILE),
@@ -50,11 +55,17 @@ _SHARED: Final = (PACKAGE,)
 MOST: Final = 1000
 
 
-async def around(memory: Memory, thing: Thing) -> frozenset[Thing]:
-    """Return a thing and what is connected with it now; of many, some."""
-    found = {thing}
+async def around(
+    memory: Memory, thing: Thing, required: Callable[[str], Awaitable[Collection[str]]]
+) -> frozenset[Thing]:
+    """Return a thing and what is connected with it now; of many, some.
+
+    `required` gives the units that a unit requires.
+    """
     named = set(_named(thing, await _fields(memory, thing)))
-    found |= named
+    found = {thing, *named}
+    if thing[:2] == UNIT:
+        found |= {Thing(*UNIT, name) for name in await required(thing.name)}
     for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
         async for naming in _naming(memory, other):
             found |= naming

@@ -140,7 +140,7 @@ class Host:
         """Follow what a command prints, a line at a time, no longer than patience lasts."""
         with self.running(*command) as process:
             assert process.stdout
-            yield _until_late(process.stdout.fileno())
+            yield until_late(process.stdout.fileno())
 
     @contextmanager
     def running(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -196,7 +196,7 @@ class Monitor:
             seconds = 0.0
 
 
-def _until_late(descriptor: int) -> Iterator[bytes]:
+def until_late(descriptor: int) -> Iterator[bytes]:
     end, rest = time.monotonic() + PATIENCE_SECONDS, b""
     while select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
         if not (more := os.read(descriptor, 65536)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -50,9 +50,15 @@ class HistoryInterface:
 
     info = contract.interface(names.HISTORY)
 
-    def __init__(self, memory: Memory, finder: ChangeFinder) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        finder: ChangeFinder,
+        required: Callable[[str], Awaitable[Collection[str]]],
+    ) -> None:
         self._memory = memory
         self._finder = finder
+        self._required = required
 
     async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
         """List changes, in their order or by their meaning."""
@@ -96,7 +102,7 @@ class HistoryInterface:
         found = _filter(given)
         if "around" not in given:
             return found
-        things = await connected.around(self._memory, thing_at(given["around"]))
+        things = await connected.around(self._memory, thing_at(given["around"]), self._required)
         wanted = things if found.things is None else things.intersection(found.things)
         return replace(found, things=wanted)
 
