@@ -345,3 +345,21 @@ def test_changes_are_told_as_they_come(served: Callable[..., Any]) -> None:
             await watching.wait()
 
     served(work)
+
+
+def test_large_changes_come_in_parts(served: Callable[..., Any]) -> None:
+    """Refuse more than 1 MiB at a time, and give a client all by asking for less."""
+
+    async def work(caller: Caller, daemon: Running) -> None:
+        for number in range(12):
+            await publish(caller, ("big", {"text": f"{number} {'long words ' * 10_000}"}))
+        with pytest.raises(RemoteError, match="ask for fewer at a time") as refused:
+            await changes(caller, 100)
+        assert refused.value.name == "org.freedesktop.DBus.Error.LimitsExceeded"
+        assert len(await changes(caller, 2)) == 2
+        told = await command(daemon, "changes", "--json")
+        assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == [*range(1, 16)]
+        told = await command(daemon, "changes", "-n", "4")
+        assert told.stdout.splitlines()[-1][17:].startswith("big changed 4 times (published by ")
+
+    served(work)

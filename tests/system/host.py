@@ -197,6 +197,7 @@ class Monitor:
 
 
 def until_late(descriptor: int) -> Iterator[bytes]:
+    """Give what is written, a line at a time, until its end or no longer than patience lasts."""
     end, rest = time.monotonic() + PATIENCE_SECONDS, b""
     while select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
         if not (more := os.read(descriptor, 65536)):
