@@ -2,8 +2,6 @@
 
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
-    Callable,
     Collection,
     Iterator,
     Mapping,
@@ -55,17 +53,13 @@ _SHARED: Final = (PACKAGE,)
 MOST: Final = 1000
 
 
-async def around(
-    memory: Memory, thing: Thing, required: Callable[[str], Awaitable[Collection[str]]]
-) -> frozenset[Thing]:
+async def around(memory: Memory, thing: Thing, required: Collection[str] = ()) -> frozenset[Thing]:
     """Return a thing and what is connected with it now; of many, some.
 
-    `required` gives the units that a unit requires.
+    `required` are the units that it requires, if it is a unit and they are known.
     """
-    named = set(_named(thing, await _fields(memory, thing)))
+    named = {*_named(thing, await _fields(memory, thing)), *(Thing(*UNIT, n) for n in required)}
     found = {thing, *named}
-    if thing[:2] == UNIT:
-        found |= {Thing(*UNIT, name) for name in await required(thing.name)}
     for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
         async for naming in _naming(memory, other):
             found |= naming

@@ -102,7 +102,9 @@ class HistoryInterface:
         found = _filter(given)
         if "around" not in given:
             return found
-        things = await connected.around(self._memory, thing_at(given["around"]), self._required)
+        thing = thing_at(given["around"])
+        required = await self._required(thing.name) if thing[:2] == connected.UNIT else ()
+        things = await connected.around(self._memory, thing, required)
         wanted = things if found.things is None else things.intersection(found.things)
         return replace(found, things=wanted)
 
