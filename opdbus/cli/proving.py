@@ -16,7 +16,7 @@ from opdbus.cli import output
 from opdbus.cli.asking import ask, path_of
 from opdbus.cli.history import history
 from opdbus.cli.root import as_json
-from opdbus.errors import AccessDenied, InvalidArgs, StoreError, UnknownObject
+from opdbus.errors import InvalidArgs, StoreError, UnknownObject
 from opdbus.state.object import Thing
 
 if TYPE_CHECKING:
@@ -126,14 +126,14 @@ def _checkpoints(asked: list[str]) -> tuple[list[Checkpoint], str]:
 
 
 def _service_database(context: click.Context) -> Path:
-    """Return the database of the service, or else of this user; raises AccessDenied."""
+    """Return the database of the service, or else of this user; raises StoreError."""
     from opdbus import unit
 
     service = unit.find()
     try:
         environ = service.environ() if service else {}
     except PermissionError:
-        raise AccessDenied(
+        raise StoreError(
             "only root may read where the service has its database: use sudo, or --database FILE"
         ) from None
     ours = {name: text for name, text in os.environ.items() if text}

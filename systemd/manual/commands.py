@@ -21,7 +21,10 @@ _ORDER = [module.__name__ for module in modules()]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")
 _EXIT = (
     ("0", "Done."),
-    ("1", "Failed; `doctor` found something wrong; the daemon would refuse what `check` read."),
+    (
+        "1",
+        "Failed; `doctor` or `history verify` found something wrong; `check` read what is refused.",
+    ),
     ("2", "Wrong usage, or a setting that is not accepted."),
     ("3", "The provider or the model is not available."),
     ("4", "The daemon cannot be reached; if its service ended by a fault, by which."),
