@@ -169,7 +169,7 @@ def test_sentences_get_vectors_after_the_objects(settings: Config, tiny_graphs: 
         engine = (await day.vectors.index(*await numerics(serving))).engine
         ours = SentenceVectors(day.vectors, an_hour=3, clock=lambda: 0.0)
         async with asyncio.timeout(60):
-            indexing = asyncio.create_task(Indexer(day.vectors, 2.0).run())
+            indexing = asyncio.create_task(Indexer(day.vectors).run())
             while await waiting(memory, engine):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
                 await asyncio.sleep(0.01)
             indexing.cancel()

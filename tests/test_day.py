@@ -49,7 +49,7 @@ async def lived(path: Path) -> AsyncIterator[tuple[ChangeFinder, dict[int, str]]
             acts[int(clock[0])] = act
         embedder = await serving.embedder()
         engine = (await vectors.index(embedder.numerics, embedder.dimension)).engine
-        indexing = asyncio.create_task(Indexer(vectors, 2.0).run())
+        indexing = asyncio.create_task(Indexer(vectors).run())
         async with asyncio.timeout(120):
             while await memory.archive.read(lambda store: store.sentences.waiting(engine, 1)):  # noqa: ASYNC110 -- nothing says when a sentence has its vector
                 await asyncio.sleep(0.05)
