@@ -49,6 +49,11 @@ SAID = [
     (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
     (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
     (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
+    (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
+    (
+        change("event", UNIT, "a.service", cause="exit"),
+        "a.service ended and was started again",
+    ),
     (
         change("changed", PACKAGE, "openssl", version=("3.0.9", "3.0.10")),
         "package openssl upgraded 3.0.9 -> 3.0.10",
@@ -86,8 +91,20 @@ SAID = [
     (change("changed", "house/lamp", "hall", a=(None, None)), "lamp hall changed: a"),
     (change("gone", "house/lamp", "hall"), "lamp hall is gone"),
     (
-        change("drift", UNIT, "a.service", active=(True, False)),
-        "a.service is other than declared: active yes -> no",
+        change("drift", UNIT, "a.service", active=(True, False), mode=(None, "x")),
+        "a.service is other than declared: active is no, declared yes; mode is x, declared none",
+    ),
+    (
+        change("intended", UNIT, "a.service", active=(None, None)),
+        "a.service is not yet as declared: active",
+    ),
+    (
+        change("healed", UNIT, "a.service", active=(True, False)),
+        "a.service is as declared again: active",
+    ),
+    (
+        change("forgot", "history/row", "x", count=(None, 7), rows=(None, [[1, 7]])),
+        "history was made to forget the values of 7 rows",
     ),
     (change("new word", UNIT, "a.service"), "a.service new word"),
 ]
@@ -132,7 +149,7 @@ def test_alike_changes_are_one_line() -> None:
     ] == [
         "a.service failed: active -> failed",
         "31 packages upgraded: p0, p1, p2 and 28 more",
-        "b.service ran (5 times)",
+        "b.service ended and was started again (5 times)",
         "lamp hall changed 9 times",
     ]
 

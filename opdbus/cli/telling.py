@@ -38,8 +38,7 @@ _WHATS: Final[Mapping[str, str]] = {
     "event": "had an event",
     "drift": "is other than declared",
     "healed": "is as declared again",
-    "intended": "changed as declared",
-    "forgot": "lost the values in its history",
+    "intended": "is not yet as declared",
 }
 _CAUSES: Final[Mapping[str, str]] = {
     "first": "listed for the first time",
@@ -111,8 +110,11 @@ def tell(change: Change) -> Told:
         said = _SORTS[sort](values) if sort in _SORTS else None
         return Told(subject, *(said or ("changed", _fields(values))))
     if what == "event" and sort == ("systemd", "unit"):
-        return Told(subject, "restarted" if "start" in change["cause"] else "ran")
-    return Told(subject, _WHATS.get(what, what), _fields(values))
+        return Told(subject, _happened(change["cause"]))
+    if what == "forgot":
+        count = "".join(values.get("count", ("some", "")))
+        return Told("history", "was made to forget", f" the values of {count} rows")
+    return Told(subject, _WHATS.get(what, what), _declared(what, values))
 
 
 def lines(changes: Iterable[Change]) -> Iterator[Line]:
@@ -205,6 +207,14 @@ def _came(sort: tuple[str, str], values: Values) -> str:
     return ""
 
 
+def _happened(cause: str) -> str:
+    """Say what left a unit as it was: a run that ended, or a process that was replaced."""
+    if cause == "exit":
+        return "ended and was started again"
+    verbs = {"restart": "restarted", "reload": "reloaded"}
+    return next((verb for word, verb in verbs.items() if word in cause.split()), "ran")
+
+
 def _unit(values: Values) -> tuple[str, str] | None:
     before, after = values.get("active_state", ("", ""))
     if after:
@@ -265,8 +275,25 @@ def _fields(values: Values) -> str:
         f"{path} {old or 'none'} -> {new or 'none'}" if old or new else path
         for path, (old, new) in values.items()
     ]
+    return _first(told)
+
+
+def _declared(what: str, values: Values) -> str:
+    """Tell fields of which the declared and the observed value are given."""
+    if what == "healed":
+        return ", ".join(values)
+    told = [
+        f"{path} is {observed or 'none'}, declared {declared or 'none'}"
+        if declared or observed
+        else path
+        for path, (declared, observed) in values.items()
+    ]
+    return _first(told, "; ")
+
+
+def _first(told: Sequence[str], between: str = ", ") -> str:
     more = len(told) - MAX_FIELDS
-    return ", ".join(told[:MAX_FIELDS]) + (f" and {more} more" if more > 0 else "")
+    return between.join(told[:MAX_FIELDS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _said(text: str) -> str:

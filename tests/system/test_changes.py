@@ -27,6 +27,20 @@ def watching(host: Host, *words: str) -> Iterator[Iterator[str]]:
         yield lines
 
 
+def serve_pages(host: Host) -> None:
+    """Start a service that wants another one."""
+    host.write(
+        f"/etc/systemd/system/{WEB}",
+        "[Unit]\nDescription=Serves pages\nWants=pages.service\n"
+        "[Service]\nExecStart=/bin/sleep 1000\n",
+    )
+    host.write(
+        "/etc/systemd/system/pages.service", "[Service]\nType=oneshot\nExecStart=/bin/true\n"
+    )
+    host.ask("systemctl", "daemon-reload")
+    host.ask("systemctl", "start", WEB)
+
+
 def until(lines: Iterator[str], text: str) -> None:
     """Wait for a line that holds a text."""
     before = []
@@ -39,16 +53,7 @@ def until(lines: Iterator[str], text: str) -> None:
 
 def test_the_life_of_a_service_is_told(host: Host, service: Service) -> None:
     """Tell that a service was started, stopped and failed, and by what, to root and the group."""
-    host.write(
-        f"/etc/systemd/system/{WEB}",
-        "[Unit]\nDescription=Serves pages\nWants=pages.service\n"
-        "[Service]\nExecStart=/bin/sleep 1000\n",
-    )
-    host.write(
-        "/etc/systemd/system/pages.service", "[Service]\nType=oneshot\nExecStart=/bin/true\n"
-    )
-    host.ask("systemctl", "daemon-reload")
-    host.ask("systemctl", "start", WEB)
+    serve_pages(host)
     service.observe("systemd")
     with watching(host) as lines:
         host.ask("systemctl", "stop", WEB)
@@ -66,6 +71,7 @@ def test_the_life_of_a_service_is_told(host: Host, service: Service) -> None:
 
 def test_a_stopped_service_is_not_started_by_watching(host: Host, service: Service) -> None:
     """Wait while op-dbus is stopped, and go on when it is back."""
+    serve_pages(host)
     service.observe("systemd")
     with watching(host) as lines:
         service.systemctl("stop")
@@ -73,4 +79,5 @@ def test_a_stopped_service_is_not_started_by_watching(host: Host, service: Servi
         assert service.show("ActiveState") == "inactive"
         service.systemctl("start")
         service.until_ready()
-        until(lines, "op-dbus.service ")
+        host.ask("systemctl", "stop", WEB)
+        until(lines, "web.service stopped: active -> inactive (job ")
