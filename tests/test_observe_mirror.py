@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -255,13 +255,8 @@ async def test_a_service_without_a_manager(
 ) -> None:
     """The status says what to write instead; read as a tree it has objects."""
     name, top = "org.example.Wall", "/org/example/Wall"
-    gate = f'<interface name="{name}.Gate"><property name="Open" type="b" access="read"/>'
-    described = (f'<node>{gate}</interface><node name="left"/></node>', f"<node>{gate}</node>")
     async with fake_service(bus_address, name) as service:
-        service.answers["org.freedesktop.DBus.Introspectable.Introspect"] = lambda path: (
-            "s",
-            [described[path != top]],
-        )
+        describe(service, lambda path: ["left"] if path == top else [])
         service.properties = {top: {"Open": True}, f"{top}/left": {"Open": False}}
         async with mirrored(tmp_path, monkeypatch, bus_address, name) as host:
             await host.until(lambda: host.status.state == "failed")
@@ -271,6 +266,30 @@ async def test_a_service_without_a_manager(
             await host.until_shown("wall/gate/left", open=False)
             service.changed(f"{top}/left", f"{name}.Gate", Open=True)
             await host.until_shown("wall/gate/left", open=True)
+
+
+@in_loop
+async def test_a_tree_without_end_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+) -> None:
+    """Two thousand of its objects are read, and the status says that there are others."""
+    name = "org.example.Wall"
+    async with fake_service(bus_address, name) as service:
+        describe(service, lambda _: ["a", "b", "c"])
+        async with mirrored(tmp_path, monkeypatch, bus_address, f"introspect:{name}") as host:
+            await host.until(lambda: "left out: objects beyond 2,000" in host.status.detail)
+            assert len([c for c in service.calls if c[1].endswith("Introspect")]) == 2000
+
+
+def describe(service: FakeService, below: Callable[[str], list[str]]) -> None:
+    """Have gates, with others below them."""
+    gate = '<interface name="org.example.Wall.Gate"><property name="Open" type="b"/></interface>'
+
+    def described(path: str) -> tuple[str, list[str]]:
+        nodes = "".join(f'<node name="{child}"/>' for child in below(path))
+        return "s", [f"<node>{gate}{nodes}</node>"]
+
+    service.answers["org.freedesktop.DBus.Introspectable.Introspect"] = described
 
 
 def history(folder: Path) -> list[sqlite3.Row]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,7 +19,9 @@ _TAG: Final = re.compile(r"""<(node|interface|property)\s[^>]*?\bname\s*=\s*["']
 _MAX_CHARACTERS: Final = 1 << 18
 
 
-async def objects_of(service: Service, top: str) -> AsyncGenerator[dict[str, dict[str, Plain]]]:
+async def objects_of(
+    service: Service, top: str, leave_out: Callable[[str], None]
+) -> AsyncGenerator[dict[str, dict[str, Plain]]]:
     """Yield each object below a path: its path, and of its interfaces the properties, typed."""
     waiting, known = deque([(top, 0)]), {top}
     while waiting:
@@ -33,9 +35,13 @@ async def objects_of(service: Service, top: str) -> AsyncGenerator[dict[str, dic
         children, interfaces = _described(str(text)[:_MAX_CHARACTERS])
         yield {path: {name: await _properties(service, path, name) for name in interfaces}}
         below = {f"{path.rstrip('/')}/{child}" for child in children} - known
-        if depth < _MAX_DEPTH and len(known) + len(below) <= _MAX_OBJECTS:
-            known |= below
-            waiting.extend((child, depth + 1) for child in sorted(below))
+        room = _MAX_OBJECTS - len(known) if depth < _MAX_DEPTH else 0
+        for number, child in enumerate(sorted(below)):
+            if number >= room:
+                leave_out(f"objects beyond {_MAX_OBJECTS:,} or {_MAX_DEPTH} levels")
+            else:
+                known.add(child)
+                waiting.append((child, depth + 1))
 
 
 async def _properties(service: Service, path: str, interface: str) -> dict[str, Plain]:

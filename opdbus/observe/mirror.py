@@ -95,7 +95,11 @@ class Mirror:
 
     async def _list(self, service: Service, top: str) -> Objects:
         objects = Objects(self._service, self._plugin, top)
-        parts = objects_of(service, top) if self._is_tree else service.listing(top, _LIST, _LISTED)
+        parts = (
+            objects_of(service, top, objects.leave_out)
+            if self._is_tree
+            else service.listing(top, _LIST, _LISTED)
+        )
         async for part in parts:
             for path, interfaces in part.items():
                 objects.add(path, interfaces)

@@ -77,6 +77,10 @@ class Objects:
         found += [f"objects beyond {MAX_OBJECTS:,}"] if self.is_full else []
         return f"left out: {', '.join(found)}" if found else ""
 
+    def leave_out(self, what: str) -> None:
+        """Count what is not taken."""
+        self._left_out[what] += 1
+
     def apply(self, signal: Signal) -> str:
         """Take what a signal says."""
         sort = signal.interface, signal.member, signal.signature
@@ -87,10 +91,10 @@ class Objects:
         if sort == _CHANGED:
             return self._change(signal.path, *signal.body)
         if sort[:2] == _CHANGED[:2] and not signal.body:
-            self._leave_out("signals that are too large")
+            self.leave_out("signals that are too large")
             return self._drop(signal.path)
         if sort[:2] in {_ADDED[:2], _REMOVED[:2], _CHANGED[:2]}:
-            self._leave_out("signals that cannot be read")
+            self.leave_out("signals that cannot be read")
         return ""
 
     def add(self, path: str, interfaces: Mapping[str, Mapping[str, Variant]]) -> str:
@@ -118,7 +122,7 @@ class Objects:
         thing.size += more
         self._size += more
         if thing.size > MAX_BYTES or self._size > _MAX_ALL_BYTES:
-            self._leave_out("objects that are too large")
+            self.leave_out("objects that are too large")
             return self._drop(path)
         self._refer(path, thing)
         return path
@@ -142,14 +146,11 @@ class Objects:
         for path in paths:
             yield from self._rendered(path, is_new=True)
 
-    def _leave_out(self, what: str) -> None:
-        self._left_out[what] += 1
-
     def _is_taken(self, path: str) -> bool:
         if path in self._things:
             return True
         if path != self.top and not path.startswith(self.top.rstrip("/") + "/"):
-            self._leave_out(f"objects that are not below {self.top}")
+            self.leave_out(f"objects that are not below {self.top}")
         elif len(self._things) >= MAX_OBJECTS:
             self.is_full = True
         else:

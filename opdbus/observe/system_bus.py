@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport.connection import Connection, RemoteError
@@ -208,7 +207,7 @@ class Service:
 
 
 async def until_owned(name: str, address: str = "system") -> None:
-    """Wait until somebody owns a name on a bus, or there is no such bus any more."""
+    """Wait until somebody owns a name on a bus, or the bus goes away; for ever without a bus."""
     owned = asyncio.Event()
 
     def hear(message: Message) -> None:
@@ -217,10 +216,12 @@ async def until_owned(name: str, address: str = "system") -> None:
         if is_change and message.body[0] == name and message.body[2]:
             owned.set()
 
-    with suppress(BusError, RemoteError):
+    try:
         async with Connection(address) as connection:
             connection.on_signal = hear
             change = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'"
             await connection.subscribe(f"type='signal',{change}")
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
                 await until_first_ends(owned.wait(), connection.closed())
+    except BusError:  # there is no bus, and nothing tells when there is
+        await asyncio.Event().wait()
