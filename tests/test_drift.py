@@ -380,16 +380,20 @@ def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
         async with checking(tmp_path) as checked:
             checked.memory._clock = lambda: checked.clock.now + 4e9
             await checked.observe(STOPPED, ["systemd/unit"])
+            # the first time is no change
+            await checked.declare({"systemd": {"units": {"a": {"enabled": False}}}}, tmp_path)
             await checked.until(1010.0)
-            await checked.declare(
-                {"systemd": {"units": {"a": {"active_state": "active"}}}}, tmp_path
-            )
+            assert checked.crossings == [["drift", NAME]]
+            await checked.observe(STOPPED, ["systemd/unit"])
+            await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
             await checked.until(1500.0)
-            assert checked.crossings == [["intended", NAME]]
+            assert checked.crossings[1:] == [["intended", NAME]]
             await checked.until(1700.0)
-            assert checked.crossings == [["intended", NAME], ["drift", NAME]]
+            assert checked.crossings[2:] == [["drift", NAME]]
             assert [row[:3] for row in await _history(checked)] == [
+                ("drift", "a", ""),
                 ("intended", "a", "state file"),
+                ("healed", "a", ""),
                 ("drift", "a", ""),
             ]
 

@@ -21,6 +21,7 @@ from opdbus.state.object import FILE, PUBLISHED, Identity, Thing
 log = structlog.get_logger()
 
 _CLAIMS: Final = "exclusive"
+_SINCE: Final = "declared since"
 
 
 class Records:
@@ -28,6 +29,8 @@ class Records:
 
     def __init__(self, memory: Memory, pairs: Pairs) -> None:
         self.claims: frozenset[Sort] = frozenset()
+        # when something was declared for the first time: that was no change of a declaration
+        self.declared_since = 0
         self._memory = memory
         self._pairs = pairs
         # what could not be written
@@ -42,8 +45,14 @@ class Records:
         """
         rows = await self._memory.archive.read(lambda store: list(store.drifts()))
         claims = await self._memory.archive.read(lambda store: store.fact(_CLAIMS))
+        since = await self._memory.archive.read(lambda store: store.fact(_SINCE))
+        self.declared_since = int(since or 0)
         self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
         return {thing: _read(what, since, text) for thing, what, since, text in rows}, self.claims
+
+    def declare(self, at: int) -> None:
+        """Note when something was declared, if it is the first time."""
+        self.declared_since = self.declared_since or at
 
     async def write(self, crossings: Sequence[Crossing]) -> None:
         """Write crossings; what cannot be written now is written later, without its history."""
@@ -58,12 +67,14 @@ class Records:
 
     async def _save(self, changes: Sequence[Change] = ()) -> None:
         states, claims = dict(self._unsaved), json.dumps(sorted(self.claims))
+        since = str(self.declared_since)
         rows = [(thing, *_row(state)) for thing, state in states.items() if state]
         gone = [thing for thing, state in states.items() if not state]
 
         def work(store: Store) -> None:
             store.put_drifts(rows, gone)
             store.set_fact(_CLAIMS, claims)
+            store.set_fact(_SINCE, since)
 
         await self._memory.record(changes, work)
         for thing, state in states.items():

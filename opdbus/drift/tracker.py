@@ -20,7 +20,7 @@ from opdbus.drift.table import Sort
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
-from opdbus.state.object import Thing
+from opdbus.state.object import FILE, Thing
 
 log = structlog.get_logger()
 
@@ -156,6 +156,9 @@ class Tracker:
     async def begin(self) -> None:
         """Learn what was counted before, and begin with all things."""
         stored, claims = await self._records.read()
+        if self._memory.catalogue.sources[FILE]:
+            declared = self._memory.catalogue.of_source(FILE)
+            self._records.declare(max(entry.updated_at for entry in declared))
         self._crossings = Crossings(stored)
         self._ranked = None
         if not self._knows_claims:
@@ -196,7 +199,8 @@ class Tracker:
         concerned: dict[Thing, None] = {}
         observed = [thing for thing in things if thing[:2] in self._pairs.active]
         for thing in things:
-            if self._pairs.sides(thing).declared:
+            if declared := self._pairs.sides(thing).declared:
+                self._records.declare(declared.updated_at)
                 if new := self._pairs.declare(thing):
                     self._activate(new)
                 concerned[thing] = None
@@ -272,6 +276,8 @@ class Tracker:
         if plan.declared is None:
             return 0.0
         at = plan.declared.updated_at
+        if at <= self._records.declared_since:
+            return 0.0
         latest: float = max(
             (e.updated_at for e in plan.entries if e is not plan.declared), default=0
         )
@@ -325,4 +331,4 @@ def _is_read(sort: Sort) -> bool:
 def _rank(row: tuple[Thing, Drifted]) -> tuple[object, ...]:
     thing, drifted = row
     has_failed = any(str(one.observed).startswith("failed") for one in drifted.fields)
-    return -drifted.severity, drifted.what != "drift", not has_failed, thing
+    return -drifted.severity, not has_failed, drifted.what != "drift", thing

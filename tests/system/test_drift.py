@@ -1,0 +1,188 @@
+"""What of a booted host is other than declared: each beginning and each end is told once."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from debian import build, needs_dpkg
+
+from system.host import Host, Monitor
+from system.observing import shown
+from system.service import CHANGES, STATE_FILE, Service
+from system.test_observe_network import address
+
+UNIT = "drifter.service"
+MEMBER = "DriftDetected"
+
+
+class Drifting:
+    """A service that knows what is declared, and what it tells of that."""
+
+    def __init__(self, host: Host, heard: Monitor) -> None:
+        self.host = host
+        self._heard = heard
+
+    def told(self, name: str) -> list[tuple[str, str, list[str]]]:
+        """Give what was signalled of an object: class, severity, fields."""
+        escaped = name.replace(".", "_2e").replace("-", "_2d")
+        bodies = [m["payload"]["data"] for m in self._heard.heard if m.get("member") == MEMBER]
+        return [tuple(body[1:]) for body in bodies if body[0].endswith(f"/{escaped}")]
+
+    def until_told(self, name: str, *told: tuple[str, str, list[str]]) -> None:
+        """Wait until just this was signalled of an object, from the first on."""
+        self._heard.until(lambda: len(self.told(name)) >= len(told))
+        assert self.told(name) == list(told)
+
+    def until(self, is_so: Callable[[], object]) -> None:
+        """Wait until something is so."""
+        self._heard.until(is_so)
+
+    def fields(self, name: str) -> list[tuple[Any, ...]]:
+        """Give the fields in which an object differs, with both values."""
+        rows = json.loads(self.host.ask("op-dbus", "drift", "--json"))["drifts"]
+        return [
+            (field["path"], field["declared"], field["observed"])
+            for row in rows
+            if row["name"] == name
+            for field in row["fields"]
+        ]
+
+
+@pytest.fixture
+def drifting(host: Host, service: Service) -> Iterator[Callable[..., Any]]:
+    """Give what declares something, and listens."""
+    host.write(
+        f"/usr/lib/systemd/system/{UNIT}",
+        "[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n",
+    )
+    host.ask("systemctl", "daemon-reload")
+    host.ask("systemctl", "enable", "--now", UNIT)
+    with host.monitor(*CHANGES) as heard:
+
+        def declare(observers: str, **plugins: Any) -> Drifting:
+            host.write(STATE_FILE, json.dumps({"version": 1, "plugins": plugins}))
+            service.observe(observers)
+            return Drifting(host, heard)
+
+        yield declare
+    host.run("systemctl", "disable", "--now", UNIT)
+    host.path(f"/usr/lib/systemd/system/{UNIT}").unlink()
+    host.ask("systemctl", "daemon-reload")
+
+
+def test_a_unit_that_drifts_and_heals(host: Host, drifting: Callable[..., Drifting]) -> None:
+    """A unit that is stopped, disabled, masked or fails drifts once and heals once, with values."""
+    declared = {"active_state": "active", "enabled": True, "masked": False}
+    drift = drifting("systemd", systemd={"units": {UNIT: declared}})
+    told: list[tuple[str, str, list[str]]] = []
+
+    def crosses(severity: str, *fields: tuple[Any, ...]) -> None:
+        told.append(("drift", severity, [field[0] for field in fields]))
+        drift.until_told(UNIT, *told)
+        assert drift.fields(UNIT) == list(fields)
+
+    def heals(severity: str) -> None:
+        told.append(("healed", severity, []))
+        drift.until_told(UNIT, *told)
+        assert drift.fields(UNIT) == []
+
+    host.ask("systemctl", "stop", UNIT)
+    crosses("error", ("active_state", "active", "inactive"))
+    host.ask("systemctl", "start", UNIT)
+    heals("error")
+    for _ in range(3):
+        host.ask("systemctl", "restart", UNIT)
+    host.ask("systemctl", "disable", UNIT)
+    crosses("warning", ("enabled", True, "disabled"))
+    host.ask("systemctl", "enable", UNIT)
+    heals("warning")
+    host.ask("systemctl", "mask", UNIT)
+    crosses("error", ("enabled", True, "masked"), ("masked", False, "masked"))
+    host.ask("systemctl", "unmask", UNIT)
+    heals("error")
+    host.ask("systemctl", "kill", "--signal=KILL", UNIT)
+    crosses("error", ("active_state", "active", "failed"))
+    host.ask("systemctl", "start", UNIT)
+    heals("error")
+
+
+def test_what_has_failed_comes_first(host: Host, drifting: Callable[..., Drifting]) -> None:
+    """A unit declared active that has failed is listed above all else, and ends a script by 10."""
+    host.run("systemd-run", "--unit=zombie", "sh", "-c", "exit 3")
+    units = {
+        "aghost.service": {"active_state": "active"},
+        UNIT: {"active_state": "inactive", "description": "Sleeps"},
+        "zombie.service": {"active_state": "active"},
+    }
+    drift = drifting("systemd", systemd={"units": units})
+    drift.until_told("zombie.service", ("drift", "error", ["active_state"]))
+    # the file was changed just now, and the host has not followed yet
+    drift.until_told("aghost.service", ("intended", "error", ["presence"]))
+    done = host.run("op-dbus", "drift", "--exit-code")
+    assert done.returncode == 10
+    lines = done.stdout.splitlines()
+    assert lines[0] == "error    zombie.service: declared active, observed failed"
+    assert lines[1] == "error    aghost.service: declared present, observed missing (intended)"
+    assert lines[2] == f"warning  {UNIT}: declared inactive, observed active"
+    assert host.run("op-dbus", "drift", "--exit-code", "--kind", "nothing").returncode == 0
+    host.ask("systemctl", "reset-failed", "zombie.service")
+
+
+def test_a_unit_that_is_removed(host: Host, drifting: Callable[..., Drifting]) -> None:
+    """A unit whose file is removed is missing until it is back."""
+    path = "/etc/systemd/system/fleeting.service"
+    host.write(path, "[Service]\nExecStart=/bin/true\n")
+    host.ask("systemctl", "daemon-reload")
+    drift = drifting("systemd", systemd={"units": {"fleeting": {"enabled": True}}})
+    drift.until(lambda: shown(host, "systemd/unit/fleeting.service"))
+    assert drift.told("fleeting") == []
+    host.path(path).unlink()
+    host.ask("systemctl", "daemon-reload")
+    drift.until_told("fleeting", ("drift", "error", ["presence"]))
+    host.write(path, "[Service]\nExecStart=/bin/true\n")
+    host.ask("systemctl", "daemon-reload")
+    drift.until_told("fleeting", ("drift", "error", ["presence"]), ("healed", "error", []))
+    host.path(path).unlink()
+
+
+@needs_dpkg
+def test_a_package_that_is_absent_or_too_old(
+    host: Host, drifting: Callable[..., Drifting], tmp_path: Path
+) -> None:
+    """A package drifts while it is absent or too old, and heals with the right version."""
+    name = "op-dbus-drift"
+    for version in ("1.0", "1.1"):
+        package = build(tmp_path, name, version=version, files={})
+        shutil.copy(package, host.path(f"/root/{version}.deb"))
+    wanted = {name: {"ensure": "installed", "version": "1.1"}}
+    drift = drifting("packages", packagekit={"packages": wanted})
+    # the file was changed just now, and the host has not followed yet
+    absent, old = ("intended", "error", ["ensure"]), ("drift", "warning", ["version"])
+    drift.until_told(name, absent)
+    assert drift.fields(name) == [("ensure", "installed", "absent")]
+    host.ask("dpkg", "--install", "/root/1.0.deb")
+    drift.until_told(name, absent, old)
+    assert drift.fields(name) == [("version", "1.1", "1.0")]
+    host.ask("dpkg", "--install", "/root/1.1.deb")
+    drift.until_told(name, absent, old, ("healed", "warning", []))
+    host.ask("dpkg", "--purge", name)
+
+
+def test_an_address_that_is_changed(host: Host, drifting: Callable[..., Drifting]) -> None:
+    """An interface drifts while it has another address, and heals."""
+    ours = ["127.0.0.1/8", "192.0.2.10/28"]
+    with address(host, "192.0.2.10/28"):
+        interface = {"name": "lo", "ipv4": {"address": ours, "dhcp": False}}
+        drift = drifting("network", net={"interfaces": [interface]})
+        assert drift.fields("lo") == []
+        host.ask("ip", "address", "del", "192.0.2.10/28", "dev", "lo")
+        with address(host, "192.0.2.99/28"):
+            changed = ("drift", "warning", ["ipv4.address"])
+            drift.until_told("lo", changed)
+            theirs = ["127.0.0.1/8", "192.0.2.99/28"]
+            assert drift.fields("lo") == [("ipv4.address", ours, theirs)]
+            host.ask("ip", "address", "add", "192.0.2.10/28", "dev", "lo")
+        drift.until_told("lo", changed, ("healed", "warning", []))
