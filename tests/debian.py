@@ -13,7 +13,14 @@ from opdbus.observe.documents import Places
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="there is no dpkg")
 
 
-def build(folder: Path, name: str, *, version: str = "1.0", files: Mapping[str, str]) -> Path:
+def build(
+    folder: Path,
+    name: str,
+    *,
+    version: str = "1.0",
+    files: Mapping[str, str],
+    scripts: Mapping[str, str] = {},
+) -> Path:
     """Build a package whose files below /etc are its configuration."""
     tree = folder / f"{name}-{version}"
     for path, content in files.items():
@@ -26,6 +33,9 @@ def build(folder: Path, name: str, *, version: str = "1.0", files: Mapping[str, 
     )
     conffiles = "".join(f"{path}\n" for path in files if path.startswith("/etc/"))
     (tree / "DEBIAN" / "conffiles").write_text(conffiles)
+    for script, text in scripts.items():
+        (tree / "DEBIAN" / script).write_text(text)
+        (tree / "DEBIAN" / script).chmod(0o755)
     package = folder / f"{tree.name}.deb"
     command = ["dpkg-deb", "--build", "--root-owner-group", str(tree), str(package)]
     subprocess.run(command, check=True, capture_output=True)

@@ -1,7 +1,8 @@
 """Changes a booted host, and measures when op-dbus shows each change; runs inside that host.
 
 Writes JSON to standard output: for each event the seconds from the end of the command that made
-the change until the object shows it, and all objects that changed meanwhile.
+the change until the object shows it and until history has a row of it, all objects that changed
+meanwhile, and all rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from opdbus.bus import paths
-from opdbus.bus.names import BUS_NAME, STATE
+from opdbus.bus.names import BUS_NAME, HISTORY, STATE
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
 from opdbus.bus.transport.values import from_wire
@@ -30,6 +31,7 @@ SOON, SLOW, PORTS = 0.3, 3.0, 2.0
 # What follows from a change has followed by then.
 _SETTLED_SECONDS = 1.5
 _GIVE_UP_SECONDS = 20.0
+_NEVER = float("inf")
 _LISTEN = (
     "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 4711)); s.listen();"
     " time.sleep(1e6)"
@@ -85,14 +87,34 @@ class Probe:
             return found
         return None
 
+    async def rows(self, after: int) -> list[dict[str, Any]]:
+        """Return the rows of history after one, the newest first."""
+        (rows,) = await self.connection.call(
+            BUS_NAME, paths.HISTORY, f"{HISTORY}.Changes", "a{sv}u", {"after": after}, 1000
+        )
+        return list(rows)
+
+    async def _recorded(self, thing: tuple[str, str, str], after: int) -> float:
+        """Wait for a row about a thing, and return when there was one; never without one."""
+        end = time.monotonic() + _GIVE_UP_SECONDS
+        while not await self._has_row(thing, after) and time.monotonic() < end:  # noqa: ASYNC110 -- as a client without signals sees it
+            await asyncio.sleep(0.005)
+        return time.monotonic() if time.monotonic() < end else _NEVER
+
+    async def _has_row(self, thing: tuple[str, str, str], after: int) -> bool:
+        found = ((row["plugin"], row["kind"], row["name"]) for row in await self.rows(after))
+        return thing in found
+
     async def measure(self, event: Event) -> dict[str, Any]:
         """Make a change, and return when it is shown and what else has changed."""
         self.changed.clear()
+        newest = (await self.rows(0))[0]["seq"]
         began = time.monotonic()
         done = await asyncio.to_thread(
             subprocess.run, event.command, capture_output=True, text=True, check=False
         )
         ended = time.monotonic()
+        recorded = asyncio.create_task(self._recorded(event.thing, newest))
         wanted = event.wanted() if callable(event.wanted) else event.wanted
         while not _is_so(found := await self.observed(event.thing), wanted):
             if time.monotonic() - ended > _GIVE_UP_SECONDS:
@@ -101,14 +123,22 @@ class Probe:
         seen = time.monotonic()
         is_shown = _is_so(found, wanted)
         await asyncio.sleep(_SETTLED_SECONDS)
+        in_history, rows = await recorded, await self.rows(newest)
         return {
             "event": event.name,
             "seconds": round(max(0.0, seen - ended), 3) if is_shown else None,
             "with the command": round(seen - began, 3),
+            "row after": round(max(0.0, in_history - ended), 3) if in_history < _NEVER else None,
+            "rows": [_short(row) for row in reversed(rows)],
             "limit": event.limit,
             "changed": sorted(set(self.changed)),
             **({} if is_shown else {"shows": found, "command": done.stderr or done.stdout}),
         }
+
+
+def _short(row: dict[str, Any]) -> str:
+    fields = ", ".join(path for path, _, _ in row["fields"])
+    return f"{row['what']} {row['name']} by {row['cause'] or 'nobody knows'}: {fields}"
 
 
 def _is_so(found: dict[str, Any] | None, wanted: dict[str, Any] | None) -> bool:

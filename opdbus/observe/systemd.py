@@ -24,6 +24,7 @@ _KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
 # Signals are read together: those of a change that is seen already come within this time.
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
+_OF_FILE: Final = ("fragment_path", "unit_file_state")
 _NEVER: Final = float("inf")
 _GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
@@ -221,7 +222,8 @@ class _Units:
         for name in set(names) - set(there):
             self._documents.forget(name)
             if (last := self._told.pop(name, None)) is not None:
-                why = self._causes.why(name, last, {}, cause or self._causes.latest(name, last))
+                other = cause or self._causes.latest(name, last) or self._of_file(last, {})
+                why = self._causes.why(name, last, {}, other)
                 self._report.gone(_KIND, name, why.cause)
 
     async def _list_files(self) -> None:
@@ -260,6 +262,12 @@ class _Units:
                 return await in_thread(lambda: unit_files.described(wanted, self._folders))
         return {}
 
+    def _of_file(self, before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
+        """Return the cause of a change of a unit's file, which may be seen before a reload."""
+        is_transient = before.get("transient") or after.get("transient")
+        is_other = any(before.get(name) != after.get(name) for name in _OF_FILE)
+        return self._reload if self._files_listed_at and is_other and not is_transient else ""
+
     def _is_alias(self, file: UnitFile) -> bool:
         """Return whether a unit file is a link to another unit: then it is no unit of its own."""
         stamp = self._stamps.get(Path(file.path))
@@ -270,6 +278,7 @@ class _Units:
         before, self._told[name] = self._told.get(name), properties
         facts = self._documents.of(name)
         if not self._is_quiet:
+            cause = cause or self._of_file(before or {}, properties)
             why = self._causes.why(name, before, properties, cause)
             self._report.put(_KIND, name, {**properties, **facts}, why)
 

@@ -39,22 +39,20 @@ class History:
         self._descriptor = descriptor
         self._rest = b""
 
-    def until(self, name: str, what: str, **values: object) -> Row:
-        """Wait for a row of an object and give it; it says what is true of the fields now."""
+    def until(self, name: str, what: str) -> Row:
+        """Wait for something to happen to an object, and give the row."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             for row in self.rows:
-                if (row["name"], row["what"]) == (name, what) and after(
-                    row
-                ).items() >= values.items():
+                if (row["name"], row["what"]) == (name, what):
                     return row
             assert time.monotonic() < end, f"no row of {name}: {self.rows}"
             self._listen(1.0)
 
-    def settled(self) -> list[Row]:
-        """Give the rows since the last look, after a time without any."""
+    def settled(self, quiet: float = _QUIET_SECONDS) -> list[Row]:
+        """Give the rows since the last look, after some seconds without any."""
         end = time.monotonic() + PATIENCE_SECONDS
-        while self._listen(_QUIET_SECONDS):
+        while self._listen(quiet):
             assert time.monotonic() < end, f"it never settles: {self.rows[-5:]}"
         rows, self.rows = self.rows, []
         return rows
@@ -70,14 +68,12 @@ class History:
         return True
 
 
-def after(row: Row) -> dict[str, Any]:
-    """Give the fields of a row that have a value after it."""
-    return {".".join(path): new[0] for path, _, new in row["fields"] if new}
-
-
-def before(row: Row) -> dict[str, Any]:
-    """Give the fields of a row that had a value before it."""
-    return {".".join(path): old[0] for path, old, _ in row["fields"] if old}
+def fields(row: Row) -> dict[str, tuple[Any, Any]]:
+    """Give the fields of a row with the values before and after, None for none."""
+    return {
+        ".".join(path): (next(iter(old), None), next(iter(new), None))
+        for path, old, new in row["fields"]
+    }
 
 
 @contextmanager

@@ -1,0 +1,206 @@
+"""What history says of the changes of a booted host: the right cause and fields, and no other row.
+
+All observers run; each test makes one change, and looks at all rows that follow.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from debian import build, needs_dpkg
+
+from system.booting import booted, why_not
+from system.host import Host
+from system.recorded import History, Row, fields, recorded
+
+UNITS = "/run/systemd/system"
+# What only systemd sees has followed by then.
+SOON = 1.5
+RUN, PORT = "probe-run.service", "tcp 127.0.0.1:4711"
+LISTEN = (
+    "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 4711)); s.listen();"
+    " time.sleep(1e6)"
+)
+FILES = {
+    RUN: "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/true\n",
+    "probe-fail.service": "[Service]\nExecStart=/bin/false\n",
+    "probe-slow.service": "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sleep 1\n",
+    "probe-once.service": "[Service]\nType=oneshot\nExecStart=/bin/true\n",
+    "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=basic.target\n",
+    "probe-port.service": f'[Service]\nExecStart=/usr/bin/python3 -c "{LISTEN}"\n',
+}
+USERADD = "getent passwd probe || useradd --system --no-create-home probe"
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Host]:
+    """Boot a host without op-dbus."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with booted("dbus") as host:
+        for name, text in FILES.items():
+            host.write(f"{UNITS}/{name}", text)
+        host.ask("systemctl", "daemon-reload")
+        yield host
+
+
+@pytest.fixture(scope="module")
+def history(bare: Host) -> Iterator[History]:
+    """Observe all of it."""
+    with recorded(bare) as history:
+        # unit files are listed later, and not again
+        history.settled(12.0)
+        yield history
+
+
+def told(rows: list[Row]) -> list[tuple[str, str, str]]:
+    """Give the rows in short, with jobs and times without their numbers."""
+    numbers = re.compile(r"(?<=job:)\d+|(?<=:)\d{4}-\d\d-\d\dT[\d:]+")
+    return [(row["name"], row["what"], numbers.sub("N", row["cause"])) for row in rows]
+
+
+def test_the_life_of_a_service(bare: Host, history: History) -> None:
+    """Starts, stops and restarts are rows with their jobs, one of each, and exits are exits."""
+    bare.ask("systemctl", "start", RUN)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(RUN, "changed", "job:N start")]
+    assert fields(row)["active_state"] == ("inactive", "active")
+    bare.ask("systemctl", "restart", RUN)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(RUN, "event", "job:N restart")]
+    assert (row["fields"], row["folded"]) == ([], 0)
+    bare.ask("systemctl", "reload", RUN)
+    assert told(history.settled(SOON)) == [(RUN, "event", "job:N reload")]
+    bare.ask("systemctl", "stop", RUN)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(RUN, "changed", "job:N stop")]
+    assert fields(row).keys() == {"active_state", "sub_state", "load_state"}
+    bare.ask("systemctl", "start", RUN)
+    history.settled(SOON)
+    bare.ask("systemctl", "kill", "--signal=KILL", RUN)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(RUN, "changed", "exit")]
+    assert fields(row)["exit_signal"] == (None, "SIGKILL")
+
+
+def test_a_service_that_fails(bare: Host, history: History) -> None:
+    """A service that fails at its start failed by that job, or a moment later by itself."""
+    bare.ask("systemctl", "start", "probe-fail.service")
+    rows = history.settled(SOON)
+    assert told(rows)[0] == ("probe-fail.service", "changed", "job:N start")
+    assert told(rows)[1:] in ([], [("probe-fail.service", "changed", "exit")])
+    assert fields(rows[-1])["result"] == (None, "exit-code")
+
+
+def test_a_slow_restart(bare: Host, history: History) -> None:
+    """A restart whose middle is seen has its job at both ends."""
+    name = "probe-slow.service"
+    bare.ask("systemctl", "start", name)
+    history.settled(SOON)
+    bare.ask("systemctl", "restart", name)
+    first, last = rows = history.settled(SOON)
+    assert told(rows) == [(name, "changed", "job:N restart")] * 2
+    assert first["cause"] == last["cause"]
+    assert fields(last)["active_state"] == ("deactivating", "active")
+
+
+def test_enabling_and_masking(bare: Host, history: History) -> None:
+    """What a reload finds has it as its cause; one that changes nothing is no row."""
+    name, masked = "probe-enable.service", "probe-mask.service"
+    bare.ask("systemctl", "enable", "--runtime", name)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(name, "changed", "reload")]
+    assert fields(row)["enabled"] == (False, True)
+    bare.ask("systemctl", "disable", "--runtime", name)
+    assert told(history.settled(SOON)) == [(name, "changed", "reload")]
+    bare.ask("systemctl", "mask", "--runtime", masked)
+    assert told(history.settled(SOON)) == [(masked, "appeared", "reload")]
+    bare.ask("systemctl", "unmask", "--runtime", masked)
+    assert told(history.settled(SOON)) == [(masked, "gone", "reload")]
+    bare.ask("systemctl", "daemon-reload")
+    assert history.settled(SOON) == []
+
+
+def test_a_timer(bare: Host, history: History) -> None:
+    """What a timer starts names it, where systemd says so; the timer changes for the same job."""
+    timer, service = "probe-once.timer", "probe-once.service"
+    bare.write(f"{UNITS}/{timer}", "[Timer]\nOnActiveSec=3\nAccuracySec=1ms\n")
+    bare.ask("systemctl", "daemon-reload")
+    assert sorted(told(history.settled(SOON))) == [
+        (f"{UNITS}/{timer}", "appeared", ""), (timer, "appeared", "reload")
+    ]  # fmt: skip
+    bare.ask("systemctl", "start", timer)
+    rows = told(history.settled(SOON))
+    assert rows[0] == (timer, "changed", "job:N start")
+    assert set(rows[1:]) <= {(service, "changed", "job:N start")}
+    rows = told(history.settled(4.0))
+    by = rows[0][2]
+    assert by in ("job:N start", f"job:N start by {timer}")
+    assert sorted(rows) == [(service, "event", by), (timer, "changed", by)]
+
+
+def test_a_port(bare: Host, history: History) -> None:
+    """A port is opened and closed by the job of its unit, or by its exit."""
+    unit = "probe-port.service"
+    bare.ask("systemctl", "start", unit)
+    job = history.until(PORT, "appeared")["cause"]
+    assert told(history.settled()) == [
+        (unit, "changed", "job:N start"), (PORT, "appeared", "job:N start")
+    ]  # fmt: skip
+    assert job.startswith("job:")
+    bare.ask("systemctl", "kill", unit)
+    history.until(PORT, "gone")
+    assert told(history.settled()) == [(unit, "changed", "exit"), (PORT, "gone", "exit")]
+
+
+def test_an_address(bare: Host, history: History) -> None:
+    """An address comes and goes by the kernel's word, and its interface has it."""
+    address = "192.0.2.77/32"
+    for what, verb in (("appeared", "add"), ("gone", "del")):
+        bare.ask("ip", "address", verb, address, "dev", "lo")
+        rows = told(history.settled(SOON))
+        assert sorted(rows) == [(f"{address} on lo", what, "kernel"), ("lo", "changed", "kernel")]
+
+
+def test_an_account(bare: Host, history: History) -> None:
+    """An account comes with its group and the files that hold both, for a reason nobody knows."""
+    bare.ask("useradd", "--no-create-home", "somebody")
+    rows = told(history.settled())
+    assert {("somebody", "appeared", "")} <= set(rows)
+    files = {"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
+    files |= {"/etc/subuid", "/etc/subgid"}
+    assert {name for name, _, _ in rows} - files == {"somebody"}
+    assert {cause for _, _, cause in rows} == {""}
+
+
+@needs_dpkg
+def test_packages(bare: Host, history: History, tmp_path: Path) -> None:
+    """All that a run of dpkg changes has it as its cause: 30 packages are 30 rows."""
+    names = [f"probe-{number:02}" for number in range(30)]
+    for version, what in (("1.0", "appeared"), ("2.0", "changed")):
+        for name in names:
+            file = build(tmp_path, name, version=version, files={f"/usr/share/{name}": version})
+            bare.path(f"/root/{file.name}").write_bytes(file.read_bytes())
+        bare.ask("sh", "-c", f"dpkg --install /root/probe-*-{version}.deb")
+        rows = history.settled()
+        assert sorted(told(rows)) == [(name, what, "dpkg:N") for name in names]
+        assert len({row["cause"] for row in rows}) == 1
+        assert {row["folded"] for row in rows} == {0}
+    assert {frozenset(fields(row)) for row in rows} == {frozenset({"version"})}
+    bare.ask("dpkg", "--purge", *names)
+    assert sorted(told(history.settled())) == [(name, "gone", "dpkg:N") for name in names]
+
+
+@needs_dpkg
+def test_what_a_package_brings(bare: Host, history: History, tmp_path: Path) -> None:
+    """Accounts, configuration and units that come with a package have its run as their cause."""
+    files = {"/etc/probe.conf": "a=1\n", "/lib/systemd/system/probe.service": FILES[RUN]}
+    scripts = {"postinst": f"#!/bin/sh\n{USERADD}\nsystemctl daemon-reload\n"}
+    file = build(tmp_path, "probe", files=files, scripts=scripts)
+    bare.path("/root/probe.deb").write_bytes(file.read_bytes())
+    bare.ask("dpkg", "--install", "/root/probe.deb")
+    rows = told(history.settled())
+    assert {cause for _, _, cause in rows} == {"dpkg:N"}
+    appeared = {name for name, what, _ in rows if what == "appeared"}
+    assert appeared == {"probe", "probe.service", "/etc/probe.conf"}
