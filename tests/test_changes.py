@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -107,6 +108,17 @@ BAD = [
     ({}, 0, "limit must be from 1 to 10000"),
     ({}, (1 << 32) - 1, "limit must be from 1 to 10000"),
 ]
+
+
+def test_a_publisher_is_a_cause(served: Callable[..., Any]) -> None:
+    """Give the bus name and the user of a program that published or withdrew something."""
+
+    async def work(caller: Caller, _daemon: Running) -> None:
+        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
+        cause = f"bus:{caller.connection.name} uid {os.getuid()}"
+        assert {row["cause"] for row in await changes(caller)} == {cause}
+
+    served(work)
 
 
 def test_bad_filters_are_refused(served: Callable[..., Any]) -> None:

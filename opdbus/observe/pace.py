@@ -25,7 +25,8 @@ class Pace:
     def changed(self, name: str, wait: float = 0.0) -> None:
         """Have a name looked at in some seconds, when it has rested from the last look."""
         until, _ = self._rests.get(name, (0.0, 0.0))
-        self._due.setdefault(name, max(until, self._clock() + wait))
+        at = max(until, self._clock() + wait)
+        self._due[name] = min(at, self._due.get(name, at))
 
     @property
     def next_at(self) -> float:
