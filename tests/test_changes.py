@@ -269,9 +269,15 @@ def test_changes_are_told_to_people(served: Callable[..., Any]) -> None:
             "b appeared",
             'a.service changed: limits none -> {"cpu": 2}, port 1 -> none, state active -> failed',
         ]
-        told = await command(daemon, "changes", "-n", "1", "--by", "cause")
-        assert told.stdout.splitlines()[1].startswith(f"{'':17}a.service changed: limits")
-        assert told.stderr == "the newest 1 changes: -n N gives more\n"
+        told = await command(daemon, "changes", "-n", "2", "--by", "cause")
+        heading, *lines = told.stdout.splitlines()
+        assert heading[17:].startswith("published by ")
+        assert heading.endswith(": 2 changes")
+        assert [line.split(":")[0] for line in lines] == [
+            f"{'':19}b appeared",
+            f"{'':19}a.service changed",
+        ]
+        assert told.stderr == "the newest 2 changes: -n N gives more\n"
         told = await command(daemon, "changes", "--before", "-1h")
         assert (told.stdout, told.returncode) == ("", 0)
         assert told.stderr == "nothing is known to have changed\n"

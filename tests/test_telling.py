@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.cli import telling
+from opdbus.cli import grouping, telling
 
 
 def change(
@@ -15,7 +15,9 @@ def change(
     plugin, _, kind = kind.partition("/")
     sides = ((path, *(_json(value) for value in sides)) for path, sides in fields.items())
     return {
+        "seq": 1,
         "at": 5,
+        "boot": "b",
         "plugin": plugin,
         "kind": kind,
         "name": name,
@@ -145,7 +147,7 @@ def test_alike_changes_are_one_line() -> None:
     again = [change("event", UNIT, "b.service", cause="exit", folded=4)]
     same = [change("changed", "house/lamp", "hall", cause="c", a=(n, n + 1)) for n in range(9)]
     assert [
-        line.text for line in telling.lines([*upgrades, unit, *upgrades[:2], *again, *same])
+        line.text for line in grouping.lines([*upgrades, unit, *upgrades[:2], *again, *same])
     ] == [
         "a.service failed: active -> failed",
         "31 packages upgraded: p0, p1, p2 and 28 more",
@@ -158,7 +160,7 @@ def test_what_has_no_known_cause_keeps_its_order() -> None:
     """Put together only what came one after the other: nothing says that the rest belongs to it."""
     lamps = [change("appeared", "house/lamp", f"l{n}") for n in range(5)]
     changes = [*lamps, change("gone", "house/lamp", "x"), *lamps[:2]]
-    assert [line.text for line in telling.lines(changes)] == [
+    assert [line.text for line in grouping.lines(changes)] == [
         "5 lamps appeared: l0, l1, l2 and 2 more",
         "lamp x is gone",
         "lamp l0 appeared",
@@ -170,8 +172,10 @@ def test_causes_are_in_the_order_in_which_they_ended() -> None:
     """Put what changed last last, and what has no known cause after all."""
     changes = [change("event", UNIT, str(n), cause=cause) for n, cause in enumerate("ab a")]
     changes[2]["cause"] = ""
+    for seq, item in enumerate(changes):
+        item["seq"] = seq
     found = [
-        (cause, [item["name"] for item in items]) for cause, items in telling.by_cause(changes)
+        (cause, [item["name"] for item in items]) for cause, items in grouping.by_cause(changes)
     ]
     assert found == [("b", ["1"]), ("a", ["0", "3"]), ("", ["2"])]
 
@@ -190,3 +194,46 @@ def test_a_long_value_is_cut() -> None:
     """Say the beginning of a long value."""
     given = change("changed", UNIT, "a.service", x=("y" * 99, 1))
     assert telling.tell(given).detail == f"x {'y' * 37}... -> 1"
+
+
+def test_a_cause_is_one_while_it_goes_on() -> None:
+    """Put reloads an hour apart, and jobs of two boots, below two headings."""
+    times = [("reload", 0, "b"), ("job:7", 1, "b"), ("reload", 3600, "b"), ("job:7", 1, "c")]
+    changes = [
+        {**change("event", UNIT, "a", cause=cause), "at": at * 1_000_000, "boot": boot, "seq": seq}
+        for seq, (cause, at, boot) in enumerate(times)
+    ]
+    found = grouping.by_cause(changes)
+    assert [cause for cause, _ in found] == ["reload", "job:7", "reload", "job:7"]
+
+
+def test_a_first_listing_is_one_line() -> None:
+    """Count what a first listing found by its sorts."""
+    kinds = [UNIT, UNIT, PORT, "cron/job", UNIT]
+    found = [change("appeared", kind, str(n), cause="first") for n, kind in enumerate(kinds)]
+    (line,) = grouping.lines(found)
+    assert line.text == "found 3 units, 1 port, 1 cron job"
+
+
+def test_what_is_said_twice_at_once_is_one_line() -> None:
+    """Tell once of a port that is closed for two families, and twice of what happened twice."""
+    closed = [change("gone", PORT, name, port=(53, None)) for name in ("tcp [::]:53", "tcp 53")]
+    later = {**closed[0], "at": 6}
+    assert [line.at for line in grouping.lines([*closed, later])] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (["a", "b"], ["b", "c"], "-a +c"),
+        ("ro,a", "rw,a", "-ro +rw"),
+        (["a"], None, "a -> none"),
+        (["a", "b"], ["b", "a"], "a, b -> b, a"),
+        ("Smith, Anna", "Smith, Bob", "Smith, Anna -> Smith, Bob"),
+        ([1], [2], "[1] -> [2]"),
+    ],
+)
+def test_of_lists_is_said_what_came_and_left(old: Any, new: Any, said: str) -> None:
+    """Tell the difference of lists, unless only their order is other."""
+    given = change("changed", "house/lamp", "hall", x=(old, new))
+    assert telling.tell(given).detail == f"x {said}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from opdbus.cli import output, telling
+from opdbus.cli import grouping, output, telling
 
 # of the lines that a program reads: the second number grows with what is added
 FORMAT: Final = "1.0"
@@ -30,7 +30,7 @@ class Printer:
         elif self._is_by_cause:
             _print_by_cause(rows)
         else:
-            for line in telling.lines(rows):
+            for line in grouping.lines(rows):
                 why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
                 _print(stamp(line.at), f"{indent}{line.text}{why}{more}")
         # a pipe is read as it is written
@@ -43,13 +43,16 @@ class Printer:
 
 
 def _print_by_cause(rows: Sequence[dict[str, Any]]) -> None:
-    for cause, items in telling.by_cause(rows):
-        count = f"{len(items):,} change{'' if len(items) == 1 else 's'}"
-        title = f"{telling.cause(cause, _user)}: {count}"
-        heading = output.style(output.visible(title), "bold")
-        print(f"{stamp(items[-1]['at']):15}  {heading}")
-        for line in telling.lines(items):
-            _print("", line.text)
+    for cause, items in grouping.by_cause(rows):
+        if len(items) > 1:
+            title = output.visible(f"{telling.cause(cause, _user)}: {len(items):,} changes")
+            print(f"{stamp(items[-1]['at']):15}  {output.style(title, 'bold')}")
+        for line in grouping.lines(items):
+            if len(items) == 1:
+                _print(stamp(line.at), f"{line.text} ({telling.cause(cause, _user)})")
+            else:
+                # what has no known cause has not one time either
+                _print("" if cause else stamp(line.at), f"  {line.text}")
 
 
 def _print(stamp: str, text: str) -> None:

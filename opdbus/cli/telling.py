@@ -2,21 +2,26 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 # A change as History1 gives it.
 Change: TypeAlias = Mapping[str, Any]
-# Of a field: the value before and after, as people read it; empty where there was none.
-Values: TypeAlias = Mapping[str, tuple[str, str]]
+
+
+class Value(NamedTuple):
+    """A field's value before and after, as people read it, empty where there was none; and both."""
+
+    before: str
+    after: str
+    said: str
+
+
+_NONE: Final = Value("", "", "")
+Values: TypeAlias = Mapping[str, Value]
 
 MAX_FIELDS: Final = 3
-MAX_NAMES: Final = 3
 MAX_VALUE: Final = 40
-# More changes of one sort and cause, one after the other, are one line.
-_ALIKE: Final = 3
 # How things of a sort come and leave.
 _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("packages", "package"): ("installed", "removed"),
@@ -34,6 +39,12 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 }
 # Sorts whose names say themselves what they are.
 _PLAIN: Final = frozenset({("systemd", "unit"), ("files", "file")})
+_NOUNS: Final[Mapping[tuple[str, str], str]] = {
+    ("net", "listener"): "port",
+    ("cron", "job"): "cron job",
+}
+# These say again what other fields say.
+_REPEATING: Final = frozenset({"description", "package_summary"})
 _WHATS: Final[Mapping[str, str]] = {
     "event": "had an event",
     "drift": "is other than declared",
@@ -71,17 +82,6 @@ class Told(NamedTuple):
         )
 
 
-_Item: TypeAlias = tuple[Change, Told]
-
-
-class Line(NamedTuple):
-    """A line for people: when, what happened, and why; it may stand for several changes."""
-
-    at: int
-    text: str
-    cause: str
-
-
 def cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:
     """Say a cause in plain words; `user` names the user of a number."""
     if text in _CAUSES:
@@ -98,7 +98,7 @@ def cause(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> s
 def tell(change: Change) -> Told:
     """Say in plain words what happened."""
     sort = (change["plugin"], change["kind"])
-    values = {path: (_said(old), _said(new)) for path, old, new in change["fields"] if path}
+    values = {path: _value(old, new) for path, old, new in change["fields"] if path}
     comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
     subject, what = _subject(sort, change["name"], values), change["what"]
     if what == "appeared":
@@ -112,75 +112,9 @@ def tell(change: Change) -> Told:
     if what == "event" and sort == ("systemd", "unit"):
         return Told(subject, _happened(change["cause"]))
     if what == "forgot":
-        count = "".join(values.get("count", ("some", "")))
+        count = values["count"].after if "count" in values else "some"
         return Told("history", "was made to forget", f" the values of {count} rows")
     return Told(subject, _WHATS.get(what, what), _declared(what, values))
-
-
-def lines(changes: Iterable[Change]) -> Iterator[Line]:
-    """Tell changes in their order; several of one sort and cause are one line.
-
-    They are put together where they are in a row, or in a row of changes of one known cause.
-    """
-    told = [(change, tell(change)) for change in changes]
-    for cause, run in groupby(told, key=lambda item: item[0]["cause"]):
-        for alike in _alike(run) if cause else _in_a_row(run):
-            yield from _said_of(alike)
-
-
-def _said_of(alike: Sequence[_Item]) -> Iterator[Line]:
-    if len(alike) > _ALIKE:
-        yield _together(alike)
-        return
-    for change, words in alike:
-        more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
-        yield Line(change["at"], f"{words}{more}", change["cause"])
-
-
-def by_cause(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
-    """Group changes by cause, in the order in which the groups end; those without one are last."""
-    groups: dict[str, list[Change]] = {}
-    for change in changes:
-        # the group that changed last goes to the end
-        groups[change["cause"]] = [*groups.pop(change["cause"], []), change]
-    unknown = groups.pop("", [])
-    return [*groups.items(), *([("", unknown)] if unknown else [])]
-
-
-def _sort(item: _Item) -> tuple[str, ...]:
-    change, told = item
-    return change["plugin"], change["kind"], told.verb
-
-
-def _in_a_row(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
-    return (list(run) for _, run in groupby(items, key=_sort))
-
-
-def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
-    """Yield what is alike: many together, where the last of them is, and few as they come."""
-    taken = list(items)
-    counts = Counter(map(_sort, taken))
-    many = {sort for sort, count in counts.items() if count > _ALIKE}
-    gathered: dict[tuple[str, ...], list[_Item]] = {sort: [] for sort in many}
-    for item in taken:
-        if (sort := _sort(item)) not in many:
-            yield [item]
-            continue
-        gathered[sort].append(item)
-        if len(gathered[sort]) == counts[sort]:
-            yield gathered[sort]
-
-
-def _together(alike: Sequence[_Item]) -> Line:
-    change, told = alike[-1]
-    names = list(dict.fromkeys(item["name"] for item, _ in alike))
-    more = len(names) - MAX_NAMES
-    listed = ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
-    if len(names) == 1:
-        text = f"{told.subject} {told.verb} {len(alike):,} times"
-    else:
-        text = f"{len(names):,} {plural(change['kind'])} {told.verb}: {listed}"
-    return Line(change["at"], text, change["cause"])
 
 
 def plural(kind: str) -> str:
@@ -193,9 +127,14 @@ def plural(kind: str) -> str:
 
 def _subject(sort: tuple[str, str], name: str, values: Values) -> str:
     if sort == ("net", "listener"):
-        port = "".join(values.get("port", ()))
-        return f"port {port}" if port else f"port {name}"
-    return name if sort in _PLAIN else f"{sort[1].replace('_', ' ')} {name}"
+        port = values.get("port", _NONE)
+        return f"port {port.before or port.after or name}"
+    return name if sort in _PLAIN else f"{noun(sort)} {name}"
+
+
+def noun(sort: tuple[str, str]) -> str:
+    """Say what a thing of a sort is."""
+    return _NOUNS.get(sort, sort[1].replace("_", " "))
 
 
 def _came(sort: tuple[str, str], values: Values) -> str:
@@ -216,25 +155,25 @@ def _happened(cause: str) -> str:
 
 
 def _unit(values: Values) -> tuple[str, str] | None:
-    before, after = values.get("active_state", ("", ""))
+    before, after, _ = values.get("active_state", _NONE)
     if after:
         verbs = {"failed": "failed", "inactive": "stopped", "activating": "is starting"}
         verb = verbs.get(after, "started" if before != "reloading" else "reloaded")
         verb = "is stopping" if after == "deactivating" else verb
-        result = values.get("result", ("", ""))[1]
+        result = values.get("result", _NONE)[1]
         return verb, f"{before or 'unknown'} -> {after}{f' ({result})' if result else ''}"
     for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
-        if values.get(field, ("", ""))[1]:
+        if values.get(field, _NONE)[1]:
             return (yes if values[field][1] == "yes" else no), ""
     return None
 
 
 def _package(values: Values) -> tuple[str, str] | None:
-    before, after = values.get("version", ("", ""))
-    status = values.get("status", ("", ""))
-    if values.get("removed", ("", ""))[1] == "yes":
+    before, after, _ = values.get("version", _NONE)
+    status = values.get("status", _NONE)
+    if values.get("removed", _NONE)[1] == "yes":
         return "removed", ", its configuration is left"
-    if values.get("removed", ("", ""))[0] == "yes":
+    if values.get("removed", _NONE)[0] == "yes":
         return "installed", f" {after}" if after else ""
     if before and after:
         verb = "upgraded" if _order(before) < _order(after) else "downgraded"
@@ -245,7 +184,7 @@ def _package(values: Values) -> tuple[str, str] | None:
 
 
 def _file(values: Values) -> tuple[str, str] | None:
-    missing = values.get("missing", ("", ""))
+    missing = values.get("missing", _NONE)
     if "yes" in missing:
         return ("created", "") if missing[0] == "yes" else ("deleted", "")
     if "sha256" not in values:
@@ -271,11 +210,8 @@ _SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None
 
 def _fields(values: Values) -> str:
     """Tell the first fields of a change; names alone where values are not kept."""
-    told = [
-        f"{path} {old or 'none'} -> {new or 'none'}" if old or new else path
-        for path, (old, new) in values.items()
-    ]
-    return _first(told)
+    rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
+    return _first([f"{path} {value.said}".strip() for path, value in rest.items()])
 
 
 def _declared(what: str, values: Values) -> str:
@@ -286,7 +222,7 @@ def _declared(what: str, values: Values) -> str:
         f"{path} is {observed or 'none'}, declared {declared or 'none'}"
         if declared or observed
         else path
-        for path, (declared, observed) in values.items()
+        for path, (declared, observed, _) in values.items()
     ]
     return _first(told, "; ")
 
@@ -296,15 +232,36 @@ def _first(told: Sequence[str], between: str = ", ") -> str:
     return between.join(told[:MAX_FIELDS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _said(text: str) -> str:
-    """Give a value, as JSON, in few characters."""
-    if not text:
-        return ""
-    value = json.loads(text)
+def _value(old: str, new: str) -> Value:
+    """Read a field's values, which are JSON; of lists is said what came and what left."""
+    before, after = (json.loads(text) if text else None for text in (old, new))
+    sides = (_said(before) if old else "", _said(after) if new else "")
+    told = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
+    had, has = _members(before), _members(after)
+    if had is not None and has is not None and set(had) != set(has):
+        left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
+        told = " ".join([*(f"-{_short(v)}" for v in left), *(f"+{_short(v)}" for v in came)])
+    return Value(*sides, told)
+
+
+def _members(value: object) -> Sequence[str] | None:
+    """Return the texts in a list, or in a text that is one with commas; None for anything else."""
+    if isinstance(value, str) and "," in value and ", " not in value:
+        return value.split(",")
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    return None
+
+
+def _said(value: object) -> str:
+    """Give a value in few characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "yes", False: "no"}[value]
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    said = " ".join(said.split()) or '""'
+    return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _short(text: str) -> str:
+    said = " ".join(text.split()) or '""'
     return said if len(said) <= MAX_VALUE else f"{said[: MAX_VALUE - 3]}..."

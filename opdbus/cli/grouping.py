@@ -1,0 +1,123 @@
+"""Changes of one cause or sort put together, so that they can be read. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.cli.telling import Change, Told, noun, plural, tell
+
+MAX_NAMES: Final = 3
+# More changes of one sort and cause, one after the other, are one line.
+_ALIKE: Final = 3
+# Causes that say when something was seen, and not by whom, are another one after so long.
+_APART: Final = 60_000_000
+
+_Item: TypeAlias = tuple[Change, Told]
+
+
+class Line(NamedTuple):
+    """A line for people: when, what happened, and why; it may stand for several changes."""
+
+    at: int
+    text: str
+    cause: str
+
+
+def lines(changes: Iterable[Change]) -> Iterator[Line]:
+    """Tell changes in their order; several of one sort and cause are one line.
+
+    They are put together where they are in a row, or in a row of changes of one known cause.
+    """
+    last = None
+    for line in _lines([(change, tell(change)) for change in changes]):
+        # a port is open for two families of addresses, and one line
+        if line != last:
+            yield line
+        last = line
+
+
+def _lines(told: Iterable[_Item]) -> Iterator[Line]:
+    for cause, run in groupby(told, key=lambda item: item[0]["cause"]):
+        if cause == "first":
+            yield _listed(list(run))
+            continue
+        for alike in _alike(run) if cause else _in_a_row(run):
+            yield from _said_of(alike)
+
+
+def _listed(found: Sequence[_Item]) -> Line:
+    """Tell of a first listing: how many there are of each sort."""
+    if len(found) == 1:
+        return next(_said_of(found))
+    counts = Counter((change["plugin"], change["kind"]) for change, _ in found)
+    sorts = [f"{n:,} {noun(s) if n == 1 else plural(noun(s))}" for s, n in counts.most_common()]
+    change, told = found[-1]
+    return Line(change["at"], f"{told.verb} {', '.join(sorts)}", change["cause"])
+
+
+def _said_of(alike: Sequence[_Item]) -> Iterator[Line]:
+    if len(alike) > _ALIKE:
+        yield _together(alike)
+        return
+    for change, words in alike:
+        more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
+        yield Line(change["at"], f"{words}{more}", change["cause"])
+
+
+def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
+    """Group changes by cause, in the order in which the groups end; those without one are last.
+
+    A cause that names no job, run or program is one only while it goes on.
+    """
+    groups: dict[tuple[str, str], list[Change]] = {}
+    ended: list[tuple[str, list[Change]]] = []
+    for change in changes:
+        cause = change["cause"]
+        group = groups.pop((cause, change["boot"]), [])
+        if group and cause and ":" not in cause and change["at"] - group[-1]["at"] > _APART:
+            ended.append((cause, group))
+            group = []
+        group.append(change)
+        groups[cause, change["boot"]] = group
+    found = [*ended, *((cause, group) for (cause, _), group in groups.items())]
+    return sorted(found, key=lambda item: (not item[0], item[1][-1]["seq"]))
+
+
+def _sort(item: _Item) -> tuple[str, ...]:
+    change, told = item
+    return change["plugin"], change["kind"], told.verb
+
+
+def _in_a_row(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    return (list(run) for _, run in groupby(items, key=_sort))
+
+
+def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield what is alike: many together, where the last of them is, and few as they come."""
+    taken = list(items)
+    counts = Counter(map(_sort, taken))
+    many = {sort for sort, count in counts.items() if count > _ALIKE}
+    gathered: dict[tuple[str, ...], list[_Item]] = {sort: [] for sort in many}
+    for item in taken:
+        if (sort := _sort(item)) not in many:
+            yield [item]
+            continue
+        gathered[sort].append(item)
+        if len(gathered[sort]) == counts[sort]:
+            yield gathered[sort]
+
+
+def _together(alike: Sequence[_Item]) -> Line:
+    change, told = alike[-1]
+    names = list(dict.fromkeys(item["name"] for item, _ in alike))
+    more = len(names) - MAX_NAMES
+    listed = ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    if len(names) == 1:
+        text = f"{told.subject} {told.verb} {len(alike):,} times"
+    else:
+        verb = re.sub("^is ", "are ", told.verb)
+        called = plural(noun((change["plugin"], change["kind"])))
+        text = f"{len(names):,} {called} {verb}: {listed}"
+    return Line(change["at"], text, change["cause"])
