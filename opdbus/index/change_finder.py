@@ -3,11 +3,11 @@
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from opdbus import kinds
 from opdbus.engine.batching import Rank
@@ -24,8 +24,11 @@ from opdbus.index.vector_index import VectorIndex
 from opdbus.state.object import Thing
 from opdbus.text import digest_of
 
-# Sentences whose vectors are read at a time: some milliseconds' work.
+T = TypeVar("T", range, list[int])
+
+# Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
 _AT_A_TIME: Final = 4096
+_ROWS_AT_A_TIME: Final = 1 << 15
 # For what comes before an event: what it counts to be alike, and to be close in time.
 COSINE_WEIGHT: Final = 0.5
 CLOSE_WEIGHT: Final = 0.2
@@ -177,7 +180,7 @@ class ChangeFinder:
             return
         numbers = await self._memory.archive.read(lambda store: store.history.numbers(wanted))
         sql, values = question.clause(wanted)
-        for some in question.parts(wanted, numbers):
+        for some in _parts(numbers, _ROWS_AT_A_TIME):
             yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
 
     async def _cosines(self, asked: str, meant: Meant, rank: Rank) -> dict[int, float]:
@@ -197,8 +200,7 @@ class ChangeFinder:
         """Read vectors in parts, so that others read meanwhile."""
         read = self._memory.archive.read
         if meant is not None:
-            ids = list(meant)
-            for part in (ids[n : n + _AT_A_TIME] for n in range(0, len(ids), _AT_A_TIME)):
+            for part in _parts(list(meant), _AT_A_TIME):
                 yield await read(partial(_some, index, part))
             return
         last = 0
@@ -206,6 +208,10 @@ class ChangeFinder:
             block = await read(partial(_block, index, last))
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _parts(items: T, size: int) -> Iterator[T]:
+    return (items[n : n + size] for n in range(0, len(items), size))
 
 
 def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:
