@@ -39,6 +39,7 @@ PARTS = {
     "settings": settings,
     "figures": figures.figures,
     "host": host.host,
+    "day_questions": questions.day_questions,
     "host_questions": questions.host_questions,
     "install": figures.install,
     "endurance": endurance.endurance,
