@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
+# How long a thread that prepares what is stored may keep the others waiting: with the usual 5 ms,
+# the slowest searches took up to twice as long while 1,000 objects changed each second.
+_TURN_SECONDS: Final = 0.0005
 _LEAVERS: Final = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''"
 
 
@@ -80,6 +83,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
         return _failed(error, environ)
     gc_tuning.limit_fragmentation()
     gc_tuning.collect_all_rarely()
+    sys.setswitchinterval(_TURN_SECONDS)
     with closing(log.configure(settings, environ)) as lines:
         try:
             # a service that cannot work is not to start: `systemctl start` fails, and says why
