@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLE
-from running import Bus, Caller, Running, calling, environment, state_file
+from running import Bus, Caller, Running, calling, environment, read_lines, state_file
 from tiny import write_tiny_model
 
 from opdbus.engine.host import HERE
@@ -537,3 +537,34 @@ def test_many_objects_are_listed_over_pages(
         assert len(ok(daemon, "list").splitlines()) == 2501
         tail = as_json(daemon, "list", "--offset", "1200", "-n", "1100")["objects"]
         assert tail == listed["objects"][1200:2300]
+
+
+def test_drift_is_watched(served: Running) -> None:
+    """Follow what drifts and heals as JSON, the first line with the version of the format."""
+    items = [{"plugin": "systemd", "kind": "unit", "name": "sshd.service",
+              "properties": {"active_state": "failed"}}]  # fmt: skip
+    command = [sys.executable, "-m", "opdbus", "drift", "--watch", "--json"]
+    env = environment(served.bus, served.state_dir, served.settings)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as watching:
+        first = read_lines(watching, lambda text: text.endswith("\n"))
+        assert json.loads(first)["format_version"] == "1.0"
+        (path,) = json.loads(ok(served, "publish", "cli", "--json", stdin=json.dumps(items)))
+        drift = json.loads(read_lines(watching, lambda text: text.endswith("\n")))
+        assert (drift["path"], drift["class"], drift["severity"]) == (path, "drift", "error")
+        assert drift["fields"] == [
+            {
+                "path": "active_state",
+                "declared": "active",
+                "observed": "failed",
+                "severity": "error",
+            }
+        ]
+        assert ok(served, "drift") == "error    sshd.service: declared active, observed failed\n"
+        items[0]["properties"] = {"active_state": "active"}
+        ok(served, "publish", "cli", stdin=json.dumps(items))
+        healed = json.loads(read_lines(watching, lambda text: text.endswith("\n")))
+        assert (healed["path"], healed["class"], healed["fields"]) == (path, "healed", [])
+        watching.terminate()
+    ok(served, "withdraw", path)
+    refused = served.cli("drift", "--watch", "--exit-code")
+    assert (refused.returncode, refused.stdout) == (2, "")

@@ -43,7 +43,7 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
         return []
     wanted = _is_wanted(declared)
     if observed is None or _is_gone(row, observed):
-        return [_missing(row, declared)] if wanted else []
+        return list(_missing(row, declared)) if wanted else []
     if not wanted:
         path, value = next(_presence(declared))
         if not _is_wanted(observed):
@@ -87,10 +87,13 @@ def _is_gone(row: Row, observed: Properties) -> bool:
     return bool(name) and str(observed.get(name)) in gone
 
 
-def _missing(row: Row, declared: Properties) -> Field:
+def _missing(row: Row, declared: Properties) -> Iterator[Field]:
+    if row.missing is None:
+        return
     if "ensure" in declared:
-        return Field(("ensure",), declared["ensure"], "absent", row.missing)
-    return Field(PRESENCE, "present", "missing", row.missing)
+        yield Field(("ensure",), declared["ensure"], "absent", row.missing)
+    else:
+        yield Field(PRESENCE, "present", "missing", row.missing)
 
 
 class _Comparison:

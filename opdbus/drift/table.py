@@ -60,8 +60,8 @@ class Row:
     members: tuple[str, str] | None = None
     # a field and its values that say that an object is as good as not there
     gone: tuple[str, frozenset[str]] = ("", frozenset())
-    # how bad it is if there is no such object
-    missing: Severity = Severity.ERROR
+    # how bad it is if there is no such object; None where not all that there are have such names
+    missing: Severity | None = Severity.ERROR
     # declared fields that are not compared
     never: frozenset[str] = frozenset()
 
@@ -193,6 +193,12 @@ ROWS: Final[Sequence[Row]] = (
         ),
         parts=("hostname", "time", "locale", "os", "kernel", "hardware"),
         never=frozenset({"description"}),
+    ),
+    # of settings, files and jobs, those are observed that something names
+    Row(_sorts("kernel/sysctl sysctl/setting"), ("kernel", "sysctl"), missing=None),
+    *(
+        Row((sort,), sort, missing=None)
+        for sort in _sorts("cron/job files/file net/listener net/route login1/inhibitor")
     ),
     Row(
         _sorts("dnsresolver/item"),

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 # What changes in the declaration is intended for so long, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
 # Things that are looked at at a time: some milliseconds' work.
-_AT_A_TIME: Final = 200
+_AT_A_TIME: Final = 100
 _NEVER: Final = float("inf")
 
 
@@ -52,7 +52,8 @@ class Tracker:
         self._crossings = Crossings({})
         self._records = Records(memory, self._pairs)
         self._news = asyncio.Event()
-        self._changes: deque[Iterator[Thing]] = deque()
+        # each with the only sorts of them that are to be looked at, if not all
+        self._changes: deque[tuple[Iterator[Thing], frozenset[Sort] | None]] = deque()
         # the sorts that each source has listed, and those that the file declares all objects of
         self._listed: dict[str, frozenset[Sort]] = {}
         self._claims: frozenset[Sort] = frozenset()
@@ -137,14 +138,14 @@ class Tracker:
         self._records.claims = claims
 
     def _look_at(self, things: Iterable[Thing]) -> None:
-        self._changes.append(iter(list(things) if isinstance(things, set) else things))
+        self._changes.append((iter(list(things) if isinstance(things, set) else things), None))
         self._news.set()
 
     def _activate(self, sorts: set[Sort]) -> None:
         """Look at all observed things of some sorts, which nothing declared met so far."""
         self._pairs.active |= sorts
-        found = self._memory.catalogue.known()
-        self._look_at(thing for thing in found if thing[:2] in sorts)
+        self._changes.append((iter(self._memory.catalogue.known()), frozenset(sorts)))
+        self._news.set()
 
     async def run(self) -> None:
         """Compare what changes, until cancelled."""
@@ -157,8 +158,8 @@ class Tracker:
         """Learn what was counted before, and begin with all things."""
         stored, claims = await self._records.read()
         if self._memory.catalogue.sources[FILE]:
-            declared = self._memory.catalogue.of_source(FILE)
-            self._records.declare(max(entry.updated_at for entry in declared))
+            latest = await self._memory.archive.read(lambda store: store.latest(FILE))
+            self._records.declare(latest)
         self._crossings = Crossings(stored)
         self._ranked = None
         if not self._knows_claims:
@@ -188,9 +189,13 @@ class Tracker:
         """Return some things that may have changed; those of no interest cost next to nothing."""
         found: dict[Thing, None] = {}
         while self._changes and len(found) < _AT_A_TIME:
-            part = list(islice(self._changes[0], _AT_A_TIME))
+            things, sorts = self._changes[0]
+            part = list(islice(things, _AT_A_TIME))
             if not part:
                 self._changes.popleft()
+            if sorts is not None:
+                found |= dict.fromkeys(thing for thing in part if thing[:2] in sorts)
+                break
             found |= dict.fromkeys(part)
         return list(found)
 

@@ -177,6 +177,11 @@ class Store:
         for row in self._database.execute(f"SELECT {_COLUMNS} FROM objects ORDER BY updated_at"):  # noqa: S608 -- our own constant
             yield _entry(row)
 
+    def latest(self, source: str) -> int:
+        """Return when an object of a source was changed last, in seconds since 1970; 0 if never."""
+        query = "SELECT max(updated_at) FROM objects WHERE source = ?"
+        return int(self._database.execute(query, (source,)).fetchone()[0] or 0)
+
     def put(self, records: Iterable[Record]) -> list[Entry]:
         """Insert or replace objects and return their entries; call inside a transaction."""
         return [self._put(record) for record in records]
