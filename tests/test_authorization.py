@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from authority import authority
 from running import (
+    HISTORY,
+    HISTORY_PATH,
     OBJECT,
     PATIENCE_SECONDS,
     ROOT_PATH,
@@ -40,6 +42,7 @@ PATHS = {
     STATE: STATE_PATH,
     OBJECT: OBJECT_PATH,
     JOB: JOB_PATH,
+    HISTORY: HISTORY_PATH,
     LOG_CONTROL: "/org/freedesktop/LogControl1",
 }
 _SAMPLES: dict[str, Any] = {
@@ -47,6 +50,7 @@ _SAMPLES: dict[str, Any] = {
     "s": "x",
     "as": ["x"],
     "u": 1,
+    "t": 1,
     "o": OBJECT_PATH,
     "ao": [OBJECT_PATH],
 }

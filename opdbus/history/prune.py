@@ -8,7 +8,7 @@ from opdbus.history.chain import Head
 from opdbus.history.ledger import ROW_SIZE, Ledger, State
 
 # Deleting so many, or so much, takes some milliseconds: what is written meanwhile waits for it.
-MAX_ROWS: Final = 200
+MAX_ROWS: Final = 100
 MAX_BYTES: Final = 1 << 20
 _DAY: Final = 86_400 * 1_000_000
 _OLDEST: Final = f"SELECT seq, at, hash, sentence, {ROW_SIZE} FROM history ORDER BY seq"  # noqa: S608 -- our own constant
