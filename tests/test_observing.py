@@ -4,9 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from observing import Source, in_loop, observed
+from observing import Source, in_loop, observed, rows
 
 from opdbus.errors import ConfigError
+from opdbus.history.change import Why
 from opdbus.observe import table
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.state.object import Identity
@@ -209,3 +210,24 @@ async def test_an_administrator_calls_fields_volatile(tmp_path: Path, source: So
         source.change(desk={"colour": "blue", "watts": 3})
         await host.until_shown("house/lamp/desk", colour="blue")
         assert host.memory.generation == generation
+
+
+@in_loop
+async def test_volatile_changes_are_no_rows(tmp_path: Path) -> None:
+    """A volatile field makes no row; an event is one row beside it, and counts what it replaced."""
+    source = Source()
+    async with observed(tmp_path, source.observer) as host:
+        await host.until_shown("house/lamp/desk", watts=3)
+        for watts in range(4, 9):
+            source.change(desk={"colour": "red", "watts": watts})
+            await host.until_shown("house/lamp/desk", watts=watts)
+        assert len(rows(tmp_path, "desk")) == 1
+        event = Why("job:7 restart", 2, is_event=True)
+        source.report.put("lamp", "desk", {"colour": "red", "watts": 99}, event)
+        await host.until_shown("house/lamp/desk", watts=99)
+        assert rows(tmp_path, "desk")[1:] == [("event", "job:7 restart", 2)]
+        for colour in ("blue", "green", "red"):
+            source.report.put("lamp", "desk", {"colour": colour, "watts": 1}, "painter")
+        await host.until_shown("house/lamp/desk", watts=1)
+        # three changes: one row that stands for two more
+        assert rows(tmp_path, "desk")[2:] == [("event", "painter", 2)]
