@@ -70,9 +70,17 @@ def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     assert happening.of(event) == word
 
 
+@pytest.mark.parametrize(("what", "word"), [("drift", "drifted"), ("healed", "healed")])
+def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
+    """Say that a thing is other than declared, and that it is as declared again."""
+    item = changed({"active_state": "active"}, {"active_state": "failed"})
+    assert happening.of(Change(item.identity, what, item.why, item.fields)) == word
+
+
 @pytest.mark.parametrize(
     ("question", "words"),
     [
+        ("what deviates from what is declared?", ["drifted"]),
         ("which services crashed?", ["failed"]),
         ("the web server did not start", ["failed"]),
         ("what couldn't be started because it doesn't work", ["failed"]),

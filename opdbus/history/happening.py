@@ -44,6 +44,7 @@ _STATES: Final = {
     **dict.fromkeys(("up", "online", "connected"), "went up"),
     **dict.fromkeys(("down", "no-carrier", "offline", "disconnected"), "went down"),
 }
+_WHATS: Final = {"drift": "drifted", "healed": "healed", "intended": "intended"}
 # Shares of a file system in percent.
 _FULL: Final = 80
 _NUMBER = re.compile(r"\d+")
@@ -54,12 +55,12 @@ def of(change: Change) -> str:
     if change.what == "event":
         return _event(change.why.cause)
     kind = change.identity.kind
-    found: list[str] = []
+    found = [_WHATS.get(change.what, "")]
     if change.what == "appeared":
         found += [_APPEARED.get(kind, "added")]
     elif change.what == "gone":
         found += [_GONE.get(kind, "removed")]
-    elif kind == "file":
+    elif change.what == "changed" and kind == "file":
         found += ["edited"]
     if change.what in {"appeared", "changed"}:
         found += _turns(change)
