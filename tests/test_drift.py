@@ -205,6 +205,17 @@ def test_a_difference_counts_after_two_seconds_of_quiet() -> None:
     assert not crossings.counted
 
 
+def test_nothing_counts_before_its_time() -> None:
+    """Count what differs while a host boots only if it still does afterwards."""
+    crossings = Crossings({}, not_before=90.0)
+    crossings.compare(A, drifted("x"), 10.0)
+    crossings.compare(B, drifted("x"), 10.0)
+    crossings.compare(B, [], 40.0)
+    assert crossings.take(89.0, 0.0, 9) == []
+    (found,) = crossings.take(90.0, 0.0, 9)
+    assert found.thing == A
+
+
 def test_a_short_difference_is_none() -> None:
     """Count nothing that is as declared again before its time, in either direction."""
     crossings = Crossings({B: Drifted("drift", 0.0, drifted("x"))})

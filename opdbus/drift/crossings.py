@@ -79,7 +79,8 @@ class _Pending:
 class Crossings:
     """All things that are counted, and those that may be soon."""
 
-    def __init__(self, counted: Mapping[Thing, Drifted]) -> None:
+    def __init__(self, counted: Mapping[Thing, Drifted], not_before: float = 0.0) -> None:
+        self._not_before = not_before
         self.counted = dict(counted)
         self._pending: dict[Thing, _Pending] = {}
         self._queue: list[tuple[float, int, Thing]] = []
@@ -123,7 +124,8 @@ class Crossings:
         pending.changed_at = now if moved else pending.changed_at
         pending.fields, pending.intended_until = new, intended_until
         quiet = pending.changed_at + QUIET_SECONDS
-        self._wait(thing, min(quiet, pending.first_at + _MOST_QUIET_SECONDS))
+        due = min(quiet, pending.first_at + _MOST_QUIET_SECONDS)
+        self._wait(thing, max(due, self._not_before))
 
     def take(self, now: float, wall: float, most: int) -> list[Crossing]:
         """Count what has been as it is for long enough; at most so many things."""

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 # What changes in the declaration is intended for so long, unless the host changes, too.
 INTENDED_SECONDS: Final = 600.0
+# Units are being started while a host boots: what differs then counts later.
+BOOT_SECONDS: Final = 90.0
 # Things that are looked at at a time: some milliseconds' work.
 _AT_A_TIME: Final = 100
 _NEVER: Final = float("inf")
@@ -34,7 +36,8 @@ _NEVER: Final = float("inf")
 class Tracker:
     """What drifted, kept up to date while `run` runs.
 
-    `on_change` is called with each crossing; `clock` never jumps, and `wall` is the time of day.
+    `on_change` is called with each crossing; `clock` never jumps and begins when the host does;
+    `wall` is the time of day.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class Tracker:
         if self._memory.catalogue.sources[FILE]:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
             self._records.declare(latest)
-        self._crossings = Crossings(stored)
+        self._crossings = Crossings(stored, BOOT_SECONDS)
         self._ranked = None
         if not self._knows_claims:
             self._claim(claims)
