@@ -27,7 +27,8 @@ def of_change(change: Change, text: str) -> Change:
     The last part, after a semicolon, begins with what happened: see happening.said.
     """
     _, plugin, kind, name = change.identity
-    named = text.partition("\n")[0] or " ".join([*split(plugin), *split(kind), name])
+    # its second line is what the glossary says
+    named = ", ".join(text.splitlines()) or " ".join([*split(plugin), *split(kind), name])
     # what is kept without values has no words that would tell them
     happened = happening.of(change if text else replace(change, fields=[]))
     told = ", ".join(_told(change.fields)) if change.what == "changed" else ""
