@@ -196,3 +196,15 @@ async def test_thirty_packages_of_the_real_dpkg(tmp_path: Path) -> None:
     assert {len(changes) for changes in found} == {1}
     (cause,) = {cause for changes in found for _, cause, _ in changes}
     assert cause == "dpkg:" + "T".join(log.read_text().splitlines()[0].split()[:2])
+
+
+@in_loop
+async def test_nobody_waits_for_a_run_that_is_not_seen(tmp_path: Path) -> None:
+    """When the observer is lost while a run goes on, others do not wait for its end."""
+    async with watched(tmp_path) as (fake, host):
+        fake.log("apt/history.log", APT)
+        await host.until(lambda: fake.run == RUN)
+        (tmp_path / "dpkg" / "status").unlink()
+        fake.log("apt/history.log", END)
+        await host.until(lambda: host.status.state == "absent")
+        await asyncio.wait_for(fake.reports[0].causes.run_over(), 5.0)

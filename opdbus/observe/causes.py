@@ -1,5 +1,6 @@
 """What goes on on the host, for observers that only see what follows from it."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -27,6 +28,8 @@ class Causes:
         self._units: dict[str, _Change] = {}
         # the run of a package manager, and until when what changes may follow from it
         self._run = _Change(0.0, "")
+        self._no_run = asyncio.Event()
+        self._no_run.set()
 
     def note(self, unit: str, cause: str) -> None:
         """Note why a unit has changed just now."""
@@ -39,15 +42,21 @@ class Causes:
     def run_goes_on(self, cause: str) -> None:
         """Note that packages are being installed or removed."""
         self._run = _Change(math.inf, cause)
+        self._no_run.clear()
 
     def run_ended(self) -> None:
         """Note that it is over."""
         self._run = _Change(self._clock() + _AFTER_RUN_SECONDS, self._run.cause)
+        self._no_run.set()
 
     @property
     def run(self) -> str:
         """The package run that goes on, or has just ended; empty if there is none."""
         return self._run.cause if self._run.at > self._clock() else ""
+
+    async def run_over(self) -> None:
+        """Wait until no package run goes on."""
+        await self._no_run.wait()
 
     def of_units(self, units: Iterable[str], seconds: float = FOLLOWS_SECONDS) -> str:
         """Return why one of some units changed within the last seconds; empty if none did."""

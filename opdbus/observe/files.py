@@ -181,6 +181,8 @@ async def _follow(
         report.busy(listing.limited)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
         change = await watch.change(_SETTLE_SECONDS)
+        # until then a file may be new, and what dpkg says of it old
+        await report.causes.run_over()
         changed = change and change.paths
         listing = await in_thread(conffiles.list, _SECONDS)
     return listing

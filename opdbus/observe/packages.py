@@ -59,11 +59,15 @@ class Packages:
         status = StatusFile(self.places.dpkg / "status")
         allowance = Allowance()
         runs = Runs(self.places.dpkg, self.states, self.logs, report.causes)
-        async for cause in runs.changes():
-            started = time.monotonic()
-            report.replace("package", await in_thread(lambda: self._listed(status)), cause)
-            report.busy(status.limited)
-            await sleep(allowance.rest(time.monotonic() - started))
+        try:
+            async for cause in runs.changes():
+                started = time.monotonic()
+                report.replace("package", await in_thread(lambda: self._listed(status)), cause)
+                report.busy(status.limited)
+                await sleep(allowance.rest(time.monotonic() - started))
+        finally:
+            # nobody waits for the end of a run that is not seen any more
+            report.causes.run_ended()
 
     async def _rpm(self, report: Report) -> None:
         allowance = Allowance(most=_MOST_REST_SECONDS)
