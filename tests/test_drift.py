@@ -184,6 +184,37 @@ def test_versions_are_as_wanted_or_not() -> None:
     assert not versions.satisfies("3.1.*", "3.0.16-1")
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("libc6", "libc6"),
+        ("libc6:amd64", "libc6"),
+        ("libgtk-3-0:amd64", "libgtk-3-0"),
+        ("gir1.2-gtk-3.0:amd64", "gir1.2-gtk-3.0"),
+        ("kernel-core-5.14.0-1.el9:x86_64", "kernel-core"),
+    ],
+)
+def test_packages_are_named_with_more_than_their_names(name: str, key: str) -> None:
+    """Leave architecture and version out of the name that observers give a package."""
+    assert table.of_observed(("packages", "package")).observed_key(name) == key
+
+
+def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:
+    """Go on where a program published what no observer would."""
+
+    async def work() -> None:
+        async with checking(tmp_path) as checked:
+            interface = {"name": "a", "ipv4": {"address": ["192.0.2.1/24"], "dhcp": True}}
+            plugins = {"net": {"interfaces": [interface]}, **DECLARED}
+            await checked.declare(plugins, tmp_path)
+            odd = {"net/interface/a": {"addresses": ["x"]}, "net/address/x on a": {"dynamic": 7}}
+            await checked.observe({**odd, **STOPPED}, [])
+            await checked.until(1010.0)
+            assert ["drift", NAME] in checked.crossings
+
+    asyncio.run(work())
+
+
 def drifted(*paths: str, severity: Severity = Severity.ERROR) -> list[Field]:
     """Make fields that differ."""
     return [Field((path,), 1, 2, severity) for path in paths]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import structlog
+
 from opdbus.drift import table
 from opdbus.drift.compare import compare, undeclared
 from opdbus.drift.field import Field
@@ -14,6 +16,8 @@ from opdbus.drift.table import Row, Sort
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry
 from opdbus.state.object import Json, Thing
+
+log = structlog.get_logger()
 
 # What makes sense only for interfaces that have others below them.
 _HOLDERS: Final = frozenset({"bridge", "bond", "team", "vrf"})
@@ -74,7 +78,15 @@ async def look(memory: Memory, plans: Sequence[Plan]) -> list[list[Field] | None
     """Return the differences of each thing; None where a side of it was removed just now."""
     contents = await memory.content([entry for plan in plans for entry in plan.entries])
     # on a thread: a thousand objects take a tenth of a second
-    return await asyncio.to_thread(lambda: [_compared(plan, contents) for plan in plans])
+    return await asyncio.to_thread(lambda: [_safely(plan, contents) for plan in plans])
+
+
+def _safely(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:
+    try:
+        return _compared(plan, contents)
+    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+        log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
+        return []
 
 
 def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None:

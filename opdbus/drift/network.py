@@ -121,7 +121,10 @@ def _written(item: Json) -> str:
 
 
 def _is_link_local(address: str) -> bool:
-    return ipaddress.ip_interface(address).is_link_local
+    try:
+        return ipaddress.ip_interface(address).is_link_local
+    except ValueError:  # programs may publish anything
+        return False
 
 
 def _listed(seen: Seen) -> list[str]:

@@ -20,7 +20,6 @@ Sort: TypeAlias = tuple[str, str]
 _UNIT: Final = re.compile(
     r".+\.(service|socket|timer|mount|automount|swap|device|target|path|slice|scope)"
 )
-_OF_ARCHITECTURE: Final = re.compile(r"(?P<base>.+?)(?:-\d[^:]*)?:[a-z0-9_]+(?:-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +81,12 @@ def _unit(kind: str, name: str) -> str:
 
 
 def _package(name: str) -> str:
-    """Leave the architecture, and a version before it, out of the name of a package."""
-    match = _OF_ARCHITECTURE.fullmatch(name)
-    return match["base"] if match else name
+    """Leave the architecture, and the version that rpm needs before it, out of a package's name."""
+    base, is_there, _ = name.rpartition(":")
+    if not is_there:
+        return name
+    first, *rest = base.rsplit("-", 2)
+    return first if len(rest) == 2 and rest[0][:1].isdigit() and "." in rest[1] else base
 
 
 def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
