@@ -45,6 +45,7 @@ MAY_IMPORT = {
         "opdbus.models.folder",
         "opdbus.models.record",
         "opdbus.bus.paths",
+        "opdbus.drift.versions",
         "opdbus.state.conditions",
         "opdbus.state.object",
     },

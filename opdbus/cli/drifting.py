@@ -146,7 +146,7 @@ def _print(row: Row) -> None:
 
 def _lines(row: Row) -> Iterator[tuple[str, str]]:
     path, what, _, _, _, fields = row
-    mark = " (intended)" if what == "intended" else ""
+    mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
         values = f"declared {_said(declared)}, observed {_said(observed)}"

@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from opdbus.drift import versions
+
 # A change as History1 gives it.
 Change: TypeAlias = Mapping[str, Any]
 
@@ -176,7 +178,7 @@ def _package(values: Values) -> tuple[str, str] | None:
     if values.get("removed", _NONE)[0] == "yes":
         return "installed", f" {after}" if after else ""
     if before and after:
-        verb = "upgraded" if _order(before) < _order(after) else "downgraded"
+        verb = "upgraded" if versions.compare(before, after) < 0 else "downgraded"
         return verb, f" {before} -> {after}"
     if status[1] == "installed" and not after:
         return "installed", ""
@@ -191,14 +193,6 @@ def _file(values: Values) -> tuple[str, str] | None:
         return None
     rest = {name: value for name, value in values.items() if name not in {"sha256", "size"}}
     return "changed", ", ".join(["its content", *([_fields(rest)] if rest else [])])
-
-
-def _order(version: str) -> list[tuple[int, int, str]]:
-    """Give what versions sort by, nearly as dpkg does: ~ is before the end, a number by value."""
-    epoch, _, rest = version.rpartition(":")
-    parts = re.findall(r"\d+|~|[^\d~]+", rest)
-    keys = [(2, int(p), "") if p.isdigit() else (0 if p == "~" else 3, 0, p) for p in parts]
-    return [(2, int(epoch) if epoch.isdigit() else 0, ""), *keys, (1, 0, "")]
 
 
 _SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None]]] = {
