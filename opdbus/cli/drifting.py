@@ -48,7 +48,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
     """List what is other than the state file declares it, the worst first.
 
     What the file has declared for less than 10 minutes, and the host does not have yet, is marked
-    as intended. Severities: info, notice, warning, error.
+    as newly declared. Severities: info, notice, warning, error.
     """
     if watch:
         if exit_code:
