@@ -9,6 +9,7 @@
 #   make bench-engine the engine's figures and its peers', which takes more than an hour
 #   make fuzz         20,000 random calls and 5,000 state files to a daemon of its own
 #   make soak         ten minutes of hostile and friendly clients together
+#   make models       the official models of all levels, from the Python index
 #   make peers        one environment for each program that op-dbus is compared with, under PEERS
 #   make onnxruntime-gpu  the library that the tests marked gpu_package need, beside the environment
 #   make install      the program under PREFIX and its service, for the system or into DESTDIR
@@ -41,7 +42,7 @@ $(READY): made_anew
 endif
 endif
 
-.PHONY: run test test-all docs bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
+.PHONY: run test test-all models docs bench bench-engine fuzz soak peers onnxruntime-gpu install uninstall clean made_anew
 
 run: $(READY)
 	@.ci/demo $(if $(ONCE),once)
@@ -54,6 +55,9 @@ test: $(VENV)/tested
 
 test-all: $(VENV)/tested onnxruntime-gpu
 	.ci/test-all
+
+models: $(READY)
+	@for level in low medium high; do $(BIN)/op-dbus models pull $$level --from packages || exit; done
 
 docs: $(VENV)/tested
 	$(BIN)/python systemd/manual

@@ -66,6 +66,7 @@ IN_FUNCTIONS = {
         "opdbus.index.database",
         "opdbus.models.fetch",
         "opdbus.models.model_store",
+        "opdbus.models.packages",
     }
 }
 

