@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import cache
+from typing import Final
 
 import structlog
 
@@ -16,6 +17,7 @@ from opdbus.index.events import Listed
 from opdbus.index.memory import Memory
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.field_hashes import FieldHashes, differing
+from opdbus.observe.folding import Fate, Seen, counted, decide
 from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Batch, Key, Observer, Report
 from opdbus.state import publish
@@ -31,42 +33,25 @@ _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 _MAX_BYTES: Final = 64 << 20
 
 
-class _Seen(NamedTuple):
-    """An object as it was seen: hashes of its fields, under a secret key.
-
-    `stored` are those of what is stored, since when, and `latest` of what was reported last: they
-    differ while a change is folded.
-    """
-
-    identity: Identity
-    stored: Mapping[str, bytes]
-    latest: Mapping[str, bytes]
-    since: float
-    size: int
-
-
 @dataclass(slots=True)
 class _Prepared:
     """A batch as the memory takes it, and what is to be remembered of it."""
 
-    # objects that do not stay, and by how much all objects together grow
-    leaving: set[Key]
+    # the fields of a kind that change all the time
+    restless: Callable[[str], frozenset[str]]
+    # what all objects have after it: names, and bytes
+    holders: dict[Identity, Key]
     size: int
+    # objects that do not stay
+    leaving: set[Key] = field(default_factory=set)
     objects: list[StateObject] = field(default_factory=list)
     volatile: dict[Identity, Mapping[str, Json]] = field(default_factory=dict)
-    seen: dict[Key, _Seen] = field(default_factory=dict)
-    holders: dict[Identity, Key] = field(default_factory=dict)
+    seen: dict[Key, Seen] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
     gone: set[Identity] = field(default_factory=set)
-    # which fields changed, and what is folded: the properties to be stored later
-    changed: dict[Key, frozenset[str]] = field(default_factory=dict)
-    folded: dict[Key, Mapping[str, Json]] = field(default_factory=dict)
-    # the fields of each kind that change all the time
-    restless: dict[str, frozenset[str]] = field(default_factory=dict)
-    # why objects changed, what left them as they were, and how many changes are counted later
+    # why objects changed, and what left them as they were
     whys: dict[Identity, Why] = field(default_factory=dict)
     events: dict[Identity, Why] = field(default_factory=dict)
-    counted: dict[Key, Why] = field(default_factory=dict)
 
 
 class Writer:
@@ -93,11 +78,10 @@ class Writer:
         self._is_first = is_first
         # why a first listing differs from what is stored
         self._since = ""
-        self._folded: dict[Key, Mapping[str, Json]] = {}
-        # changes that the next row of an object stands for, and their cause
-        self._counted: dict[Key, Why] = {}
         self._hashes = FieldHashes()
-        self._seen: dict[Key, _Seen] = {}
+        self._seen: dict[Key, Seen] = {}
+        # objects with changes that are stored later
+        self._folded: set[Key] = set()
         # without their secrets two names may be one: the first to have it keeps it
         self._holders: dict[Identity, Key] = {}
         self._refused: dict[Key, str] = {}
@@ -185,139 +169,31 @@ class Writer:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """Make objects of what differs from what was seen last."""
-        overdue = {key: value for key, value in self._folded.items() if self._is_due(key)}
+        restless = cache(lambda kind: self._changes.restless(kind, self._report.count(kind)))
+        new = _Prepared(restless, dict(self._holders), self._size)
+        overdue = {key: self._seen[key].folded for key in self._folded if self._is_due(key)}
         objects = {**overdue, **batch.objects()}
-        leaving = {key for key, value in objects.items() if value is None and key in self._seen}
-        new = _Prepared(leaving, -sum(self._seen[key].size for key in leaving))
         new.refused.update((k, why) for k, why in self._refused.items() if k not in objects)
         for key, properties in objects.items():
-            why = self._why(batch, key)
             if properties is None:
-                if why.folded and key not in self._seen:  # it came and left between two writes
-                    new.events[self._observer.identity(key)] = self._counting(key, why)
-                continue
-            try:
+                self._leave(new, key)
+        for key, properties in objects.items():
+            why = self._why(batch, key)
+            if properties is not None:
                 self._add(new, key, properties, why)
-            except InvalidArgs as error:
-                self._refuse(new, key, str(error))
-            except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
-                self._refuse(new, key, f"it cannot be read ({type(error).__name__})")
-        new.gone |= self._gone(self._kinds(batch), new)
+            elif why.folded and key not in self._seen:  # it came and left between two writes
+                new.events[self._observer.identity(key)] = why
+        new.gone = self._gone(self._kinds(batch), new)
         for key in new.leaving:
-            why = self._counting(key, self._why(batch, key))
-            new.whys[self._seen[key].identity] = why
+            seen = self._seen[key]
+            new.whys[seen.identity] = counted(seen.held, self._why(batch, key))
         return new
 
-    def _why(self, batch: Batch, key: Key) -> Why:
-        """Return why an object changed; a first state that is the last one again is no change."""
-        why, before = batch.whys.get(key, Why()), self._seen.get(key)
-        first = batch.firsts.get(key)
-        if first is None or before is None:
-            return why
-        with suppress(InvalidArgs):
-            moving = self._observer.volatile.get(key.kind, frozenset())
-            if not differing(before.latest, self._hashes.of(first)) - moving:
-                return why._replace(folded=why.folded - 1)
-        return why
-
-    def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
-        """Add an object to a batch if it differs; raises InvalidArgs and ValueError."""
-        hashes = self._hashes.of(properties)
-        before = self._seen.get(key)
-        if before and hashes == before.latest == before.stored:
-            self._add_same(new, key, properties, why, before)
-            return
-        identity = before.identity if before else self._observer.identity(key)
-        item = publish.observed(*identity, properties)
-        moving = self._observer.volatile.get(key.kind, frozenset())
-        self._require_free(new, item.identity, key)
-        if moving:
-            new.volatile[item.identity] = {
-                name: value for name, value in item.properties.items() if name in moving
-            }
-        if before and self._is_noise(new, key, hashes):
-            new.folded[key] = properties
-            new.seen[key] = before._replace(latest=hashes)
-            is_new = bool(why.folded or differing(before.latest, hashes) - moving)
-            self._count(new, key, why, is_one_more=is_new)
-            return
-        lasting = {name: value for name, value in item.properties.items() if name not in moving}
-        size = len(item.name) + len(item.json())
-        self._require_room(new, more := size - (before.size if before else 0))
-        new.size += more
-        new.holders[item.identity] = key
-        since, is_back = self._changes.clock(), False
-        if not before or differing(before.stored, hashes) - moving:
-            new.objects.append(StateObject(item.identity, lasting))
-            is_late = before is not None and before.latest == hashes and not why.folded
-            new.whys[item.identity] = self._counting(key, why, is_late=is_late)
-            new.counted[key] = Why()
-        else:
-            since = before.since
-            is_back = bool(differing(before.latest, hashes) - moving)
-            if key in self._folded:
-                new.folded[key] = properties
-        new.seen[key] = seen = _Seen(item.identity, hashes, hashes, since, size)
-        if item.identity not in new.whys and (why.is_event or why.folded or is_back):
-            self._add_same(new, key, properties, why, seen, is_back=is_back)
-
-    def _add_same(
-        self,
-        new: _Prepared,
-        key: Key,
-        properties: Mapping[str, Json],
-        why: Why,
-        seen: _Seen,
-        *,
-        is_back: bool = False,
-    ) -> None:
-        """Add an object that is as it is stored, to count the states that it had meanwhile."""
-        is_late = not (why.is_event or why.folded or is_back)
-        waits = not why.is_event and bool(self._restless(new, key.kind)) and not self._is_due(key)
-        if waits and not is_late:
-            new.seen[key], new.folded[key] = seen, properties
-            self._count(new, key, why, is_one_more=True)
-        elif not waits and not (is_late and key not in self._counted):
-            new.events[seen.identity] = self._counting(key, why, is_late=is_late)
-            new.counted[key] = Why()
-            new.folded.pop(key, None)
-            new.seen[key] = seen._replace(since=self._changes.clock())
-
-    def _count(self, new: _Prepared, key: Key, why: Why, *, is_one_more: bool) -> None:
-        """Count changes for the next row of an object."""
-        held = self._counted.get(key, Why())
-        folded = held.folded + why.folded + is_one_more
-        new.counted[key] = Why(why.cause or held.cause, folded)
-
-    def _counting(self, key: Key, why: Why, *, is_late: bool = False) -> Why:
-        """Return why an object changed, with the changes of it that were counted before.
-
-        A late row is that of a change that was counted.
-        """
-        held = self._counted.get(key, Why())
-        cause = why.cause or (held.cause if is_late else "") or self._cause(key)
-        return Why(cause, max(0, why.folded + held.folded - is_late), why.is_event)
-
-    def _cause(self, key: Key) -> str:
-        """Return why something changed without a cause of its own."""
-        return "" if key.kind in self._listed or key in self._seen else self._since
-
-    def _is_noise(self, new: _Prepared, key: Key, hashes: Mapping[str, bytes]) -> bool:
-        """Note what changed, and return whether it is restless fields, and can wait."""
-        before = self._seen[key]
-        moving = self._observer.volatile.get(key.kind, frozenset())
-        if changed := differing(before.latest, hashes) - moving:
-            new.changed[key] = changed
-        # what is again as it is stored was something else meanwhile
-        unstored = changed | (differing(before.stored, hashes) - moving)
-        is_restless = bool(unstored) and unstored <= self._restless(new, key.kind)
-        return is_restless and not self._is_due(key)
-
-    def _restless(self, new: _Prepared, kind: str) -> frozenset[str]:
-        """Return the fields of a kind that change all the time."""
-        if kind not in new.restless:
-            new.restless[kind] = self._changes.restless(kind, self._report.count(kind))
-        return new.restless[kind]
+    def _leave(self, new: _Prepared, key: Key) -> None:
+        if before := self._seen.get(key):
+            new.leaving.add(key)
+            new.holders.pop(before.identity, None)
+            new.size -= before.size
 
     def _is_due(self, key: Key) -> bool:
         return self._due(key) <= self._changes.clock()
@@ -326,12 +202,63 @@ class Writer:
         """Return when an object whose restless fields alone change may be stored again."""
         return self._seen[key].since + self._changes.fold_seconds
 
-    def _refuse(self, new: _Prepared, key: Key, reason: str) -> None:
-        """Leave an object out: what was stored of it before is not true any more."""
-        new.refused[key] = reason
-        if before := self._seen.get(key):
-            new.leaving.add(key)
-            new.size -= before.size
+    def _why(self, batch: Batch, key: Key) -> Why:
+        """Return why an object changed; a first state that is the last one again is no change."""
+        why, before = batch.whys.get(key, Why()), self._seen.get(key)
+        if before is None:
+            is_listed = key.kind in self._listed
+            return why._replace(cause=why.cause or ("" if is_listed else self._since))
+        first = batch.firsts.get(key)
+        with suppress(InvalidArgs):
+            if first is not None and not self._changed(key, self._hashes.of(first)):
+                return why._replace(folded=why.folded - 1)
+        return why
+
+    def _add(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+        """Add an object to a batch if it differs; if it cannot be stored, it is left out."""
+        try:
+            self._put(new, key, properties, why)
+        except InvalidArgs as error:
+            new.refused[key] = str(error)
+        except Exception as error:  # noqa: BLE001 -- one that is not sane costs only itself
+            new.refused[key] = f"it cannot be read ({type(error).__name__})"
+        if key in new.refused:  # what was stored of it before is not true any more
+            self._leave(new, key)
+
+    def _put(self, new: _Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
+        before, hashes = self._seen.get(key), self._hashes.of(properties)
+        moving = self._moving(key.kind)
+        fate: Fate = "written"
+        if before:
+            can_wait = frozenset[str]() if self._is_due(key) else new.restless(key.kind)
+            fate, why = decide(before, hashes, why, moving, can_wait)
+            if fate == "nothing" and hashes == before.latest:
+                return
+        identity = before.identity if before else self._observer.identity(key)
+        item = publish.observed(*identity, properties)
+        size = len(item.name) + len(item.json())
+        _take(new, key, item.identity, size - (before.size if before else 0))
+        seen = Seen(item.identity, hashes, hashes, self._changes.clock(), size)
+        if before and fate in {"folded", "nothing"}:
+            seen = seen._replace(stored=before.stored, since=before.since, held=why)
+        new.seen[key] = seen._replace(folded=properties if seen.held.folded else None)
+        fields = item.properties.items()
+        if moving:
+            new.volatile[item.identity] = {k: value for k, value in fields if k in moving}
+        if fate == "written":
+            lasting = {k: value for k, value in fields if k not in moving}
+            new.objects.append(StateObject(item.identity, lasting))
+            new.whys[item.identity] = why
+        elif fate == "event":
+            new.events[item.identity] = why
+
+    def _moving(self, kind: str) -> frozenset[str]:
+        """Return the fields of a kind that are part of no comparison."""
+        return self._observer.volatile.get(kind, frozenset())
+
+    def _changed(self, key: Key, hashes: Mapping[str, bytes]) -> frozenset[str]:
+        """Return the fields of an object that are not as they were reported last."""
+        return differing(self._seen[key].latest, hashes) - self._moving(key.kind)
 
     def _kinds(self, batch: Batch) -> frozenset[str]:
         """Return the kinds that a batch lists, and of others those that the memory has."""
@@ -341,33 +268,27 @@ class Writer:
         """Return what is gone: what was reported so, and what a first listing did not have."""
         gone = {self._seen[key].identity for key in new.leaving}
         gone = gone.union(*(self._earlier.get(kind, ()) for kind in listed))
-        return {identity for identity in gone if self._holder(new, identity) is None}
-
-    def _holder(self, new: _Prepared, identity: Identity) -> Key | None:
-        """Return which object has an identity after a batch, if any."""
-        before = self._holders.get(identity)
-        return new.holders.get(identity, None if before in new.leaving else before)
+        return {identity for identity in gone if identity not in new.holders}
 
     def _remember(self, new: _Prepared) -> None:
         for key in new.leaving:
-            new.counted[key] = Why()
-            self._holders.pop(self._seen.pop(key).identity, None)
+            del self._seen[key]
         self._changes.forget(new.leaving)
-        for key, fields in new.changed.items():
-            self._changes.note(key, fields, is_folded=key in new.folded)
-        due = new.leaving | new.seen.keys()
-        rest = {key: value for key, value in self._folded.items() if key not in due}
-        self._folded = {**rest, **new.folded}
-        counted = self._counted | new.counted
-        self._counted = {key: why for key, why in counted.items() if why != Why()}
+        for key, seen in new.seen.items():
+            if key in self._seen:
+                fields = self._changed(key, seen.latest)
+                self._changes.note(key, fields, is_folded=seen.folded is not None)
+        self._folded -= new.leaving | new.seen.keys()
+        self._folded |= {key for key, seen in new.seen.items() if seen.folded is not None}
         self._seen |= new.seen
-        self._holders |= new.holders
-        self._size += new.size
+        self._holders, self._size = new.holders, new.size
 
-    def _require_free(self, new: _Prepared, identity: Identity, key: Key) -> None:
-        if self._holder(new, identity) not in {None, key}:
-            raise InvalidArgs(f"without secrets its name is that of another {identity.kind}")
 
-    def _require_room(self, new: _Prepared, more: int) -> None:
-        if more > 0 and self._size + new.size + more > _MAX_BYTES:
-            raise InvalidArgs(f"all objects together have more than {_MAX_BYTES >> 20} MiB")
+def _take(new: _Prepared, key: Key, identity: Identity, more: int) -> None:
+    """Take a name, and room for so many more bytes; raises InvalidArgs if it is not to be had."""
+    if new.holders.get(identity, key) != key:
+        raise InvalidArgs(f"without secrets its name is that of another {identity.kind}")
+    if more > 0 and new.size + more > _MAX_BYTES:
+        raise InvalidArgs(f"all objects together have more than {_MAX_BYTES >> 20} MiB")
+    new.holders[identity] = key
+    new.size += more
