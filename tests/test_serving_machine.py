@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
             self.finder = Finder(self.vectors, Reranker(self.serving))
             self.starting = asyncio.create_task(self.serving.start())
             self.indexing = asyncio.create_task(
-                self.indexer_class(self.vectors, 0.0, retry_seconds=(1.0, 2.0)).run()
+                self.indexer_class(self.vectors, retry_seconds=(1.0, 2.0)).run()
             )
             self.stop_asked = asyncio.Event()
             await self.stop_asked.wait()

@@ -136,7 +136,7 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
 
         ask(told)
         return
-    moment = _moment(at)
+    moment = moment_of(at)
 
     async def found(client: Client) -> dict[str, Any]:
         return await client.object_at(await path_of(client, object, past=True), moment)
@@ -190,10 +190,10 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
 
 def _times(since: str | None, before: str | None, within: str | None) -> dict[str, int]:
     if before and when.is_said(before):
-        return {"since": _moment(since), "within": when.span(within) if within else 0}
+        return {"since": moment_of(since), "within": when.span(within) if within else 0}
     if since and before and within:
         raise InvalidArgs("--within goes with --since or with --before, not with both")
-    first, last = _moment(since), _moment(before)
+    first, last = moment_of(since), moment_of(before)
     if within and since:
         last = first + when.span(within)
     elif within:
@@ -203,7 +203,8 @@ def _times(since: str | None, before: str | None, within: str | None) -> dict[st
     return {"since": first, "before": last}
 
 
-def _moment(text: str | None) -> int:
+def moment_of(text: str | None) -> int:
+    """Return a time in microseconds since 1970, 0 if none is given; raises InvalidArgs."""
     if text is None:
         return 0
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -14,7 +14,7 @@ from opdbus import config
 from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.asking import ask, path_of
-from opdbus.cli.history import history
+from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
 from opdbus.errors import InvalidArgs, StoreError, UnknownObject
 from opdbus.state.object import Thing
@@ -40,6 +40,9 @@ _FORMAT: Final = "1.0"
 @click.option(
     "--unit", metavar="UNIT", help="The unit whose entries count.", default="op-dbus.service"
 )
+@click.option(
+    "--since", metavar="TIME", help="Only checkpoints from then on, as after a lost database."
+)
 @as_json
 @click.pass_context
 def verify(
@@ -48,6 +51,7 @@ def verify(
     journal: str | None,
     user: str | None,
     unit: str,
+    since: str | None,
     json_: bool,  # noqa: FBT001 -- click passes flags so
 ) -> int:
     """Verify that no row of history was changed, removed, reordered or rewritten.
@@ -63,9 +67,10 @@ def verify(
     path = Path(database) if database else _service_database(context)
     owner = _owner(path, user)
     asked = witness.command(owner, unit, Path(journal) if journal else None)
-    found, reason = _checkpoints(asked)
+    begin = moment_of(since)
+    found, reason = _checkpoints(asked, begin)
     report = _report(path, found)
-    if report.problem_count and (newer := _checkpoints(asked)[0]) != found:
+    if report.problem_count and (newer := _checkpoints(asked, begin)[0]) != found:
         # rows were pruned meanwhile
         report = _report(path, newer)
     if json_:
@@ -115,12 +120,12 @@ async def _forget(client: Client, name: str | None, what: dict[str, Any]) -> tup
     return await client.forget({key: value for key, value in what.items() if value is not None})
 
 
-def _checkpoints(asked: list[str]) -> tuple[list[Checkpoint], str]:
+def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:
     """Ask the journal, and say why there are no checkpoints if it cannot be asked."""
     from opdbus.history import witness
 
     try:
-        return witness.checkpoints(asked), ""
+        return [found for found in witness.checkpoints(asked) if found.at >= since], ""
     except witness.NoWitness as error:
         return [], str(error)
 

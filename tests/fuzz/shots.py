@@ -17,6 +17,7 @@ from opdbus.bus.service import contract, standard
 from opdbus.config import SEVERITIES
 
 ROOT, STATE, JOB = "/org/opdbus", "/org/opdbus/state", "/org/opdbus/job"
+HISTORY = "/org/opdbus/history"
 _FILES = resources.files("opdbus.bus") / "interfaces"
 OWN = tuple(sorted(f.name.removesuffix(".xml") for f in _FILES.iterdir() if f.name[-4:] == ".xml"))
 # Whoever sends the call puts the number of a job there that is known to exist.
@@ -69,6 +70,7 @@ class Shots:
             **{name: st.just("/" + name.replace(".", "/")) for name in OWN},
             names.VECTORIZER: st.just(ROOT),
             names.STATE: st.just(STATE),
+            names.HISTORY: st.just(HISTORY),
             names.OBJECT: self._known,
             names.JOB: self._jobs,
         }
@@ -170,7 +172,7 @@ class Shots:
 
     def _introspection(self) -> SearchStrategy[Shot]:
         places = st.one_of(
-            st.sampled_from(["/", "/org", ROOT, STATE, JOB, f"{STATE}/systemd"]),
+            st.sampled_from(["/", "/org", ROOT, STATE, HISTORY, JOB, f"{STATE}/systemd"]),
             self._known,
             self._jobs,
         )
@@ -254,6 +256,16 @@ _TRUNCATE = {"truncate": _typed("b", st.integers(0, 1))}
 _TIMEOUT = {"timeout": _typed("d", st.one_of(st.just(5.0), values.value("d")))}
 _OFFSET = {"offset": _typed("u", st.one_of(st.integers(0, 9), values.value("u")))}
 _VECTORS = _LEVEL | _DIMENSIONS | _TRUNCATE
+_TIME = st.one_of(st.integers(0, 9), st.integers(1_700_000_000_000_000, 1_900_000_000_000_000))
+_ROWS = {
+    **_FILTER,
+    **_WHERE,
+    **{key: _typed("t", _TIME) for key in ("since", "before", "after", "below")},
+    "what": _typed("s", st.sampled_from(["appeared", "changed", "drift", "", "exploded"])),
+    "cause": _typed("s", st.sampled_from(["job", "bus:", "", "state file"])),
+    "order": _typed("s", st.sampled_from(["newest", "oldest", "best"])),
+    "about": _typed("s", values.texts),
+}
 OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "Vectorize": _VECTORS | _TIMEOUT,
     "VectorizeMany": _VECTORS | _TIMEOUT | _DTYPE,
@@ -269,6 +281,13 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "Vector": _DTYPE | _DIMENSIONS,
     "GetVector": _DTYPE | _DIMENSIONS,
     "Publish": {"lifetime": _typed("s", st.sampled_from(["kept", "connection", "", "forever"]))},
+    "Changes": _ROWS | {"before_event": _typed("s", values.texts)},
+    "Nearest": _ROWS | {"seq": _typed("t", st.integers(0, 20))},
+    "ObjectAt": {"large": _typed("b", st.integers(0, 1))},
+    "Forget": {
+        "row": _typed("t", st.integers(0, 20)),
+        "containing": _typed("s", values.texts),
+    },
     "DriftReport": _FILTER
     | {"name": _FILTERS["name"]}
     | {

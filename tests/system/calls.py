@@ -21,6 +21,7 @@ _ACTION = "annotation[@name='org.opdbus.Action']"
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _PATHS = {
     "org.freedesktop.LogControl1": "/org/freedesktop/LogControl1",
+    "org.opdbus.History1": "/org/opdbus/history",
     "org.opdbus.Job1": "/org/opdbus/job/1",
     "org.opdbus.Object1": OBJECT,
     "org.opdbus.State1": STATE_PATH,
@@ -36,6 +37,7 @@ _SAMPLES: dict[str, Any] = {
     "h": 0,
     "o": OBJECT,
     "s": "words",
+    "t": 1,
     "u": 1,
 }
 # Each line of its input is a call, each of its output the error's name, or nothing. It is a program

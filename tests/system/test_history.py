@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,19 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(encode(json.load(sys.std
 """
 
 
-def verify(host: Host, *options: str, user: str = "") -> tuple[int, dict[str, Any]]:
-    """Run `op-dbus history verify` and give its exit code and what it found."""
-    done = host.run("op-dbus", "history", "verify", "--json", *options, user=user)
+def verify(host: Host, since: str, *options: str) -> tuple[int, dict[str, Any]]:
+    """Run `op-dbus history verify` and give its exit code and what it found.
+
+    Other tests have thrown away databases for which the same journal vouched.
+    """
+    done = host.run("op-dbus", "history", "verify", "--json", "--since", since, *options)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
-def change(service: Service) -> None:
-    """Have a row for each of some units, and another for one of them; then stop."""
+def change(service: Service) -> str:
+    """Have a row for each of some units, and another for one of them; stop; give when it began."""
+    began = datetime.now(UTC).isoformat()
     service.declare({**UNITS, "cron.service": "runs jobs"})
     service.systemctl("reload")
     service.until_ready()
@@ -37,12 +42,13 @@ def change(service: Service) -> None:
     service.systemctl("reload")
     service.until_ready()
     service.systemctl("stop")
+    return began
 
 
 def test_the_journal_vouches_for_history(host: Host, service: Service) -> None:
     """A checkpoint is in the journal when the service has stopped, and verification uses it."""
     after = host.cursor()
-    change(service)
+    began = change(service)
     entries = host.journal(after=after, MESSAGE_ID=MESSAGE_IDS["history checkpoint"])
     assert entries
     assert {entry["_SYSTEMD_UNIT"] for entry in entries} == {UNIT}
@@ -50,7 +56,7 @@ def test_the_journal_vouches_for_history(host: Host, service: Service) -> None:
     origin, size, *_ = entries[-1]["OPDBUS_CHECKPOINT"].splitlines()
     assert origin.startswith("op-dbus/")
     assert machine not in origin
-    code, found = verify(host)
+    code, found = verify(host, began)
     assert (code, found["ok"], found["journal_error"]) == (0, True, "")
     assert found["vouched"] == found["last"] == int(size)
     assert found["unvouched"] == 0
@@ -58,8 +64,8 @@ def test_the_journal_vouches_for_history(host: Host, service: Service) -> None:
 
 def test_nobody_else_vouches(host: Host, service: Service) -> None:
     """Entries of other users and of other units are not believed, whatever is in them."""
-    change(service)
-    _, before = verify(host)
+    began = change(service)
+    _, before = verify(host, began)
     root = "A" * 43 + "="
     forged = {
         "MESSAGE": "history checkpoint",
@@ -75,19 +81,19 @@ def test_nobody_else_vouches(host: Host, service: Service) -> None:
         host.ask(f"{PROGRAM}/bin/python", "-c", _FORGE, user=user, stdin=json.dumps(forged))
     told = host.journal(after=after, MESSAGE_ID=MESSAGE_IDS["history checkpoint"])
     assert len(told) == 4
-    assert verify(host) == (0, before)
+    assert verify(host, began) == (0, before)
 
 
 def test_a_rewritten_chain_is_found(host: Host, service: Service, tmp_path: Path) -> None:
     """A chain that holds in itself, but is not what the journal vouches for, is named."""
-    change(service)
+    began = change(service)
     inside, options = f"{STORE}/copy.db", (f"--database={STORE}/copy.db", "--user=op-dbus")
     shutil.copy(host.path(DATABASE), host.path(inside))
-    assert verify(host, *options)[0] == 0
+    assert verify(host, began, *options)[0] == 0
     copy = Path(shutil.copy(host.path(DATABASE), tmp_path / "copy.db"))
     rewrite(copy, "UPDATE history SET boot = 'another'", until=1 << 40)
     shutil.copy(copy, host.path(inside))
-    code, found = verify(host, *options)
+    code, found = verify(host, began, *options)
     assert (code, found["ok"]) == (1, False)
     assert "rewritten" in found["problems"][0]["text"]
     host.path(inside).unlink()
