@@ -135,6 +135,47 @@ def test_causes_are_told_in_plain_words(cause: str, said: str) -> None:
     assert telling.cause(cause, {1000: "alice"}.__getitem__) == said
 
 
+def written(what: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    """Make a change of the state file."""
+    return {**change(what, kind, name, cause="state file", **fields), "source": "file"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (written("appeared", "users/account", "bob"), "account bob declared"),
+        (written("appeared", "mounts/mount", "/srv/media"), "mount /srv/media declared"),
+        (
+            written("changed", "users/account", "bob", home=("/home/b", "/srv/b")),
+            "declaration of account bob changed: home /home/b -> /srv/b",
+        ),
+        (
+            written("changed", UNIT, "a.service", active_state=("active", "inactive")),
+            "declaration of a.service changed: active_state active -> inactive",
+        ),
+        (
+            written("gone", UNIT, "nosuch.service", enabled=(True, None)),
+            "declaration of nosuch.service removed",
+        ),
+    ],
+)
+def test_what_the_state_file_says_is_no_change_of_the_host(
+    given: dict[str, Any], said: str
+) -> None:
+    """Say of a row of the state file that something is declared, not that it happened."""
+    assert str(telling.tell(given)) == said
+
+
+def test_many_declarations_are_one_line() -> None:
+    """Do not mix what was declared with what happened, though both have one verb."""
+    gone = [written("gone", "users/account", f"u{n}") for n in range(4)]
+    real = [change("gone", "users/account", f"u{n}", cause="state file") for n in range(4)]
+    assert [line.text for line in grouping.lines([*gone, *real])] == [
+        "declarations of 4 accounts removed: u0, u1, u2 and 1 more",
+        "4 accounts removed: u0, u1, u2 and 1 more",
+    ]
+
+
 def test_alike_changes_are_one_line() -> None:
     """Count many changes of one sort and cause, name the first, and leave few as they are.
 

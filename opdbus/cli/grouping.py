@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.cli.telling import Change, Told, noun, plural, tell
+from opdbus.cli.telling import Change, Told, is_declaration, noun, plural, tell
 
 MAX_NAMES: Final = 3
 # More changes of one sort and cause, one after the other, are one line.
@@ -85,9 +85,9 @@ def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
     return sorted(found, key=lambda item: (not item[0], item[1][-1]["seq"]))
 
 
-def _sort(item: _Item) -> tuple[str, ...]:
+def _sort(item: _Item) -> tuple[object, ...]:
     change, told = item
-    return change["plugin"], change["kind"], told.verb
+    return change["plugin"], change["kind"], told.verb, is_declaration(change)
 
 
 def _in_a_row(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
@@ -99,7 +99,7 @@ def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
     taken = list(items)
     counts = Counter(map(_sort, taken))
     many = {sort for sort, count in counts.items() if count > _ALIKE}
-    gathered: dict[tuple[str, ...], list[_Item]] = {sort: [] for sort in many}
+    gathered: dict[tuple[object, ...], list[_Item]] = {sort: [] for sort in many}
     for item in taken:
         if (sort := _sort(item)) not in many:
             yield [item]
@@ -119,5 +119,6 @@ def _together(alike: Sequence[_Item]) -> Line:
     else:
         verb = re.sub("^is ", "are ", told.verb)
         called = plural(noun((change["plugin"], change["kind"])))
-        text = f"{len(names):,} {called} {verb}: {listed}"
+        of = "declarations of " if told.subject.startswith("declaration of ") else ""
+        text = f"{of}{len(names):,} {called} {verb}: {listed}"
     return Line(change["at"], text, change["cause"])

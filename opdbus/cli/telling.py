@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.drift import versions
+from opdbus.state.object import FILE
 
 # A change as History1 gives it.
 Change: TypeAlias = Mapping[str, Any]
@@ -103,6 +104,8 @@ def tell(change: Change) -> Told:
     values = {path: _value(old, new) for path, old, new in change["fields"] if path}
     comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
     subject, what = _subject(sort, change["name"], values), change["what"]
+    if is_declaration(change):
+        return _edited(subject, what, values)
     if what == "appeared":
         told = Told(subject, "found" if change["cause"] == "first" else comes)
         return told._replace(detail=_came(sort, values))
@@ -117,6 +120,19 @@ def tell(change: Change) -> Told:
         count = values["count"].after if "count" in values else "some"
         return Told("history", "was made to forget", f" the values of {count} rows")
     return Told(subject, _WHATS.get(what, what), _declared(what, values))
+
+
+def is_declaration(change: Change) -> bool:
+    """Return whether a change is one of what the state file declares, and none of the host."""
+    return change.get("source") == FILE and change["what"] in {"appeared", "changed", "gone"}
+
+
+def _edited(subject: str, what: str, values: Values) -> Told:
+    if what == "appeared":
+        return Told(subject, "declared")
+    if what == "gone":
+        return Told(f"declaration of {subject}", "removed")
+    return Told(f"declaration of {subject}", "changed", _fields(values))
 
 
 def plural(kind: str) -> str:
