@@ -41,15 +41,14 @@ def decide(
     held = before.held
     changed = differing(before.latest, hashes) - moving
     unstored = differing(before.stored, hashes) - moving
-    is_new = bool(changed or why.folded)
+    is_new = bool(changed or why.folded or why.is_event)
     # what is again as it is stored was something else meanwhile
     is_noise = bool(changed or unstored) and changed | unstored <= can_wait
     if is_noise or (can_wait and is_new and not unstored and not why.is_event):
         return "folded", Why(why.cause or held.cause, held.folded + why.folded + is_new)
     if unstored:
-        is_late = hashes == before.latest and not why.folded
-        return "written", counted(held, why, is_late=is_late)
-    if is_new or why.is_event:
+        return "written", counted(held, why, is_late=not is_new)
+    if is_new:
         return "event", counted(held, why)
     if held.folded and not can_wait:
         return "event", counted(held, why, is_late=True)
@@ -61,5 +60,5 @@ def counted(held: Why, why: Why, *, is_late: bool = False) -> Why:
 
     A late row is that of a change that was held.
     """
-    cause = why.cause or (held.cause if is_late else "")
+    cause = held.cause if is_late else why.cause
     return Why(cause, why.folded + held.folded - is_late, why.is_event)
