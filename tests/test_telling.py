@@ -48,6 +48,10 @@ SAID = [
         ),
         "a.service failed: active -> failed (exit-code)",
     ),
+    (
+        change("changed", UNIT, "a", active_state=("active", "inactive"), enabled=(True, False)),
+        "a stopped, disabled: active -> inactive",
+    ),
     (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
     (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
     (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),

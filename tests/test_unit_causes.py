@@ -1,5 +1,6 @@
 """Why units changed, as history has it: what an observer tells of a fake PID 1."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ ONE, TIMER = "one.service", "two.timer"
 UP, DOWN = ("active", "running"), ("inactive", "dead")
 STOPS, WAITS = ("deactivating", "stop"), ("activating", "auto-restart")
 NEVER = 1e6
+NEW, EARLY = "new.service", 0
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]
     observer = replace(systemd.OBSERVER, observe=partial(systemd.observe, options=options))
     async with fake_pid1(bus, folder) as fake:
         fake.load(ONE, ActiveState="active", SubState="running", is_up=True, TriggeredBy=[TIMER])
+        fake.units[ONE]["StateChangeTimestampMonotonic"] = 1
         fake.load(TIMER, ActiveState="active", SubState="waiting", is_up=True, Triggers=[ONE])
         async with observed(folder, observer) as host:
             await host.until(lambda: host.status.state == "up")
@@ -147,3 +150,36 @@ async def test_lost_and_hostile_jobs(tmp_path: Path, bus: str) -> None:
         fake.end(ONE, 4, "canceled")
         await until(host, tmp_path, ONE, ("changed", "job:4", 0))
         assert len(host.names) == 2
+
+
+@in_loop
+@pytest.mark.parametrize("stops", [True, False])
+async def test_files_and_a_job_at_once(tmp_path: Path, bus: str, stops: bool) -> None:
+    """What is read of `disable --now` or `enable --now` before its signals waits for them."""
+    name, was, now = (ONE, "enabled", "disabled") if stops else (NEW, "disabled", "enabled")
+    async with watched(bus, tmp_path) as (fake, host):
+        file = fake.file(name, was)
+        fake.tell("UnitFilesChanged")
+        await host.until_shown(f"systemd/unit/{name}", enabled=stops)
+        count, read = len(rows(tmp_path, name)), len(fake.read)
+        if not stops:
+            fake.load(name)
+        old, clock = dict(fake.units[name]), fake.clock + 1
+        stamp = "InactiveEnter" if stops else "InactiveExit"
+        moved = {f"{stamp}TimestampMonotonic": clock, "StateChangeTimestampMonotonic": clock}
+        state = ("inactive", "dead") if stops else ("active", "running")
+        new = dict(zip(("ActiveState", "SubState"), state, strict=True)) | moved
+        fake.units[name] |= new
+        file.write_text("[Install]\n")
+        fake.files[str(file)] = now
+        fake.tell("UnitFilesChanged")
+        await host.until(lambda: len(fake.read) > read)
+        fake.units[name] |= old | dict.fromkeys(moved, EARLY)
+        fake.work(name, 7)
+        fake.units[name] |= new
+        fake.work(name, 7)
+        fake.end(name, 7)
+        cause = "job:7 stop" if stops else "job:7 start"
+        await host.until_shown(f"systemd/unit/{name}", active_state=state[0], enabled=not stops)
+        await asyncio.sleep(0.5)
+        assert rows(tmp_path, name)[count:] == [("changed", cause, 0)]

@@ -179,11 +179,17 @@ def _unit(values: Values) -> tuple[str, str] | None:
         verb = verbs.get(after, "started" if before != "reloading" else "reloaded")
         verb = "is stopping" if after == "deactivating" else verb
         result = values.get("result", _NONE)[1]
-        return verb, f"{before or 'unknown'} -> {after}{f' ({result})' if result else ''}"
+        detail = f"{before or 'unknown'} -> {after}{f' ({result})' if result else ''}"
+        return ", ".join(filter(None, (verb, _file_state(values)))), detail
+    return (said, "") if (said := _file_state(values)) else None
+
+
+def _file_state(values: Values) -> str:
+    """Say whether a unit was masked or enabled, or is not any more."""
     for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
-        if values.get(field, _NONE)[1]:
-            return (yes if values[field][1] == "yes" else no), ""
-    return None
+        if after := values.get(field, _NONE)[1]:
+            return yes if after == "yes" else no
+    return ""
 
 
 def _package(values: Values) -> tuple[str, str] | None:

@@ -69,8 +69,8 @@ class _Units:
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
-        # units whose signals are still to come, and the cause if none does: they wait once
-        self._waited_for: dict[str, str] = {}
+        # units whose signals are still to come, until when, and the cause if none does
+        self._waited_for: dict[str, tuple[float, str]] = {}
         self._is_reloading = False
         self._have_files_changed = False
         # when to list all units, and all unit files; and when that was done
@@ -192,13 +192,16 @@ class _Units:
         values = await self._pid1.properties(unit)
         if not values or values.get("LoadState") == "not-found":
             return  # it was unloaded meanwhile: a signal comes next
-        is_new = unit.name not in self._told and not self._is_quiet
-        is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
-        if is_behind and unit.name not in self._waited_for:
-            self._waited_for[unit.name] = cause
-            self._pace.changed(unit.name, _WAIT_SECONDS)
-            return
-        cause = self._waited_for.pop(unit.name, cause)
+        is_new = unit.name not in self._loaded and not self._is_quiet
+        if self._causes.is_behind(unit.name, values, is_new=is_new):
+            until, _ = self._waited_for.setdefault(
+                unit.name, (self._clock() + _WAIT_SECONDS, cause)
+            )
+            if (wait := until - self._clock()) > 0:
+                self._pace.changed(unit.name, wait)
+                return
+        self._causes.has_read(unit.name, values)
+        _, cause = self._waited_for.pop(unit.name, (0.0, cause))
         told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
         if unit.name not in self._loaded:
             cause = cause or self._causes.latest(unit.name, told)
@@ -216,10 +219,12 @@ class _Units:
         there = [name for name in names if name in files and not self._is_alias(files[name])]
         texts = await self._texts(there)
         for name in there:
+            self._waited_for.pop(name, None)
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
             told = before | unit_properties.of_file(*files[name])
             self._tell(name, told, cause or self._causes.latest(name, told))
         for name in set(names) - set(there):
+            self._waited_for.pop(name, None)
             self._documents.forget(name)
             if (last := self._told.pop(name, None)) is not None:
                 other = cause or self._causes.latest(name, last) or self._of_file(last, {})

@@ -49,6 +49,10 @@ class UnitCauses:
         changed = properties.get("StateChangeTimestampMonotonic")
         return self._jobs.is_behind(unit, changed, is_new=is_new)
 
+    def has_read(self, unit: str, properties: Mapping[str, object]) -> None:
+        """Note how new what was read of a unit is."""
+        self._jobs.has_read(unit, properties.get("StateChangeTimestampMonotonic"))
+
     def why(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
     ) -> Why:

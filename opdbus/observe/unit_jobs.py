@@ -63,6 +63,8 @@ class UnitJobs:
 
     def __init__(self) -> None:
         self._known: dict[str, _State] = {}
+        # when units of which no signal was heard had changed last, as they were read
+        self._read: dict[str, int] = {}
         self._working: dict[str, _Job] = {}
         self._ended: dict[str, Work] = {}
 
@@ -94,12 +96,21 @@ class UnitJobs:
     def forget(self, unit: str) -> None:
         """Hear that a unit was unloaded: it begins anew when it is loaded again."""
         self._known.pop(unit, None)
+        self._read.pop(unit, None)
 
     def is_behind(self, unit: str, changed: Plain, *, is_new: bool) -> bool:
         """Return whether a unit changed, at a time by PID 1's clock, and no signal said so yet."""
-        known = self._known.get(unit)
-        told = known.changed if known else 0
-        return isinstance(changed, int) and changed > told and (is_new or known is not None)
+        known, read = self._known.get(unit), self._read.get(unit)
+        told = known.changed if known else read or 0
+        is_known = is_new or known is not None or read is not None
+        return isinstance(changed, int) and changed > told and is_known
+
+    def has_read(self, unit: str, changed: Plain) -> None:
+        """Note when a unit had changed last, by PID 1's clock, at the time it was read."""
+        if isinstance(changed, int):
+            if len(self._read) > MAX_OBJECTS:
+                self._read.clear()
+            self._read[unit] = changed
 
     def are_unclear(self, units: Collection[str]) -> bool:
         """Return whether jobs work on some of the units of which it is not seen what they are."""
