@@ -297,3 +297,18 @@ def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
     (tmp_path / "many.service").write_text(text)
     (told,) = unit_files.described(["many.service"], [str(tmp_path)]).values()
     assert told["documentation"] == ["man:a(5)", "man:b(8)", "man:c(5)"]
+
+
+@in_loop
+async def test_a_unit_runs_on_without_its_file(tmp_path: Path, bus: str) -> None:
+    """A unit whose file was deleted stays as long as it runs or has failed."""
+    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+        fake.tell_reloading(begins=True)
+        fake.load("one.service", LoadState="not-found", ActiveState="active", SubState="running")
+        fake.tell_reloading(begins=False)
+        shown = {"load_state": "not-found", "active_state": "active"}
+        await host.until_shown("systemd/unit/one.service", **shown)
+        fake.change("one.service", ActiveState="failed")
+        await host.until_shown("systemd/unit/one.service", active_state="failed")
+        fake.change("one.service", ActiveState="inactive")
+        await host.until(lambda: "systemd/unit/one.service" not in host.names)

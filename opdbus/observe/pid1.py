@@ -154,12 +154,16 @@ def _listed(value: Plain) -> list[Plain]:
 
 
 def _loaded(rows: Plain) -> list[Loaded]:
-    """Return the units of a listing; a unit that others only name is not there."""
+    """Return the units of a listing; a unit that others only name is not there.
+
+    One that runs on without its file is there.
+    """
     found = []
     for row in _listed(rows):
         with suppress(TypeError, ValueError):
-            name, description, state, _, _, _, path, *_ = row
-            if is_unit(name) and state != "not-found" and str(path).startswith(_UNITS):
+            name, description, state, active, _, _, path, *_ = row
+            is_there = state != "not-found" or active != "inactive"
+            if is_unit(name) and is_there and str(path).startswith(_UNITS):
                 found.append(Loaded(name, str(description), str(state), str(path)))
     return found
 

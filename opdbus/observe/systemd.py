@@ -190,7 +190,8 @@ class _Units:
 
     async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]], cause: str) -> None:
         values = await self._pid1.properties(unit)
-        if not values or values.get("LoadState") == "not-found":
+        states = values.get("LoadState"), values.get("ActiveState")
+        if not values or states == ("not-found", "inactive"):
             return  # it was unloaded meanwhile: a signal comes next
         is_new = unit.name not in self._loaded and not self._is_quiet
         if self._causes.is_behind(unit.name, values, is_new=is_new):
