@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -564,6 +565,19 @@ def test_drift_is_watched(served: Running) -> None:
         ok(served, "publish", "cli", stdin=json.dumps(items))
         healed = json.loads(read_lines(watching, lambda text: text.endswith("\n")))
         assert (healed["path"], healed["class"], healed["fields"]) == (path, "healed", [])
+        watching.terminate()
+    with subprocess.Popen(command[:-1], stdout=subprocess.PIPE, text=True, env=env) as watching:
+        said = ""
+        # it does not say when it listens; nothing is held back in the pipe
+        while not said.endswith("healed   sshd.service: active_state\n"):
+            for state in ("failed", "active"):
+                items[0]["properties"] = {"active_state": state}
+                ok(served, "publish", "cli", stdin=json.dumps(items))
+                if select.select([watching.stdout], [], [], 2)[0]:
+                    said += read_lines(watching, lambda text: text.endswith("\n"))
+        at = r"[A-Z]\w\w \d\d \d\d:\d\d:\d\d  "
+        lines = r"healed   sshd.service.*|error    sshd.service: declared active, observed failed"
+        assert all(re.fullmatch(at + f"(?:{lines})", line) for line in said.splitlines())
         watching.terminate()
     ok(served, "withdraw", path)
     refused = served.cli("drift", "--watch", "--exit-code")

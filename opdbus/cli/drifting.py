@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 import textwrap
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,6 +16,7 @@ import click
 from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen
+from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
 
@@ -31,7 +33,9 @@ FORMAT_VERSION: Final = "1.0"
 DRIFTED: Final = 10
 # Fields that say by their values alone what they are about.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
-_COLOURS: Final = {"error": "red", "warning": "yellow"}
+_COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
+# What the daemon says of an object that the state file would have to declare.
+_NOT_DECLARED: Final = "not declared"
 _WIDTH: Final = max(map(len, SEVERITIES)) + 2
 
 
@@ -72,17 +76,22 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
     async def following(client: Client) -> None:
         # refused to callers that would hear nothing
         await client.drift(wanted)
+        # what is other, of each object: a crossing does not say what it ends
+        known: dict[str, Row] = {}
         async for values in client.crossings():
             if not values:
+                known = {row[0]: row for row in await client.drift({})}
                 show("", ())
                 continue
             path, what, severity, fields = values
-            if not _is_wanted(path, severity, wanted):
-                continue
             row: Row = (path, what, severity, 0, math.nan, [[name, "", "", ""] for name in fields])
             if fields:
                 row = next((r for r in await client.drift(_named(path)) if r[0] == path), row)
-            show(what, row)
+                known[path] = row
+            if what == "healed":
+                row = (*row[:5], known.pop(path, row)[5])
+            if _is_wanted(path, severity, wanted):
+                show(what, row)
 
     ask(following)
 
@@ -100,16 +109,20 @@ def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
 def _as_lines(what: str, row: Row) -> None:
     """Print a crossing as one line of JSON; the first line says what the others are like."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    # its fields have the declared values now
+    row = (*row[:5], []) if what == "healed" else row
     content = {"at": now, **_value(row), "class": what} if what else {"at": now}
     head = {} if what else {"format_version": FORMAT_VERSION}
     print(json.dumps(output.without_nan({**head, **content}), ensure_ascii=False), flush=True)
 
 
 def _printed(what: str, row: Row) -> None:
+    now = f"{stamp(time.time_ns() // 1000)}  "
     if what == "healed":
-        print(f"{'healed':{_WIDTH}}{output.visible(_name(row[0]))}", flush=True)
+        fields = ", ".join(field[0] for field in row[5])
+        _broken("healed", f"{_name(row[0])}{fields and f': {fields}'}", now)
     elif what:
-        _print(row)
+        _print(row, now)
 
 
 def _value(row: Row) -> dict[str, Any]:
@@ -133,15 +146,19 @@ def _read(text: str) -> Any:  # noqa: ANN401 -- any JSON
     return json.loads(text) if text else None
 
 
-def _print(row: Row) -> None:
-    """Print one line for each field, broken where the terminal ends."""
-    room = max(40, shutil.get_terminal_size().columns) - _WIDTH
+def _print(row: Row, at: str = "") -> None:
+    """Print one line for each field."""
     for severity, text in _lines(row):
-        first, *more = textwrap.wrap(output.visible(text), room, subsequent_indent="  ")
-        label = output.style(f"{severity:{_WIDTH}}", _COLOURS.get(severity, "cyan"))
-        print(f"{label}{first}")
-        for line in more:
-            print(" " * _WIDTH + line, flush=True)
+        _broken(severity, text, at)
+
+
+def _broken(label: str, text: str, at: str = "") -> None:
+    """Print a line at once, for a pipe is read as it is written, broken where the terminal ends."""
+    width = len(at) + _WIDTH
+    room = max(40, shutil.get_terminal_size().columns - width)
+    first, *more = textwrap.wrap(output.visible(text), room, subsequent_indent="  ")
+    coloured = output.style(f"{label:{_WIDTH}}", _COLOURS.get(label, "cyan"))
+    print(f"{at}{coloured}{first}", *(" " * width + line for line in more), sep="\n", flush=True)
 
 
 def _lines(row: Row) -> Iterator[tuple[str, str]]:
@@ -150,6 +167,8 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
         values = f"declared {_said(declared)}, observed {_said(observed)}"
+        if _said(declared) == _NOT_DECLARED:
+            field, values = "", "is there, and not declared"
         yield severity, f"{_name(path)}: {field}{values}{mark}"
 
 
