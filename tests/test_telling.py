@@ -88,6 +88,8 @@ SAID = [
     ),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port 8080 closed"),
+    (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"), "port 8088 found"),
+    (change("gone", PORT, "tcp [::1]:53"), "port 53 closed"),
     (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
     (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
     (

@@ -146,7 +146,8 @@ def plural(kind: str) -> str:
 def _subject(sort: tuple[str, str], name: str, values: Values) -> str:
     if sort == ("net", "listener"):
         port = values.get("port", _NONE)
-        return f"port {port.before or port.after or name}"
+        # a name such as tcp [::1]:53 ends with the port
+        return f"port {port.before or port.after or name.rpartition(':')[2]}"
     return name if sort in _PLAIN else f"{noun(sort)} {name}"
 
 
