@@ -204,13 +204,14 @@ def test_rows_that_were_added_are_found(path: Path, points: list[Checkpoint]) ->
 def rewrite(path: Path, change: str, *, until: int = COUNT) -> None:
     """Change rows, and make the chain anew as op-dbus would, up to a row."""
     alter(path, change, f"DELETE FROM history WHERE seq > {until}")  # noqa: S608 -- our own
-    keys = "seq, at, boot, source, plugin, kind, name, what, cause, folded, salt, fields"
+    keys = "seq, at, boot, source, plugin, kind, name, what, cause, folded, salt, digest, fields"
     with closing(sqlite3.connect(path)) as other, other:
         head = Head()
-        for *row, salt, fields in other.execute(
+        for *row, salt, kept, fields in other.execute(
             f"SELECT {keys} FROM history ORDER BY seq"  # noqa: S608 -- our own
         ).fetchall():
-            digest = chain.values_digest(salt, fields)
+            # of erased values the digest alone is left
+            digest = chain.values_digest(salt, fields) if salt else kept
             made = chain.row_hash(head.hash, [*row, digest.hex()])
             values = (digest, made, row[0])
             other.execute("UPDATE history SET digest = ?, hash = ? WHERE seq = ?", values)

