@@ -56,7 +56,7 @@ def test_broken_messages_find_no_fault(daemons: Callable[..., Running]) -> None:
     tally = Tally()
     with daemons(LOG_LEVEL="info") as daemon:
         daemon.wait_for_log("state file read")
-        seen = mangled.mangle(daemon, tally, 450, seed=7)
+        seen = mangled.mangle(daemon, tally, 700, seed=7)
         assert not tally.faults
         assert min(seen["passed"], seen["ended"]) > 30
         assert daemon.stop() == 0
