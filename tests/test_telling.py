@@ -55,6 +55,22 @@ SAID = [
     (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
     (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
     (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
+    (change("event", UNIT, "a.service", cause="job:7 start, failed"), "a.service failed again"),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            active_state=("active", "activating"),
+            sub_state=("running", "auto-restart"),
+            result=(None, "exit-code"),
+        ),
+        "a exited (exit-code), is starting again: active -> activating",
+    ),
+    (
+        change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
+        "a appeared, failed (exit-code)",
+    ),
     (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
     (
         change("event", UNIT, "a.service", cause="exit"),

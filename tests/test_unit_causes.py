@@ -183,3 +183,27 @@ async def test_files_and_a_job_at_once(tmp_path: Path, bus: str, job: str) -> No
         await host.until_shown(f"systemd/unit/{name}", active_state=state[0], enabled=not stops)
         await asyncio.sleep(0.5)
         assert rows(tmp_path, name)[count:] == [("changed", job, 0)]
+
+
+@in_loop
+async def test_a_start_that_fails_again(tmp_path: Path, bus: str) -> None:
+    """A unit that had failed and fails at its next start says so, although no field differs."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, ("failed", "failed"))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.work(ONE, 7, ("activating", "start"), ("failed", "failed"))
+        fake.end(ONE, 7, "failed")
+        again = ("event", "job:7 start, failed", 0)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), again)
+
+
+@in_loop
+async def test_a_unit_that_ends_too_often(tmp_path: Path, bus: str) -> None:
+    """A unit that PID 1 gives up was not stopped by the job that it had."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["Result"] = "start-limit-hit"
+        fake.work(ONE, 7, ("failed", "failed"))
+        fake.end(ONE, 7, "failed")
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))

@@ -162,6 +162,8 @@ def _came(sort: tuple[str, str], values: Values) -> str:
         return f" by {values['unit'][1]}"
     if sort == ("packages", "package") and "version" in values:
         return f" {values['version'][1]}"
+    if values.get("active_state", _NONE)[1] == "failed":
+        return f", failed{_in_brackets(values.get('result', _NONE)[1])}"
     return ""
 
 
@@ -169,6 +171,8 @@ def _happened(cause: str) -> str:
     """Say what left a unit as it was: a run that ended, or a process that was replaced."""
     if cause == "exit":
         return "ended and was started again"
+    if cause.endswith(", failed"):
+        return "failed again"
     verbs = {"restart": "restarted", "reload": "reloaded"}
     return next((verb for word, verb in verbs.items() if word in cause.split()), "ran")
 
@@ -179,10 +183,17 @@ def _unit(values: Values) -> tuple[str, str] | None:
         verbs = {"failed": "failed", "inactive": "stopped", "activating": "is starting"}
         verb = verbs.get(after, "started" if before != "reloading" else "reloaded")
         verb = "is stopping" if after == "deactivating" else verb
-        result = values.get("result", _NONE)[1]
-        detail = f"{before or 'unknown'} -> {after}{f' ({result})' if result else ''}"
+        result = _in_brackets(values.get("result", _NONE)[1])
+        again = values.get("sub_state", _NONE)[1].startswith("auto-restart")
+        if after == "activating" and (again or (result and before == "active")):
+            verb, result = f"exited{result}, is starting again", ""
+        detail = f"{before or 'unknown'} -> {after}{result}"
         return ", ".join(filter(None, (verb, _file_state(values)))), detail
     return (said, "") if (said := _file_state(values)) else None
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _file_state(values: Values) -> str:

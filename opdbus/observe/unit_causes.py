@@ -9,7 +9,7 @@ from opdbus.observe import pid1
 from opdbus.observe.causes import Causes
 from opdbus.observe.pid1 import Pid1
 from opdbus.observe.system_bus import Signal
-from opdbus.observe.unit_jobs import UnitJobs
+from opdbus.observe.unit_jobs import START, UnitJobs
 from opdbus.observe.unit_properties import DOWN, differ
 from opdbus.state.object import Json
 
@@ -19,6 +19,10 @@ _WITH_PROCESSES: Final = (".service", ".scope")
 _TRIGGERS: Final = (".timer", ".socket", ".path", ".automount")
 # PID 1 unloads a unit, and its document is read, so long after it has changed.
 _AFTER_SECONDS: Final = 5.0
+# What a cause ends with where a unit that had failed was started and failed again.
+FAILED_AGAIN: Final = ", failed"
+# PID 1 gives up a unit that ends too often: the job that it has then does not stop it.
+_GAVE_UP: Final = "start-limit-hit"
 
 
 class UnitCauses:
@@ -60,10 +64,14 @@ class UnitCauses:
 
         `other` is the cause where the unit itself was neither started nor stopped.
         """
-        work = self._jobs.take(unit)
         is_other = before is None or differ(before, now)
         own = self._own(unit, before, now) if before else None
+        work = self._jobs.take(unit)
         cause = work.cause or (other if own is None else own)
+        if own == EXIT and now.get("result") == _GAVE_UP:
+            cause = EXIT
+        elif not is_other and now.get("active_state") == "failed" and START in cause.split():
+            cause += FAILED_AGAIN
         if work.cause and is_other:
             self._jobs.told(unit)
         if cause and (work.cause or is_other):
