@@ -62,7 +62,14 @@ def test_a_change_has_words_for_what_happened(
 
 @pytest.mark.parametrize(
     ("cause", "word"),
-    [("job:7 restart", "restarted"), ("job:7 start", "started"), ("", "happened")],
+    [
+        ("job:7 restart", "restarted"),
+        ("job:7 start", "started"),
+        ("job:7 start by web.timer", "started"),
+        ("job:7 start, failed", "failed"),
+        ("exit", "restarted"),
+        ("", "happened"),
+    ],
 )
 def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     """Say what was done to a thing that is as it was before."""

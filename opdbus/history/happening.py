@@ -45,6 +45,14 @@ _STATES: Final = {
     **dict.fromkeys(("down", "no-carrier", "offline", "disconnected"), "went down"),
 }
 _WHATS: Final = {"drift": "drifted", "healed": "healed", "intended": "intended"}
+# What left an object as it was, by what a job did.
+_EVENTS: Final = {
+    "restart": "restarted",
+    "start": "started",
+    "stop": "stopped",
+    "reload": "reloaded",
+    "failed": "failed",
+}
 # Shares of a file system in percent.
 _FULL: Final = 80
 _NUMBER = re.compile(r"\d+")
@@ -98,14 +106,14 @@ _FILLERS: Final = frozenset("be been being is are was were got get it they to it
 
 
 def _event(cause: str) -> str:
-    """Name what happened to an object and left it as it was, by the job that did it."""
-    job = cause.rpartition(" ")[2]
-    return {
-        "restart": "restarted",
-        "start": "started",
-        "stop": "stopped",
-        "reload": "reloaded",
-    }.get(job, "restarted" if cause == "exit" else "happened")
+    return "restarted" if cause == "exit" else _EVENTS.get(_done(cause), "happened")
+
+
+def _done(cause: str) -> str:
+    """Return what a job did, such as restart; empty for other causes."""
+    if not cause.startswith("job:"):
+        return ""
+    return "failed" if cause.endswith(", failed") else "".join(cause.split()[1:2])
 
 
 def _turns(change: Change) -> Iterator[str]:
@@ -114,8 +122,7 @@ def _turns(change: Change) -> Iterator[str]:
         if turn and before is not None and after is not None:
             old, new = (values[0] if values else None for values in (before, after))
             yield turn(old, new)
-    restart = change.why.cause.startswith("job:") and change.why.cause.endswith("restart")
-    if restart and change.what == "changed":
+    if change.what == "changed" and _done(change.why.cause) == "restart":
         yield "restarted"
 
 

@@ -9,7 +9,7 @@ from opdbus.observe import pid1
 from opdbus.observe.causes import Causes
 from opdbus.observe.pid1 import Pid1
 from opdbus.observe.system_bus import Signal
-from opdbus.observe.unit_jobs import START, UnitJobs
+from opdbus.observe.unit_jobs import RESTART, START, UnitJobs
 from opdbus.observe.unit_properties import DOWN, differ
 from opdbus.state.object import Json
 
@@ -70,7 +70,7 @@ class UnitCauses:
         cause = work.cause or (other if own is None else own)
         if own == EXIT and now.get("result") == _GAVE_UP:
             cause = EXIT
-        elif not is_other and now.get("active_state") == "failed" and START in cause.split():
+        elif not is_other and now.get("active_state") == "failed" and _starts(work.cause):
             cause += FAILED_AGAIN
         if work.cause and is_other:
             self._jobs.told(unit)
@@ -101,3 +101,7 @@ class UnitCauses:
             return self.latest(unit, now)
         has_ended = unit.endswith(_WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
+
+
+def _starts(job: str) -> bool:
+    return not {START, RESTART}.isdisjoint(job.split())
