@@ -128,5 +128,9 @@ def test_what_stays_when_a_unit_is_unloaded() -> None:
     """A unit that is not loaded any more is inactive, and has nothing of its last run."""
     shown = unloaded(of_unit(SERVICE | {"Result": "timeout"}))
     assert shown["active_state"] == "inactive"
-    assert not shown.keys() & (VOLATILE | {"result", "load_state"})
-    assert shown["user"] == "root"
+    assert not shown.keys() & (VOLATILE | {"result"})
+    assert (shown["user"], shown["load_state"]) == ("root", "loaded")
+    faulty = {"LoadState": "bad-setting", "LoadError": ["", "Bad line."], "NeedDaemonReload": True}
+    faults = {"load_state", "load_error", "need_daemon_reload"}
+    assert faults <= of_unit(SERVICE | faulty).keys()
+    assert not faults & unloaded(of_unit(SERVICE | faulty)).keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
@@ -33,6 +33,10 @@ class LostSource(Exception):
 
 async def _never() -> None:
     await asyncio.Event().wait()
+
+
+async def _nothing(_kind: str) -> Mapping[str, dict[str, Json]]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,14 @@ class Report:
     """
 
     def __init__(
-        self, volatile: Mapping[str, AbstractSet[str]] = {}, causes: Causes | None = None
+        self,
+        volatile: Mapping[str, AbstractSet[str]] = {},
+        causes: Causes | None = None,
+        stored: Callable[[str], Awaitable[Mapping[str, dict[str, Json]]]] = _nothing,
     ) -> None:
         # what all observers know of causes
         self.causes = causes or Causes()
+        self._stored = stored
         # set while something waits to be written
         self.news = asyncio.Event()
         # what the observer says about itself
@@ -120,6 +128,15 @@ class Report:
         self._whys: dict[Key, Why] = {}
         self._firsts: dict[Key, Mapping[str, Json] | None] = {}
         self._is_all = False
+
+    async def stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
+        """Return what is stored of a kind from before, by name, without `volatile` fields.
+
+        From now on each of these counts as reported so: it may be gone.
+        """
+        found = await self._stored(kind)
+        self._names.setdefault(kind, set()).update(found)
+        return found
 
     def replace(
         self, kind: str, objects: Mapping[str, Mapping[str, Json]], cause: str = ""

@@ -1,8 +1,9 @@
 """Runs the observers side by side: each is started again when its source was lost or comes."""
 
 import asyncio
+import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from opdbus.observe.causes import Causes
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
-from opdbus.state.object import LIVE
+from opdbus.state.object import LIVE, Json
 from opdbus.state.redact import redact_text
 from opdbus.tasks import pauses, until_first_ends
 
@@ -61,9 +62,19 @@ class _Watched:
 
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
-        self.report = Report(self.observer.volatile, self._causes)
+        self.report = Report(self.observer.volatile, self._causes, self._stored)
         self.writer = Writer(
             self.observer, self.report, self._memory, self.changes, is_first=self.is_first
+        )
+
+    async def _stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
+        entries = await self._memory.of_source(self.observer.source)
+        entries = [entry for entry in entries if entry.identity.kind == kind]
+        contents = await self._memory.content(entries)
+        # on a thread: of 1,000 objects it takes 10 ms
+        by_name = {e.identity.name: contents[e.id] for e in entries if e.id in contents}
+        return await asyncio.to_thread(
+            lambda: {name: json.loads(content.properties) for name, content in by_name.items()}
         )
 
     @property

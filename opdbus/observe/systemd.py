@@ -90,11 +90,17 @@ class _Units:
         # what generators make is made anew at each reload, after which all units are read anyway
         self._folders = [name for name in folders if not _GENERATED.search(name)]
         self._stamps = await self._scan()
+        stored = await self._report.stored(_KIND)
+        self._told = {name: self._documents.remember(name, stored[name]) for name in stored}
         await self._list()
+        # what was unloaded since; the files of all others are listed later
+        told = {name: self._told[name] for name in self._told.keys() - self._loaded}
+        left = {name for name in told if unit_properties.unloaded(told[name]) != told[name]}
+        await self._look_at_unloaded(left, "")
         await self._documents.look_up(self._told)
         self._is_quiet = False
-        for name, properties in self._told.items():
-            self._tell(name, properties)
+        for name in self._told.keys() & (self._loaded | left):
+            self._tell(name, self._told[name])
         self._files_at = self._clock() + self._options.files_after
 
     async def follow(self) -> None:
@@ -227,10 +233,11 @@ class _Units:
         for name in set(names) - set(there):
             self._waited_for.pop(name, None)
             self._documents.forget(name)
-            if (last := self._told.pop(name, None)) is not None:
+            last, why = self._told.pop(name, None), cause
+            if last is not None and not self._is_quiet:
                 other = cause or self._causes.latest(name, last) or self._of_file(last, {})
-                why = self._causes.why(name, last, {}, other)
-                self._report.gone(_KIND, name, why.cause)
+                why = self._causes.why(name, last, {}, other).cause
+            self._report.gone(_KIND, name, why)
 
     async def _list_files(self) -> None:
         """Report all unit files that are not loaded; other units that are not loaded are gone."""

@@ -15,6 +15,7 @@ from opdbus.state.object import Json
 _PROGRAM: Final = re.compile(r"man:[^()]+(?:\([18][a-z]*\))?")
 # Of more units a package's summary does not tell what one of them is.
 _MANY: Final = 10
+_FACTS: Final = ("package", "package_summary", "manual")
 Told = Mapping[str, Json]
 
 
@@ -39,6 +40,13 @@ class UnitDocuments:
             self._new.add(name)
             self.has_new.set()
         return self._found.get(name, {})
+
+    def remember(self, name: str, stored: dict[str, Json]) -> dict[str, Json]:
+        """Take what was known of a unit from what is stored of it; return the rest."""
+        rest = {key: value for key, value in stored.items() if key not in _FACTS}
+        self._found[name] = {key: stored[key] for key in stored.keys() - rest.keys()}
+        self._outdated.add(name)
+        return rest
 
     def outdate(self, names: Iterable[str]) -> None:
         """Note that the files of units have changed; until the next look what is known counts."""

@@ -26,7 +26,9 @@ VOLATILE: Final = frozenset(
     " unmet_condition".split()
 )
 # These say nothing about a unit that was unloaded.
-_OF_A_RUN: Final = VOLATILE | {"result", "exit_status", "exit_signal"}
+_OF_A_RUN: Final = VOLATILE | set(
+    "result exit_status exit_signal load_error need_daemon_reload".split()
+)
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
 _EXITED: Final = 1
@@ -84,7 +86,8 @@ def of_file_state(state: str) -> dict[str, Json]:
 def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
     """Return the properties of a unit that was unloaded but still has its file."""
     lasting = {name: value for name, value in properties.items() if name not in _OF_A_RUN}
-    lasting.pop("load_state", None)
+    if lasting.get("load_state") != "loaded":
+        lasting.pop("load_state", None)
     return lasting | {"active_state": "inactive", "sub_state": "dead"}
 
 

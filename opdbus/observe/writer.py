@@ -183,7 +183,7 @@ class Writer:
                 self._add(new, key, properties, why)
             elif why.folded and key not in self._seen:  # it came and left between two writes
                 new.events[self._observer.identity(key)] = why
-        new.gone = self._gone(self._kinds(batch), new)
+        new.gone = self._gone(objects, self._kinds(batch), new)
         for key in new.leaving:
             seen = self._seen[key]
             new.whys[seen.identity] = counted(seen.held, self._why(batch, key))
@@ -264,9 +264,15 @@ class Writer:
         """Return the kinds that a batch lists, and of others those that the memory has."""
         return batch.listed.union(self._earlier if batch.is_all else ())
 
-    def _gone(self, listed: frozenset[str], new: _Prepared) -> set[Identity]:
+    def _gone(
+        self,
+        objects: Mapping[Key, Mapping[str, Json] | None],
+        listed: frozenset[str],
+        new: _Prepared,
+    ) -> set[Identity]:
         """Return what is gone: what was reported so, and what a first listing did not have."""
-        gone = {self._seen[key].identity for key in new.leaving}
+        left = {key for key, properties in objects.items() if properties is None}
+        gone = {self._observer.identity(key) for key in left | new.leaving}
         gone = gone.union(*(self._earlier.get(kind, ()) for kind in listed))
         return {identity for identity in gone if identity not in new.holders}
 

@@ -1,0 +1,103 @@
+"""What a run of op-dbus makes of the units that an earlier one stored."""
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from observing import in_loop, rows
+from test_observe_systemd import bus, watched
+from units import fake_pid1
+
+__all__ = ("bus",)
+RUN = {"ActiveState": "active", "SubState": "running", "Type": "exec", "User": "", "ExecMainPID": 7}
+UNIT = "systemd/unit/one.service"
+PACKAGE = {"package": "tidy", "package_summary": "tidies up"}
+
+
+def changed(folder: Path) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """Return the rows after the first listing, with the fields of each."""
+    question = "SELECT name, what, cause, fields FROM history WHERE cause <> 'first' ORDER BY seq"
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        found = [(*row[:3], json.loads(row[3])) for row in reader.execute(question)]
+    return [(*row, {".".join(path): [*old, *new] for path, old, new in it}) for *row, it in found]
+
+
+@in_loop
+async def test_units_that_are_as_they_were(tmp_path: Path, bus: str) -> None:
+    """A restart of op-dbus is no change of any unit: loaded, not loaded, or looked up."""
+    (tmp_path / "dpkg" / "info").mkdir(parents=True)
+    (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/one.service\n")
+    status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
+    (tmp_path / "dpkg" / "status").write_text(status)
+    async with fake_pid1(bus, tmp_path) as fake:
+        fake.load("one.service", FragmentPath="/lib/systemd/system/one.service", **RUN)
+        fake.file("lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n")
+        for files_after in (0.0, 0.0, 1e6):
+            async with watched(tmp_path, files_after) as host:
+                await host.until_shown(UNIT, active_state="active", **PACKAGE)
+                await host.until_shown("systemd/unit/lazy.service", description="Sleeps late")
+        assert changed(tmp_path) == []
+
+
+@in_loop
+async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, bus: str) -> None:
+    """A unit that stopped meanwhile, and is not loaded any more, is shown so at once."""
+    async with fake_pid1(bus, tmp_path) as fake:
+        file = fake.file("one.service", "enabled")
+        fake.load("one.service", FragmentPath=str(file), UnitFileState="enabled", **RUN)
+        async with watched(tmp_path):
+            pass
+        fake.unload("one.service")
+        fake.files[str(file)] = "disabled"
+        async with watched(tmp_path) as host:
+            shown = await host.until_shown(UNIT, active_state="inactive", enabled=False)
+            assert (shown["type"], shown["user"]) == ("exec", "root")
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
+    ((*row, fields),) = changed(tmp_path)
+    assert row == ["one.service", "changed", "start"]
+    assert fields == {
+        "active_state": ["active", "inactive"],
+        "sub_state": ["running", "dead"],
+        "enabled": [True, False],
+        "unit_file_state": ["enabled", "disabled"],
+    }
+
+
+@in_loop
+async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, bus: str) -> None:
+    """A unit that had no file and is not loaded any more is gone at once."""
+    async with fake_pid1(bus, tmp_path) as fake:
+        fake.load("one.service", Transient=True, **RUN)
+        fake.load("two.timer")
+        async with watched(tmp_path):
+            pass
+        fake.unload("one.service")
+        async with watched(tmp_path) as host:
+            await host.until(lambda: UNIT not in host.names)
+    assert rows(tmp_path, "one.service")[1:] == [("gone", "start", 0)]
+    assert len(rows(tmp_path, "two.timer")) == 1
+
+
+@in_loop
+async def test_a_unit_that_comes_back_soon(tmp_path: Path, bus: str) -> None:
+    """What is stored of a unit that is loaded before all files are listed counts as before."""
+    async with fake_pid1(bus, tmp_path) as fake:
+        file = str(fake.file("one.service", "enabled"))
+        fake.load("one.service", FragmentPath=file, UnitFileState="enabled", **RUN)
+        fake.load("two.timer")
+        async with watched(tmp_path) as host:
+            fake.unload("one.service")
+            fake.tell_of("UnitRemoved", "one.service")
+            await host.until_shown(UNIT, active_state="inactive")
+        async with watched(tmp_path) as host:
+            down = RUN | {"ActiveState": "inactive", "SubState": "dead"}
+            fake.load("one.service", FragmentPath=file, UnitFileState="enabled", **down)
+            fake.work("one.service", 7, ("active", "running"))
+            fake.end("one.service", 7)
+            await host.until_shown(UNIT, active_state="active")
+    row = changed(tmp_path)[-1]
+    assert row[:3] == ("one.service", "changed", "job:7 start")
+    assert row[3].keys() == {"active_state", "sub_state"}
