@@ -26,6 +26,7 @@ from opdbus.bus.transport.library import Message
 from opdbus.bus.transport.values import from_wire
 
 UNITS = Path("/run/systemd/system")
+LAMPS = "org.example.Lamps"
 # As the contract has them, in seconds.
 SOON, SLOW, PORTS = 0.3, 3.0, 2.0
 # What follows from a change has followed by then.
@@ -41,6 +42,10 @@ _FILES = {
     "probe-fail.service": "[Service]\nExecStart=/bin/false\n",
     "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=default.target\n",
     "probe-port.service": f'[Service]\nExecStart={sys.executable} -c "{_LISTEN}"\n',
+    # written by the caller: tests/system/lamps.py
+    "probe-lamps.service": (
+        f"[Service]\nType=dbus\nBusName={LAMPS}\nExecStart={sys.executable} /run/lamps.py\n"
+    ),
     "probe-loop.service": (
         # systemd's clock for restarts is coarse: the program waits instead
         "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/bin/sleep 0.09\nRestart=always\n"
@@ -158,6 +163,7 @@ def events(folder: Path) -> list[Event]:
         *_of_packages(_package(folder)),
         *_of_files(),
         *_of_devices(),
+        *_of_mirrored(),
     ]
 
 
@@ -246,6 +252,13 @@ def _of_devices() -> Iterator[Event]:
     yield Event("a disk emptied", ["sh", "-c", emptying], device, None, SOON)
 
 
+def _of_mirrored() -> Iterator[Event]:
+    lamp = ("lamps", "lamp", "desk")
+    telling = ["busctl", "call", LAMPS, f"/{LAMPS.replace('.', '/')}", LAMPS]
+    yield Event("a mirrored object added", [*telling, "Add", "s", "desk"], lamp, {}, SOON)
+    yield Event("a mirrored object removed", [*telling, "Remove", "s", "desk"], lamp, None, SOON)
+
+
 def _main_pid() -> dict[str, Any]:
     command = ["systemctl", "show", "probe-run.service", "--property=MainPID", "--value"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -275,7 +288,8 @@ async def main() -> None:
     address = options.parse_args().bus
     for name, text in _FILES.items():
         (UNITS / name).write_text(text)
-    subprocess.run(["systemctl", "daemon-reload"], check=True)  # noqa: ASYNC221 -- nothing runs yet
+    for command in (["daemon-reload"], ["start", "probe-lamps.service"]):
+        subprocess.run(["systemctl", *command], check=True)  # noqa: ASYNC221 -- nothing runs yet
     await asyncio.sleep(_SETTLED_SECONDS)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inside import ASKER, asked_by_a_member, parser, python, report, start
+from system import lamps
 from system.service import STATE, UNIT, Service
 
 if TYPE_CHECKING:
@@ -80,9 +82,12 @@ def loop(service: Service) -> dict[str, Any]:
     return found
 
 
-def events(host: Host) -> list[dict[str, Any]]:
+def events(service: Service) -> list[dict[str, Any]]:
     """Return how long each change of the host takes to be shown."""
+    host = service.host
     python(host, "address.py", "link")
+    host.write("/run/lamps.py", Path(lamps.__file__).read_text())
+    service.observe(f"auto,{lamps.NAME}")
     rows: list[dict[str, Any]] = json.loads(python(host, "events.py"))
     return rows
 
@@ -102,7 +107,7 @@ def measure(host: Host, idle: float) -> dict[str, Any]:
         "exposure": host.ask("systemd-analyze", "security", UNIT).splitlines()[-1].split()[-3],
         "idle": rest(service, idle),
         "memory MiB": Process(host, service.pid).memory(),
-        "events": events(host),
+        "events": events(service),
         "restart loop": loop(service),
     }
     service.systemctl("stop")

@@ -4,7 +4,14 @@ import json
 from typing import Any
 
 from system.host import Host
-from system.service import CHANGES, Service
+from system.service import CHANGES, STORE, Service
+
+_ROWS = """
+import json, sqlite3, sys
+reader = sqlite3.connect(f"file:{sys.argv[1]}/memory.db?mode=ro", uri=True)
+rows = reader.execute("SELECT what, kind, name, cause FROM history ORDER BY seq")
+print(json.dumps(list(rows)))
+"""
 
 
 def shown(host: Host, name: str) -> dict[str, Any]:
@@ -20,3 +27,9 @@ def until_shown(service: Service, name: str, **values: object) -> None:
             heard.until(lambda: shown(service.host, name).items() >= values.items())
         else:
             heard.until(lambda: not shown(service.host, name))
+
+
+def rows(host: Host) -> list[tuple[str, ...]]:
+    """Give the rows of history: what happened to which object, and why."""
+    # by its path inside: SQLite follows links, also that to the host
+    return [tuple(row) for row in json.loads(host.ask("/usr/bin/python3", "-c", _ROWS, STORE))]

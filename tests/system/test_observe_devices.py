@@ -1,6 +1,5 @@
 """Devices, the kernel and cron of a booted host, as the sandboxed service sees them."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,18 +8,12 @@ from pathlib import Path
 import pytest
 
 from system.host import Host
-from system.observing import shown, until_shown
-from system.service import STATE, STORE, Service
+from system.observing import rows, shown, until_shown
+from system.service import STATE, Service
 
 # This machine's own: what is inside sees its devices, and its settings read-only.
 CONTROL = Path("/sys/class/zram-control")
 PATIENCE_SECONDS = 30.0
-ROWS = """
-import json, sqlite3, sys
-reader = sqlite3.connect(f"file:{sys.argv[1]}/memory.db?mode=ro", uri=True)
-rows = reader.execute("SELECT what, kind, name, cause FROM history ORDER BY seq")
-print(json.dumps(list(rows)))
-"""
 SOCKET = "op-dbus-uevent.socket"
 
 
@@ -41,12 +34,6 @@ def memory_disk() -> Iterator[Path]:
                 time.sleep(0.1)
             else:
                 break
-
-
-def rows(host: Host) -> list[tuple[str, ...]]:
-    """Give the rows of history: what happened to which object, and why."""
-    # by its path inside: SQLite follows links, also that to the host
-    return [tuple(row) for row in json.loads(host.ask("/usr/bin/python3", "-c", ROWS, STORE))]
 
 
 def states(service: Service) -> dict[str, list[str]]:
