@@ -272,7 +272,7 @@ def test_changes_are_told_to_people(served: Callable[..., Any]) -> None:
         told = await command(daemon, "changes", "-n", "2", "--by", "cause")
         heading, *lines = told.stdout.splitlines()
         assert heading[17:].startswith("published by ")
-        assert heading.endswith(": 2 changes")
+        assert heading.endswith(": at least 2 changes")
         assert [line.split(":")[0] for line in lines] == [
             f"{'':19}b appeared",
             f"{'':19}a.service changed",
@@ -378,6 +378,6 @@ def test_large_changes_come_in_parts(served: Callable[..., Any]) -> None:
         told = await command(daemon, "changes", "--json")
         assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == [*range(1, 16)]
         told = await command(daemon, "changes", "-n", "4")
-        assert told.stdout.splitlines()[-1][17:].startswith("big changed 4 times (published by ")
+        assert "big changed at least 4 times (published by " in told.stdout.splitlines()[-1]
 
     served(work)

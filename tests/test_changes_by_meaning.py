@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -140,8 +141,11 @@ def test_the_command_tells_what_came_before_an_event(served: Callable[..., Any])
 
     async def work(_caller: Caller, daemon: Running) -> None:
         told = await command(daemon, "--before", "web.service failed")
-        assert told.stderr.startswith("before row 6, systemd service web; failed")
-        assert "web" in told.stdout.splitlines()[0]
+        event, heading, *rows = told.stdout.splitlines()
+        assert re.match(r"\w{3} \d\d [\d:]{8}  web\.service failed: active -> failed", event)
+        assert event.endswith(" [row 6]")
+        assert heading.startswith("what may have led to this")
+        assert "web" in rows[0]
         told = await command(daemon, "--before", "web.service failed", "--within", "1s", "--json")
         assert {json.loads(line)["event"] for line in told.stdout.splitlines()} <= {6}
         assert "is no time" in (await command(daemon, "--before", "noonish")).stderr
@@ -161,7 +165,12 @@ def test_the_command_tells_whether_it_has_happened_before(
         assert 2 in {row["seq"] for row in rows} or like.startswith("the")
         assert all(each["fields"] is not None for row in rows for each in row["followed"])
         told = await command(daemon, "--like", like, "--kind", "unit")
-        assert "\n  " in told.stdout or "  web" in told.stdout
+        lines = told.stdout.splitlines()
+        assert any(line.startswith("          +0:") for line in lines)
+        # what is compared comes first, and each change once
+        assert lines[0].endswith(" [row 6]") or like.startswith("the")
+        upgrade = [line for line in lines if "package web upgraded" in line]
+        assert len(upgrade) == 1
 
     served(work)
 

@@ -1,11 +1,13 @@
 """Changes in plain words."""
 
 import json
+import re
+import time
 from typing import Any
 
 import pytest
 
-from opdbus.cli import grouping, telling
+from opdbus.cli import grouping, printing, telling
 
 
 def change(
@@ -268,6 +270,36 @@ def test_a_cause_is_one_while_it_goes_on() -> None:
     ]
     found = grouping.by_cause(changes)
     assert [cause for cause, _ in found] == ["reload", "job:7", "reload", "job:7"]
+
+
+def test_what_has_no_known_cause_is_apart_where_time_is_between() -> None:
+    """Put changes without a known cause below two headings where a minute is between them."""
+    changes = [
+        {**change("event", UNIT, "a"), "at": at * 1_000_000, "seq": seq}
+        for seq, at in enumerate((0, 30, 600))
+    ]
+    assert [len(items) for _, items in grouping.by_cause(changes)] == [2, 1]
+
+
+@pytest.mark.parametrize("cause", ["first", "job:7 start"])
+def test_what_was_cut_off_is_not_counted_as_all(cause: str) -> None:
+    """Say `at least` in a line that counts the oldest change, where older ones are left out."""
+    lamps = [change("appeared", "house/lamp", f"l{n}", cause=cause) for n in range(5)]
+    later = [change("appeared", "house/door", f"d{n}", cause="source") for n in range(5)]
+    cut, whole = grouping.lines([*lamps, *later], is_cut=True)
+    assert "at least 5 lamps" in cut.text
+    assert "at least" not in whole.text
+    assert not any("at least" in line.text for line in grouping.lines(lamps))
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [(0, r"\w{3} \d\d \d\d:\d\d:\d\d"), (800, r"\w{3} \d\d  \d{4}")]
+)
+def test_stamps_are_in_one_column(days: int, said: str) -> None:
+    """Give the time, and of what is long ago the year, in 15 columns."""
+    stamp = printing.stamp(int((time.time() - days * 86400) * 1e6))
+    assert re.fullmatch(said, stamp)
+    assert len(stamp) <= 15
 
 
 def test_a_first_listing_is_one_line() -> None:

@@ -25,58 +25,68 @@ class Line(NamedTuple):
     cause: str
 
 
-def lines(changes: Iterable[Change]) -> Iterator[Line]:
+def lines(changes: Sequence[Change], *, is_cut: bool = False) -> Iterator[Line]:
     """Tell changes in their order; several of one sort and cause are one line.
 
-    They are put together where they are in a row, or in a row of changes of one known cause.
+    They are put together where they are in a row, or in a row of changes of one known cause. Where
+    older changes were cut off, a line that counts the oldest one says that there may be more.
     """
     last = None
-    for line in _lines([(change, tell(change)) for change in changes]):
+    oldest = changes[0] if is_cut and changes else None
+    for line in _lines([(change, tell(change)) for change in changes], oldest):
         # a port is open for two families of addresses, and one line
         if line != last:
             yield line
         last = line
 
 
-def _lines(told: Iterable[_Item]) -> Iterator[Line]:
+def _lines(told: Iterable[_Item], oldest: Change | None) -> Iterator[Line]:
+    for items in _together(told):
+        least = "at least " if items[0][0] is oldest else ""
+        if len(items) > 1 and items[0][0]["cause"] == "first":
+            yield _listed(items, least)
+        elif len(items) > _ALIKE:
+            yield _counted(items, least)
+        else:
+            yield from map(_single, items)
+
+
+def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield the changes that may be one line; all of a first listing are."""
     for cause, run in groupby(told, key=lambda item: item[0]["cause"]):
         if cause == "first":
-            yield _listed(list(run))
-            continue
-        for alike in _alike(run) if cause else _in_a_row(run):
-            yield from _said_of(alike)
+            yield list(run)
+        elif cause:
+            yield from _alike(list(run))
+        else:
+            yield from (list(alike) for _, alike in groupby(run, key=_sort))
 
 
-def _listed(found: Sequence[_Item]) -> Line:
+def _listed(found: Sequence[_Item], least: str) -> Line:
     """Tell of a first listing: how many there are of each sort."""
-    if len(found) == 1:
-        return next(_said_of(found))
     counts = Counter((change["plugin"], change["kind"]) for change, _ in found)
     sorts = [f"{n:,} {noun(s) if n == 1 else plural(noun(s))}" for s, n in counts.most_common()]
     change, told = found[-1]
-    return Line(change["at"], f"{told.verb} {', '.join(sorts)}", change["cause"])
+    return Line(change["at"], f"{told.verb} {least}{', '.join(sorts)}", change["cause"])
 
 
-def _said_of(alike: Sequence[_Item]) -> Iterator[Line]:
-    if len(alike) > _ALIKE:
-        yield _together(alike)
-        return
-    for change, words in alike:
-        more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
-        yield Line(change["at"], f"{words}{more}", change["cause"])
+def _single(item: _Item) -> Line:
+    change, told = item
+    more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
+    return Line(change["at"], f"{told}{more}", change["cause"])
 
 
 def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
     """Group changes by cause, in the order in which the groups end; those without one are last.
 
-    A cause that names no job, run or program is one only while it goes on.
+    What names no job, run or program as its cause is one group only while it goes on.
     """
     groups: dict[tuple[str, str], list[Change]] = {}
     ended: list[tuple[str, list[Change]]] = []
     for change in changes:
         cause = change["cause"]
         group = groups.pop((cause, change["boot"]), [])
-        if group and cause and ":" not in cause and change["at"] - group[-1]["at"] > _APART:
+        if group and ":" not in cause and change["at"] - group[-1]["at"] > _APART:
             ended.append((cause, group))
             group = []
         group.append(change)
@@ -90,17 +100,12 @@ def _sort(item: _Item) -> tuple[object, ...]:
     return change["plugin"], change["kind"], told.verb, is_declaration(change)
 
 
-def _in_a_row(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
-    return (list(run) for _, run in groupby(items, key=_sort))
-
-
-def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
+def _alike(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """Yield what is alike: many together, where the last of them is, and few as they come."""
-    taken = list(items)
-    counts = Counter(map(_sort, taken))
+    counts = Counter(map(_sort, items))
     many = {sort for sort, count in counts.items() if count > _ALIKE}
     gathered: dict[tuple[object, ...], list[_Item]] = {sort: [] for sort in many}
-    for item in taken:
+    for item in items:
         if (sort := _sort(item)) not in many:
             yield [item]
             continue
@@ -109,16 +114,16 @@ def _alike(items: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
             yield gathered[sort]
 
 
-def _together(alike: Sequence[_Item]) -> Line:
+def _counted(alike: Sequence[_Item], least: str) -> Line:
     change, told = alike[-1]
     names = list(dict.fromkeys(item["name"] for item, _ in alike))
     more = len(names) - MAX_NAMES
     listed = ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
     if len(names) == 1:
-        text = f"{told.subject} {told.verb} {len(alike):,} times"
+        text = f"{told.subject} {told.verb} {least}{len(alike):,} times"
     else:
         verb = re.sub("^is ", "are ", told.verb)
         called = plural(noun((change["plugin"], change["kind"])))
         of = "declarations of " if told.subject.startswith("declaration of ") else ""
-        text = f"{of}{len(names):,} {called} {verb}: {listed}"
+        text = f"{of}{least}{len(names):,} {called} {verb}: {listed}"
     return Line(change["at"], text, change["cause"])

@@ -12,7 +12,7 @@ import click
 
 from opdbus.cli import meaning, output, when
 from opdbus.cli.asking import ask, chosen, path_of
-from opdbus.cli.printing import Printer, stamp
+from opdbus.cli.printing import Printer
 from opdbus.cli.root import as_json, kind, number, plugin, root
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
@@ -86,7 +86,7 @@ def changes(
             asked["around"] = await path_of(client, around, past=True)
         if by_meaning:
             most = meaning.MOST if limit is None else limit
-            await meaning.tell(client, by_meaning, asked, most, printer.print)
+            await meaning.tell(client, by_meaning, asked, most, printer)
         elif watch:
             await _watch(client, asked, _MOST_BEFORE_WATCHING if limit is None else limit, printer)
         else:
@@ -151,12 +151,14 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
         for side in ("declared", "observed")
         if values[side] is not None
     }
-    output.pairs({"Object": name, "At": stamp(moment), "Source": values["source"], **sides})
+    output.pairs(
+        {"Object": name, "At": output.moment(moment / 1e6), "Source": values["source"], **sides}
+    )
 
 
 async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:
     rows = await client.changes(asked, limit + 1)
-    printer.print(rows[:limit][::-1])
+    printer.print(rows[:limit][::-1], is_cut=len(rows) > limit)
     if not rows:
         click.echo("nothing is known to have changed", err=True)
     elif len(rows) > limit:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from opdbus.cli import when
+from opdbus.cli import output, when
 from opdbus.cli.asking import path_of
+from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, UnknownObject
 
 if TYPE_CHECKING:
@@ -17,13 +18,8 @@ if TYPE_CHECKING:
 
 # The best answers are the first ones.
 MOST: Final = 10
-
-
-class Show(Protocol):
-    """Prints changes in the order in which they are given, with what more is to be said."""
-
-    def __call__(self, rows: Sequence[dict[str, Any]], more: str = "", indent: str = "") -> None:
-        """Print them."""
+_BEFORE_THIS: Final = "what may have led to this, the likeliest first:"
+_LIKE_THIS: Final = "what was like this, the most alike first, and what followed within 10 minutes:"
 
 
 class Meaning(NamedTuple):
@@ -49,35 +45,38 @@ def read(about: str | None, before: str | None, like: str | None) -> Meaning | N
 
 
 async def tell(
-    client: Client, meaning: Meaning, asked: dict[str, Any], limit: int, show: Show
+    client: Client, meaning: Meaning, asked: dict[str, Any], limit: int, printer: Printer
 ) -> None:
-    """Print what answers best, best first."""
+    """Print what answers best, best first; before it the change that it is compared with."""
     if meaning.like:
-        await _tell_like(client, {**asked, **await _like(client, meaning.like)}, limit, show)
-        return
-    said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
-    rows = await client.found({**asked, **said}, limit)
+        like = {**asked, **await _like(client, meaning.like)}
+        rows = [{**row, "followed": after} for row, after in await client.nearest(like, limit)]
+    else:
+        said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
+        rows = await client.found({**asked, **said}, limit)
     if not rows:
         click.echo("no change is known that answers this", err=True)
-    elif "event" in rows[0]:
-        event = await client.changes(
-            {"after": rows[0]["event"] - 1, "below": rows[0]["event"] + 1}, 1
-        )
-        click.echo(
-            f"before row {rows[0]['event']}, {event[0]['sentence'] if event else 'gone by now'}:",
-            err=True,
-        )
+    elif printer.is_json:
+        printer.print(rows)
+    else:
+        compared = rows[0].get("event", 0)
+        if compared:
+            event = await client.changes({"after": compared - 1, "below": compared + 1}, 1)
+            print_lines(event, f" [row {compared}]")
+            print(output.style(_LIKE_THIS if meaning.like else _BEFORE_THIS, "bold"))
+        _print(rows, {compared})
+
+
+def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
+    """Print changes, and below each what followed; what was told already is left out."""
     for row in rows:
-        show([row], _times(row))
-
-
-async def _tell_like(client: Client, asked: dict[str, Any], limit: int, show: Show) -> None:
-    found = await client.nearest(asked, limit)
-    if not found:
-        click.echo("nothing like it is known to have happened", err=True)
-    for row, after in found:
-        show([{**row, "followed": after}], _times(row))
-        show(after, indent="  ")
+        if row["seq"] in told:
+            continue
+        print_lines([row], f" [{row['count']:,} times]" if row["count"] > 1 else "")
+        told.add(row["seq"])
+        new = [each for each in row.get("followed", ()) if each["seq"] not in told]
+        print_lines(new, after=row["at"])
+        told |= {each["seq"] for each in new}
 
 
 async def _like(client: Client, said: str) -> dict[str, Any]:
@@ -90,7 +89,3 @@ async def _like(client: Client, said: str) -> dict[str, Any]:
         if " " not in said.strip():
             raise
     return {"about": said}
-
-
-def _times(row: dict[str, Any]) -> str:
-    return f" [{row['count']:,} times]" if row["count"] > 1 else ""

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -73,15 +74,15 @@ def section(title: str, values: Mapping[str, str]) -> None:
         pairs(said)
 
 
-def labelled(label: str, width: int, text: str) -> None:
+def labelled(label: str, width: int, text: str, look: str = "") -> None:
     """Print a text beside a label of this width; on a terminal, long lines are broken."""
     lines = [visible(line) for line in text.splitlines()] or [""]
     if sys.stdout.isatty():
         room = max(20, shutil.get_terminal_size().columns - width - 2)
         lines = [part for line in lines for part in _broken(line, room)]
-    print(f"{label}  {lines[0]}".rstrip())
+    print(f"{label}  {style(lines[0], look)}".rstrip())
     for line in lines[1:]:
-        print(" " * (width + 2) + line)
+        print(" " * (width + 2) + style(line, look))
 
 
 def _broken(line: str, room: int) -> list[str]:
@@ -97,12 +98,17 @@ def visible(text: str) -> str:
 
 
 def style(text: str, look: str) -> str:
-    """Give a text a colour, or make it bold, on a terminal."""
-    if not sys.stdout.isatty():
+    """Give a text a colour, or make it bold, on a terminal; no look leaves it as it is."""
+    if not look or not sys.stdout.isatty():
         return text
     import click
 
     return click.style(text, bold=True) if look == "bold" else click.style(text, fg=look)
+
+
+def moment(seconds: float) -> str:
+    """Give a time, in seconds since 1970, as people write it here."""
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def said(value: object) -> str:

@@ -5,65 +5,78 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from opdbus.cli import grouping, output, telling
 
 # of the lines that a program reads: the second number grows with what is added
 FORMAT: Final = "1.0"
-_STAMP: Final = "%b %d %H:%M:%S"
+# of a stamp; what is longer ago than this has the year in it
+_WIDTH: Final = 15
+_RECENT: Final = timedelta(days=300)
 
 
 class Printer:
     """Prints changes as they are asked for: for people, or one JSON object a line."""
 
     def __init__(self, *, is_json: bool, is_by_cause: bool = False) -> None:
-        self._is_json = is_json
+        self.is_json = is_json
         self._is_by_cause = is_by_cause
         self._first = {"format_version": FORMAT}
 
-    def print(self, rows: Sequence[dict[str, Any]], more: str = "", indent: str = "") -> None:
-        """Print changes in their order, and more about them; what is indented is theirs already."""
-        if self._is_json:
-            self._print_json([] if indent else rows)
+    def print(self, rows: Sequence[dict[str, Any]], *, is_cut: bool = False) -> None:
+        """Print changes in their order; older ones may have been cut off."""
+        if self.is_json:
+            for row in rows:
+                print(json.dumps({**self._first, **_line(row)}, ensure_ascii=False))
+                self._first = {}
         elif self._is_by_cause:
-            _print_by_cause(rows)
+            _print_by_cause(rows, is_cut=is_cut)
         else:
-            for line in grouping.lines(rows):
-                why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
-                _print(stamp(line.at), f"{indent}{line.text}{why}{more}")
+            print_lines(rows, is_cut=is_cut)
         # a pipe is read as it is written
         sys.stdout.flush()
 
-    def _print_json(self, rows: Sequence[dict[str, Any]]) -> None:
-        for row in rows:
-            print(json.dumps({**self._first, **_line(row)}, ensure_ascii=False))
-            self._first = {}
+
+def print_lines(
+    rows: Sequence[dict[str, Any]], more: str = "", *, after: int = 0, is_cut: bool = False
+) -> None:
+    """Print changes for people, and more about them; if `after` a time, how long after it."""
+    for line in grouping.lines(rows, is_cut=is_cut):
+        why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
+        label = f"{_later(line.at - after):>{_WIDTH}}" if after else stamp(line.at)
+        _print(label, f"{line.text}{why}{more}")
 
 
-def _print_by_cause(rows: Sequence[dict[str, Any]]) -> None:
+def _print_by_cause(rows: Sequence[dict[str, Any]], *, is_cut: bool) -> None:
     for cause, items in grouping.by_cause(rows):
-        if len(items) > 1:
-            title = output.visible(f"{telling.cause(cause, _user)}: {len(items):,} changes")
-            print(f"{stamp(items[-1]['at']):15}  {output.style(title, 'bold')}")
-        for line in grouping.lines(items):
-            if len(items) == 1:
-                _print(stamp(line.at), f"{line.text} ({telling.cause(cause, _user)})")
-            else:
-                # what has no known cause has not one time either
-                _print("" if cause else stamp(line.at), f"  {line.text}")
+        is_part = is_cut and items[0] is rows[0]
+        lines, why = grouping.lines(items, is_cut=is_part), telling.cause(cause, _user)
+        if len(items) == 1:
+            _print(stamp(items[0]["at"]), f"{next(lines).text} ({why})")
+            continue
+        least = "at least " if is_part else ""
+        _print(stamp(items[-1]["at"]), f"{why}: {least}{len(items):,} changes", look="bold")
+        for line in lines:
+            _print("", line.text, indent=2)
 
 
-def _print(stamp: str, text: str) -> None:
-    output.labelled(stamp.ljust(15), 15, text)
+def _print(label: str, text: str, *, indent: int = 0, look: str = "") -> None:
+    width = _WIDTH + indent
+    output.labelled(f"{label:{width}}", width, text, look)
 
 
 def stamp(at: int) -> str:
-    """Say when; the year if it is another one."""
+    """Say when, in 15 columns; of what is long ago the year, as ls does."""
     local = datetime.fromtimestamp(at / 1e6, UTC).astimezone()
-    is_this_year = local.year == datetime.now(UTC).astimezone().year
-    return local.strftime(_STAMP if is_this_year else "%Y-%m-%d %H:%M")
+    is_recent = abs(local - datetime.now(UTC)) < _RECENT
+    return local.strftime("%b %d %H:%M:%S" if is_recent else "%b %d  %Y")
+
+
+def _later(microseconds: int) -> str:
+    minutes, seconds = divmod(microseconds // 1_000_000, 60)
+    return f"+{minutes}:{seconds:02}"
 
 
 def _user(uid: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +74,6 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     for side in ("Declared", "Observed"):
         if values[side] is not None:
             values[side] = json.dumps(values[side], indent=2, ensure_ascii=False)
-    changed = datetime.fromtimestamp(values["UpdatedAt"], UTC).astimezone()
-    values["UpdatedAt"] = changed.strftime("%Y-%m-%d %H:%M:%S %Z")
+    values["UpdatedAt"] = output.moment(values["UpdatedAt"])
     # what there is not, such as a distance from what nobody observed, is left out
     output.pairs({"Path": path} | {k: v for k, v in values.items() if output.said(v)})

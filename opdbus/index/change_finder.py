@@ -55,7 +55,7 @@ class Found:
     row: Row
     count: int
     score: float
-    # the number of the event before which it happened, if one was asked for
+    # the number of the change before which it happened or which it is like, if one was asked for
     event: int = 0
 
 
@@ -105,11 +105,13 @@ class ChangeFinder:
 
         The one is given in words, or as a row of history, before which they happened.
         """
-        said = to
-        if isinstance(to, Row):
-            said, wanted = to.sentence, replace(wanted, below=min(wanted.below, to.seq))
-        found = await self._about(str(said), wanted, limit, Rank.FEW)
-        return [Followed(each, await self._followed(each.row)) for each in found]
+        said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to, 0)
+        if seq:
+            wanted = replace(wanted, below=min(wanted.below, seq))
+        found = await self._about(said, wanted, limit, Rank.FEW)
+        return [
+            Followed(replace(each, event=seq), await self._followed(each.row)) for each in found
+        ]
 
     async def _about(self, asked: str, wanted: Filter, limit: int, rank: Rank) -> list[Found]:
         meant = await self._meant(wanted)
