@@ -254,6 +254,22 @@ def test_a_damaged_end_is_found(path: Path, points: list[Checkpoint], fact: str)
     assert first(look(path, points))[0] == COUNT
 
 
+def test_a_damaged_index_is_found(path: Path, points: list[Checkpoint]) -> None:
+    """Questions read it: a change that it does not lead to is as good as deleted."""
+    with closing(sqlite3.connect(path)) as other:
+        (page,) = other.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'history_by_thing'"
+        ).fetchone()
+        (size,) = other.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    data[data.index(b"unit", (page - 1) * size)] ^= 1
+    path.write_bytes(data)
+    report = look(path, points)
+    assert report.problems[0].seq == 0
+    assert "row " in report.problems[0].text
+    assert "missing from index history_by_thing" in report.problems[0].text
+
+
 def test_erased_values_must_be_explained(path: Path, points: list[Checkpoint]) -> None:
     """Erasing values does not hide that they were changed."""
     alter(path, "UPDATE history SET salt = NULL, fields = '[[[]]]' WHERE seq = 22")

@@ -201,7 +201,8 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
         yield f"the values of {report.erased:,} rows were erased, as other rows say"
     for seq, at, thing, text in report.problems:
         when = f" of {moment(at)}" if at is not None else ""
-        yield f"WRONG: row {seq:,}{when}{f', {thing}' if thing else ''}: {text}"
+        which = f"row {seq:,}{when}{f', {thing}' if thing else ''}: " if seq else ""
+        yield f"WRONG: {which}{text}"
     if (more := report.problem_count - len(report.problems)) > 0:
         yield f"WRONG: {more:,} more"
     yield f"checkpoints in the journal ({witness}): {report.checkpoints:,}"

@@ -31,7 +31,10 @@ _UNFIT: Final = (TypeError, ValueError, AttributeError, LookupError, OverflowErr
 
 
 class Problem(NamedTuple):
-    """What is wrong, from this row on; time and object are what the database says of the row."""
+    """What is wrong, from this row on; time and object are what the database says of the row.
+
+    The row is 0 where the file is damaged, and every row is as it was written.
+    """
 
     seq: int
     at: int | None
@@ -211,8 +214,16 @@ class _Run:
             point = self._ahead[0]
             since = f"missing: the tail was cut off since the checkpoint at {moment(point.at)}"
             self._gone(self._seq + 1, point.size, since)
+        if not report.problems:
+            self._check_file()
         if report.vouched < self._seq:
             report.unvouched_since = self._at(max(report.vouched, self._cut.seq) + 1)
+
+    def _check_file(self) -> None:
+        """Have SQLite look for damage that rows do not show: in indexes, which questions read."""
+        for (text,) in self._database.execute("PRAGMA integrity_check('history')"):
+            if text != "ok":
+                self._tell(0, f"the database file is damaged: {text}")
 
     def _gone(self, first: int, last: int, text: str) -> None:
         which = f"the row is {text}" if first == last else f"the rows up to {last} are {text}"
