@@ -10,7 +10,8 @@ import pytest
 
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Change, FieldChange, Why
-from opdbus.history.ledger import Ledger
+from opdbus.history.ledger import BLOCK, Ledger
+from opdbus.history.prune import prune
 from opdbus.history.question import Filter, Reader, parts
 from opdbus.index import past
 from opdbus.index.memory import Memory
@@ -166,15 +167,38 @@ def test_rows_are_looked_up(database: sqlite3.Connection, wanted: Filter, index:
 
 
 def test_times_are_looked_up(database: sqlite3.Connection) -> None:
-    """Read the index of times, and no row, to find the numbers of a time."""
+    """Read the times of blocks, and no row, to find the numbers of a time."""
     plans = []
     with closing(database):
         Ledger(database).append([change("a")], 5, "")
         database.set_trace_callback(plans.append)
         Reader(database).numbers(Filter(since=3, before=9))
         database.set_trace_callback(None)
-        asked = [text for text in plans if "at " in text]
-        assert len(asked) == 2
-        for text in asked:
-            ((*_, detail),) = database.execute(f"EXPLAIN QUERY PLAN {text}").fetchall()
-            assert "COVERING INDEX history_by_time" in detail
+        (text,) = [text for text in plans if "latest" in text]
+        ((*_, detail),) = database.execute(f"EXPLAIN QUERY PLAN {text}").fetchall()
+        assert detail == "SCAN history_times"
+
+
+def test_numbers_of_a_time_are_near(database: sqlite3.Connection) -> None:
+    """Leave out blocks that have no row of a time, before and after, also once some are pruned."""
+    with closing(database), database:
+        ledger, reader = Ledger(database), Reader(database)
+        # the clock is set back to 200 after 500, and comes to 500 again
+        for at in (100, 500, 200, 500, 600):
+            ledger.append([change("a")] * BLOCK, at, "")
+        for since, before in ((0, 700), (150, 300), (200, 600), (600, 601), (601, 700), (0, 100)):
+            wanted = Filter(since=since, before=before)
+            meant = [
+                row[0]
+                for row in database.execute(
+                    "SELECT seq FROM history WHERE at >= ? AND at < ? ORDER BY seq", (since, before)
+                )
+            ]
+            found = reader.numbers(wanted)
+            assert set(meant) <= set(found)
+            assert len(found) <= (meant[-1] + 1 - meant[0] + 2 * BLOCK if meant else 0)
+        assert list(reader.numbers(Filter(since=600)))[-1] == 5 * BLOCK
+        while prune(ledger, 2 * BLOCK):
+            pass
+        assert reader.numbers(Filter(before=200)) == range(0)
+        assert reader.numbers(Filter(since=200, before=300))[0] == 2 * BLOCK + 1

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from opdbus.history import chain
 from opdbus.history.chain import Head
-from opdbus.history.ledger import ROW_SIZE, Ledger, State
+from opdbus.history.ledger import BLOCK, ROW_SIZE, Ledger, State
 
 # Deleting so many, or so much, takes some milliseconds: what is written meanwhile waits for it.
 MAX_ROWS: Final = 100
@@ -50,6 +50,8 @@ def prune(ledger: Ledger, last: int) -> int:
         seq = number
     size = sum(row[3] for row in rows)
     ledger.database.execute("DELETE FROM history WHERE seq <= ?", (seq,))
+    kept = (seq + 1) // BLOCK
+    ledger.database.execute("DELETE FROM history_times WHERE block < ?", (kept,))
     ledger.drop_sentences(row[2] for row in rows)
     ledger.set_state(State(Head(seq, rows[-1][1], frontier)), "history cut")
     state = ledger.state()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import FieldChange, What, from_json
+from opdbus.history.ledger import BLOCK
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Identity, Json, Thing
@@ -113,14 +114,13 @@ class Reader:
         return range(first, last + 1) if first else range(0)
 
     def numbers(self, wanted: Filter) -> range:
-        """Return numbers outside of which no row is meant; reads only the index of times."""
-        kept = self.span()
-        first, last = max(kept.start, wanted.after + 1), min(kept.stop, wanted.below) - 1
-        if wanted.since:
-            first = max(first, self._one(_FIRST_SINCE, wanted.since, default=NEVER))
-        if wanted.before < NEVER:
-            last = min(last, self._one(_LAST_BEFORE, wanted.before))
-        return range(first, max(first, last + 1))
+        """Return numbers outside of which no row is meant; reads the times of whole blocks."""
+        kept, times = self.span(), (wanted.since, wanted.before)
+        begin, end = self._database.execute(_OF_TIMES, times).fetchone()
+        if begin is None:
+            return range(0)
+        first = max(kept.start, wanted.after + 1, begin)
+        return range(first, max(first, min(kept.stop, wanted.below, end)))
 
     def rows(self, wanted: Filter, numbers: range) -> Part:
         """Return the next rows that are meant and have some of the numbers, in their order."""
@@ -178,9 +178,11 @@ class Reader:
         return default if row is None or row[0] is None else int(row[0])
 
 
-# The clock may have been set: a later row may have an earlier time.
-_FIRST_SINCE: Final = "SELECT min(seq) FROM history INDEXED BY history_by_time WHERE at >= ?"
-_LAST_BEFORE: Final = "SELECT max(seq) FROM history INDEXED BY history_by_time WHERE at < ?"
+# The clock may have been set: a later row, and a later block, may have an earlier time.
+_OF_TIMES: Final = (
+    f"SELECT min(block) * {BLOCK}, (max(block) + 1) * {BLOCK} FROM history_times"  # noqa: S608 -- our own constant
+    " WHERE latest >= ? AND earliest < ?"
+)
 _THINGS: Final = """
 SELECT json_group_array(json_array(plugin, kind, name)) FROM (
     SELECT DISTINCT plugin, kind, name FROM history INDEXED BY history_by_thing
