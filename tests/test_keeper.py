@@ -247,6 +247,34 @@ def test_the_oldest_rows_are_pruned(
     assert verified(path, point).problems == []
 
 
+def test_what_becomes_too_old_is_pruned_while_nothing_changes(
+    tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
+) -> None:
+    """Look for rows beyond the limit of days now and then, although no change comes."""
+    days = [0]
+
+    def keeper(memory: Memory) -> Keeper:
+        return Keeper(
+            memory,
+            to_journal,
+            "op-dbus/1",
+            ALL,
+            seconds=0.01,
+            clock=lambda: time.time() + days[0] * 86_400,
+            idle_seconds=0.01,
+        )
+
+    async def work(memory: Memory, keeper: Keeper) -> None:
+        await memory.publish([unit("a")], OWNER)
+        task = asyncio.create_task(keeper.run())
+        assert read(await asyncio.to_thread(journald.receive)).first == 1
+        days[0] = ALL.days + 1
+        assert read(await asyncio.to_thread(journald.receive)).first == 2
+        task.cancel()
+
+    run(tmp_path / "memory.db", keeper, work)
+
+
 def test_what_was_not_pruned_is_missed(
     tmp_path: Path, journald: Journald, to_journal: structlog.typing.FilteringBoundLogger
 ) -> None:

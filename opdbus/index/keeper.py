@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 # From the first new row to the checkpoint after it.
 CHECKPOINT_SECONDS: Final = 600.0
+# Rows become too old while nothing changes, too: after so long they are looked for.
+_DAY_SECONDS: Final = 86_400.0
 # Between two steps of pruning.
 _REST_SECONDS: Final = 0.01
 
@@ -26,8 +28,8 @@ _REST_SECONDS: Final = 0.01
 class Keeper:
     """Writes a checkpoint some minutes after a change, and when it is closed; prunes after it.
 
-    `journal_log` is where they go, None where there is no journal. While nothing changes, nothing
-    runs.
+    `journal_log` is where they go, None where there is no journal. While nothing changes, it prunes
+    once a day.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Keeper:
         limits: Limits,
         seconds: float = CHECKPOINT_SECONDS,
         clock: Callable[[], float] = time.time,
+        idle_seconds: float = _DAY_SECONDS,
     ) -> None:
         self._memory = memory
         self._journal_log = journal_log
@@ -45,6 +48,7 @@ class Keeper:
         self._limits = limits
         self._seconds = seconds
         self._clock = clock
+        self._idle_seconds = idle_seconds
         # set when there are rows that no checkpoint of this run vouches for
         self._news = asyncio.Event()
         self._news.set()
@@ -60,11 +64,12 @@ class Keeper:
             await self._vouch(0)
 
     async def run(self) -> None:
-        """Write checkpoints until cancelled."""
+        """Write checkpoints and prune until cancelled."""
         if not self._journal_log:
             log.warning("history not vouched for", reason="there is no journal for checkpoints")
         while True:
-            await self._news.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._idle_seconds)
             await asyncio.sleep(self._seconds)
             await self.keep()
 
