@@ -209,7 +209,7 @@ def _state_file(config: Config) -> Verdict:
     path = config.state_file
     if not _exists(path):
         # the daemon serves what it observes and what programs publish
-        return Verdict("state file", "ok", f"there is no {path}, so nothing is declared")
+        return Verdict("state file", "ok", f"there is no {path}, and none is needed")
     if not os.access(path, os.R_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     try:
@@ -248,16 +248,27 @@ async def _daemon(connection: Connection, service: Unit | None) -> list[Verdict]
         state = await _property(connection, paths.ROOT, VECTORIZER, "State")
         observers = await _property(connection, paths.STATE, STATE, "Observers")
         drifted = await _property(connection, paths.STATE, STATE, "Drifted")
+        fault = await _property(connection, paths.STATE, STATE, "LastError")
     except TimeoutError:
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return [Verdict("daemon", "wrong", finding, f"look into its log, or {_RESTART}")]
     except RemoteError as error:
         finding, _, advice = str(error).partition(": ")
         return [Verdict("daemon", "wrong", finding, _cure() or advice or _RESTART)]
-    status: Status = "ok" if state in {"ready", "loading"} else "warning"
-    advice = "" if status == "ok" else "`op-dbus status` says why"
-    served = Verdict("daemon", status, f"{BUS_NAME} is served; it is {state}", advice)
+    served = _served(str(state), str(fault))
     return [served, _drift(int(drifted)), *(_observer(*row) for row in observers)]
+
+
+def _served(state: str, fault: str) -> Verdict:
+    """Say how the daemon is, and what keeps it from reading or storing something."""
+    finding = f"{BUS_NAME} is served; it is {state}"
+    # while all is well, the fault is of a database that was replaced at the start
+    if state in {"ready", "loading"}:
+        return Verdict("daemon", "ok", finding)
+    if not fault:
+        return Verdict("daemon", "warning", finding, "`op-dbus status` says why")
+    reason, _, advice = fault.partition("; ")
+    return Verdict("daemon", "wrong", f"{finding}: {reason}", advice)
 
 
 def _drift(count: int) -> Verdict:

@@ -186,7 +186,7 @@ def test_the_state_file(healthy: Config, tmp_path: Path) -> None:
     assert (verdict.status, "line 1 column 3" in verdict.finding) == ("wrong", True)
     file.unlink()
     assert look(settings, "state file") == Verdict(
-        "state file", "ok", f"there is no {file}, so nothing is declared"
+        "state file", "ok", f"there is no {file}, and none is needed"
     )
 
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from running import STATE, STATE_PATH, Running, calling, state_file
 from structlog.testing import capture_logs
 
+from opdbus import config
+from opdbus.doctor import examine
 from opdbus.errors import StoreError
 from opdbus.index.declared import Declared
 from opdbus.index.memory import Memory
@@ -196,6 +199,10 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
             await caller.call(*PUBLISH, "probe", objects, {})
         assert await caller.ready("degraded")
         assert "make room" in await caller.get(STATE_PATH, STATE, "LastError")
+        told = await examine(lambda _: replace(config.load({}), bus=daemon.bus))
+        (verdict,) = [each for each in told if each.subject == "daemon"]
+        assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
+        assert "memory.db: " in verdict.finding
         found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {})
         assert len(found[0]) == 1
         state_file(file, {f"d{n}": f"mail {n}" * 300 for n in range(40)})
