@@ -97,6 +97,13 @@ def bus_address() -> Iterator[str]:
     bus.kill()
 
 
+@pytest.fixture
+def system_bus(bus_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the private bus be the system's."""
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
+    return bus_address
+
+
 @pytest.fixture(scope="session")
 def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     """Build the tiny model's graph as a daemon keeps it, so that tests need not wait for it."""

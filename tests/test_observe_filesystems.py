@@ -57,8 +57,9 @@ class Disk:
 
 
 @pytest.fixture
-def mountinfo(tmp_path: Path) -> Path:
-    """Give a file as the kernel has it."""
+def mountinfo(tmp_path: Path, system_bus: str) -> Path:
+    """Give a file as the kernel has it, on a host that has a system bus."""
+    assert system_bus
     path = tmp_path / "mountinfo"
     path.write_text(INFO)
     return path
@@ -93,11 +94,8 @@ def unit(path: str, source: str, fstype: str, options: str = "rw,relatime") -> d
 
 
 @asynccontextmanager
-async def watched(
-    monkeypatch: pytest.MonkeyPatch, bus: str, mountinfo: Path, disk: Disk
-) -> AsyncIterator[Host]:
+async def watched(mountinfo: Path, disk: Disk) -> AsyncIterator[Host]:
     """Observe mounts, with a minute of 20 ms."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
     source = FileSystems(mountinfo, 0.02, 0.2, disk.measure)
     observer = Observer("filesystems", "mounts", source.observe)
     try:
@@ -108,14 +106,9 @@ async def watched(
 
 
 @in_loop
-async def test_mounts_of_systemd(
-    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
-) -> None:
+async def test_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
     """What systemd has mounted is listed as the host sees it, not as our sandbox does."""
-    async with (
-        systemd(bus_address),
-        watched(monkeypatch, bus_address, mountinfo, Disk()) as host,
-    ):
+    async with systemd(system_bus), watched(mountinfo, Disk()) as host:
         root = await host.until_shown("mounts/mount//", source="/dev/vda", fstype="ext4")
         assert (root["size_gb"], root["used_percent"], root["network"]) == (60, 50, False)
         await host.until_shown("mounts/mount//home", network=True, description="Homes")
@@ -126,14 +119,9 @@ async def test_mounts_of_systemd(
 
 
 @in_loop
-async def test_a_mount_that_comes_changes_and_goes(
-    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
-) -> None:
+async def test_a_mount_that_comes_changes_and_goes(mountinfo: Path, system_bus: str) -> None:
     """Signals of mount units are followed; those of others ask systemd nothing."""
-    async with (
-        systemd(bus_address) as service,
-        watched(monkeypatch, bus_address, mountinfo, Disk()) as host,
-    ):
+    async with systemd(system_bus) as service, watched(mountinfo, Disk()) as host:
         await host.until_shown("mounts/mount//home", read_only=False)
         home = f"{PATH}/unit/home_2emount"
         service.changed(home, MOUNT, Options="ro,relatime")
@@ -152,16 +140,11 @@ async def test_a_mount_that_comes_changes_and_goes(
 
 
 @in_loop
-async def test_a_dead_server_costs_only_its_own_object(
-    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
-) -> None:
+async def test_a_dead_server_costs_only_its_own_object(mountinfo: Path, system_bus: str) -> None:
     """A file system that hangs does not answer, is not asked a second time, and may come back."""
     disk = Disk()
     disk.hangs.add("/home")
-    async with (
-        systemd(bus_address),
-        watched(monkeypatch, bus_address, mountinfo, disk) as host,
-    ):
+    async with systemd(system_bus), watched(mountinfo, disk) as host:
         await host.until_shown("mounts/mount//home", answers=False, source="nas:/home")
         await host.until_shown("mounts/mount//", used_percent=50)
         rounds = disk.asked.count("/")
@@ -187,30 +170,21 @@ async def test_a_dead_server_costs_only_its_own_object(
 )
 @in_loop
 async def test_what_is_not_measured_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-    bus_address: str,
-    mountinfo: Path,
-    fault: Exception,
-    shown: dict[str, object],
+    mountinfo: Path, system_bus: str, fault: Exception, shown: dict[str, object]
 ) -> None:
     """Nothing is told of a file system that is not seen, in place of what lies there instead."""
     disk = Disk()
     disk.faults["/home"] = fault
-    async with (
-        systemd(bus_address),
-        watched(monkeypatch, bus_address, mountinfo, disk) as host,
-    ):
+    async with systemd(system_bus), watched(mountinfo, disk) as host:
         home = await host.until_shown("mounts/mount//home", **shown)
         assert "used_percent" not in home
         await host.until(lambda: "not known of /home" in host.status.detail)
 
 
 @in_loop
-async def test_without_systemd_the_kernel_is_read(
-    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
-) -> None:
+async def test_without_systemd_the_kernel_is_read(mountinfo: Path) -> None:
     """Only what holds files of the host is listed, by the names that the kernel escapes."""
-    async with watched(monkeypatch, bus_address, mountinfo, Disk()) as host:
+    async with watched(mountinfo, Disk()) as host:
         places = {"/", "/run", "/mnt/a b\nc", "/media/stick"}
         await host.until(lambda: host.names == {f"mounts/mount/{place}" for place in places})
         await host.until_shown("mounts/mount//media/stick", read_only=True, network=False)
@@ -218,13 +192,11 @@ async def test_without_systemd_the_kernel_is_read(
 
 
 @in_loop
-async def test_secrets_in_options_are_hidden(
-    monkeypatch: pytest.MonkeyPatch, bus_address: str, mountinfo: Path
-) -> None:
+async def test_secrets_in_options_are_hidden(mountinfo: Path) -> None:
     """A password that was given to `mount` is not shown."""
     line = "40 27 0:9 / /mnt/share rw - cifs //nas/share rw,username=x,password=hunter2-PLANTED\n"
     mountinfo.write_text(INFO + line)  # noqa: ASYNC240 -- nothing else runs
-    async with watched(monkeypatch, bus_address, mountinfo, Disk()) as host:
+    async with watched(mountinfo, Disk()) as host:
         share = await host.until_shown("mounts/mount//mnt/share", fstype="cifs")
         assert "PLANTED" not in str(share)
 

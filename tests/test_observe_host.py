@@ -1,7 +1,7 @@
 """The observer of the host itself, on files of its own and a fake systemd."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,9 @@ FILES = {
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Give the files of a small host."""
+def root(tmp_path: Path, system_bus: str) -> Path:
+    """Give the files of a small host, which has a system bus."""
+    assert system_bus
     root = tmp_path / "root"
     for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,22 +69,15 @@ async def systemd(bus: str) -> AsyncIterator[FakeService]:
         yield service
 
 
-@asynccontextmanager
-async def watched(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus: str
-) -> AsyncIterator[Host]:
-    """Observe a host of which a private bus is the system bus."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
-    async with observed(tmp_path, Observer("host", "system", HostItself(root).observe)) as host:
-        yield host
+def watched(root: Path) -> AbstractAsyncContextManager[Host]:
+    """Observe the host that has these files."""
+    return observed(root.parent, Observer("host", "system", HostItself(root).observe))
 
 
 @in_loop
-async def test_what_the_files_tell(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_what_the_files_tell(root: Path) -> None:
     """Each fact has its values, and says in words what it is."""
-    async with watched(tmp_path, root, monkeypatch, bus_address) as host:
+    async with watched(root) as host:
         name = await host.until_shown("system/fact/hostname", hostname="alder")
         assert name["pretty_name"] == "Alder, the first"
         assert name["description"].endswith("deployment production")
@@ -104,11 +98,9 @@ async def test_what_the_files_tell(
 
 
 @in_loop
-async def test_a_change_reaches_its_fact_alone(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_change_reaches_its_fact_alone(root: Path) -> None:
     """Another time zone changes one object; a file written again as it was changes none."""
-    async with watched(tmp_path, root, monkeypatch, bus_address) as host:
+    async with watched(root) as host:
         await host.until_shown("system/fact/time", timezone="Europe/Vienna")
         generation = host.memory.generation
         (root / "etc/hostname").write_text(FILES["etc/hostname"])
@@ -120,14 +112,9 @@ async def test_a_change_reaches_its_fact_alone(
 
 
 @in_loop
-async def test_what_only_systemd_knows(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_what_only_systemd_knows(root: Path, system_bus: str) -> None:
     """The hypervisor and the service of the clock come from systemd, and follow its jobs."""
-    async with (
-        systemd(bus_address) as manager,
-        watched(tmp_path, root, monkeypatch, bus_address) as host,
-    ):
+    async with systemd(system_bus) as manager, watched(root) as host:
         time = await host.until_shown("system/fact/time", ntp_service="chrony.service")
         assert "ntp_synchronized" not in time
         await host.until_shown("system/fact/hardware", virtualization="kvm")
@@ -138,11 +125,9 @@ async def test_what_only_systemd_knows(
 
 
 @in_loop
-async def test_without_systemd_the_files_are_observed(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_without_systemd_the_files_are_observed(root: Path) -> None:
     """What systemd would tell is missing, and the status says why."""
-    async with watched(tmp_path, root, monkeypatch, bus_address) as host:
+    async with watched(root) as host:
         hardware = await host.until_shown("system/fact/hardware")
         assert "virtualization" not in hardware
         await host.until(lambda: host.status.state == "up")
@@ -150,16 +135,14 @@ async def test_without_systemd_the_files_are_observed(
 
 
 @in_loop
-async def test_files_that_are_not_sane(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_files_that_are_not_sane(root: Path) -> None:
     """Empty, broken and missing files cost what they would tell, and nothing else."""
     for name in FILES:
         (root / name).write_bytes(b"\xff\0=\"'\n=\nA\n'=\n" * 3)
     (root / "etc/os-release").unlink()
     (root / "etc/localtime").unlink()
     (root / "proc/sys/kernel/tainted").write_text("9" * 5000)
-    async with watched(tmp_path, root, monkeypatch, bus_address) as host:
+    async with watched(root) as host:
         await host.until_shown("system/fact/time", timezone="UTC")
         described = "operating system, Linux distribution and release: unknown"
         await host.until_shown("system/fact/os", description=described)

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-from observing import FakeService, Host, fake_service, in_loop, observed
+from observing import FakeService, fake_service, in_loop, observed
 
 from opdbus.observe import login1
 
@@ -35,31 +34,19 @@ async def logind(bus: str) -> AsyncIterator[FakeService]:
         yield service
 
 
-@asynccontextmanager
-async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus: str) -> AsyncIterator[Host]:
-    """Observe the logind of a private bus."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
-    async with observed(tmp_path, login1.OBSERVER) as host:
-        yield host
-
-
 @in_loop
-async def test_sessions_users_and_inhibitors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_sessions_users_and_inhibitors(tmp_path: Path, system_bus: str) -> None:
     """Who is logged in, and what holds the host awake, are objects."""
-    async with logind(bus_address), watched(tmp_path, monkeypatch, bus_address) as host:
+    async with logind(system_bus), observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", user="alice", state="active", remote=False)
         await host.until_shown("login1/user/alice", state="active")
         await host.until_shown("login1/inhibitor/NetworkManager sleep", why="turns networks off")
 
 
 @in_loop
-async def test_a_change_reaches_the_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_change_reaches_the_object(tmp_path: Path, system_bus: str) -> None:
     """A session that is locked is shown so; whether it is idle changes no object."""
-    async with logind(bus_address) as service, watched(tmp_path, monkeypatch, bus_address) as host:
+    async with logind(system_bus) as service, observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", idle=False)
         generation = host.memory.generation
         service.changed(SESSION, "org.freedesktop.login1.Session", IdleHint=True)
@@ -71,28 +58,26 @@ async def test_a_change_reaches_the_object(
 
 @in_loop
 async def test_a_logind_that_leaves_takes_its_objects_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """Without logind there are no sessions, and the status says why; with it they are back."""
-    async with watched(tmp_path, monkeypatch, bus_address) as host:
-        async with logind(bus_address):
+    async with observed(tmp_path, login1.OBSERVER) as host:
+        async with logind(system_bus):
             await host.until_shown("login1/session/3")
         await host.until(lambda: host.status.state == "absent")
         assert host.names == set()
         assert host.status.detail == "org.freedesktop.login1 is not on the system bus"
-        async with logind(bus_address):
+        async with logind(system_bus):
             await host.until_shown("login1/session/3")
 
 
 @in_loop
-async def test_signals_of_others_are_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_signals_of_others_are_not_believed(tmp_path: Path, system_bus: str) -> None:
     """A signal that another client sends to us in logind's name asks logind nothing."""
     async with (
-        logind(bus_address) as service,
-        watched(tmp_path, monkeypatch, bus_address) as host,
-        fake_service(bus_address, "org.example.Liar") as liar,
+        logind(system_bus) as service,
+        observed(tmp_path, login1.OBSERVER) as host,
+        fake_service(system_bus, "org.example.Liar") as liar,
     ):
         await host.until_shown("login1/session/3")
         asked = len(service.calls)

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-from observing import FakeService, Host, fake_service, in_loop, observed
+from observing import FakeService, fake_service, in_loop, observed
 
 from opdbus.observe import machined
 
@@ -57,23 +56,10 @@ async def serving(bus: str) -> AsyncIterator[Machines]:
         yield Machines(service)
 
 
-@asynccontextmanager
-async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus: str) -> AsyncIterator[Host]:
-    """Observe the machined of a private bus."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
-    async with observed(tmp_path, machined.OBSERVER) as host:
-        yield host
-
-
 @in_loop
-async def test_machines_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_machines_come_and_go(tmp_path: Path, system_bus: str) -> None:
     """A machine that is registered is an object until it leaves; the host itself is none."""
-    async with (
-        serving(bus_address) as machines,
-        watched(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with serving(system_bus) as machines, observed(tmp_path, machined.OBSERVER) as host:
         await host.until(lambda: host.status.state == "up")
         assert host.names == set()
         machines.start("shop")
@@ -90,14 +76,14 @@ async def test_machines_come_and_go(
 
 @in_loop
 async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """Without machined there are no machines, and it is not started; once it runs they show."""
-    async with watched(tmp_path, monkeypatch, bus_address) as host:
+    async with observed(tmp_path, machined.OBSERVER) as host:
         await host.until(lambda: host.status.state == "absent")
         assert host.status.detail == f"{NAME} is not on the system bus"
         for _ in range(3):
-            async with serving(bus_address) as machines:
+            async with serving(system_bus) as machines:
                 machines.start("shop")
                 await host.until_shown("machined/machine/shop")
             await host.until(lambda: host.status.state == "absent")
@@ -105,14 +91,9 @@ async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
 
 
 @in_loop
-async def test_what_a_machine_runs_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_what_a_machine_runs_is_asked_once(tmp_path: Path, system_bus: str) -> None:
     """Machined starts a process to tell what a machine runs: it is asked once for each."""
-    async with (
-        serving(bus_address) as machines,
-        watched(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with serving(system_bus) as machines, observed(tmp_path, machined.OBSERVER) as host:
         await host.until(lambda: host.status.state == "up")
         machines.start("shop")
         await host.until_shown("machined/machine/shop")

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,22 +101,15 @@ async def managed(
         yield Managed(service, top, disks() if tree is None else tree)
 
 
-@asynccontextmanager
-async def mirrored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus: str, asked: str = NAME
-) -> AsyncIterator[Host]:
-    """Mirror a service of a private bus."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus)
-    async with observed(tmp_path, Mirror(asked).observer) as host:
-        yield host
+def mirrored(folder: Path, asked: str = NAME) -> AbstractAsyncContextManager[Host]:
+    """Mirror a service."""
+    return observed(folder, Mirror(asked).observer)
 
 
 @in_loop
-async def test_objects_of_a_service_are_objects_of_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_objects_of_a_service_are_objects_of_ours(tmp_path: Path, system_bus: str) -> None:
     """An object has its readable name, the properties of all its interfaces, and relations."""
-    async with managed(bus_address), mirrored(tmp_path, monkeypatch, bus_address) as host:
+    async with managed(system_bus), mirrored(tmp_path) as host:
         found = await host.until_shown("udisks2/block/sda1")
         assert found == {
             "object_path": BLOCK,
@@ -134,14 +127,9 @@ async def test_objects_of_a_service_are_objects_of_ours(
 
 
 @in_loop
-async def test_signals_reach_the_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_signals_reach_the_objects(tmp_path: Path, system_bus: str) -> None:
     """What is added, changed, invalidated and removed is so here; a moving field writes nothing."""
-    async with (
-        managed(bus_address) as service,
-        mirrored(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with managed(system_bus) as service, mirrored(tmp_path) as host:
         await host.until_shown("udisks2/block/sda1")
         service.change(BLOCK, f"{NAME}.Block", IdLabel="root")
         await host.until_shown("udisks2/block/sda1", id_label="root", size=500)
@@ -161,14 +149,9 @@ async def test_signals_reach_the_objects(
 
 
 @in_loop
-async def test_an_object_that_gets_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_an_object_that_gets_another_name(tmp_path: Path, system_bus: str) -> None:
     """The old name is gone, and what refers to the object has the new one."""
-    async with (
-        managed(bus_address) as service,
-        mirrored(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with managed(system_bus) as service, mirrored(tmp_path) as host:
         await host.until_shown("udisks2/block/sda1", drive="WDC-WD10-1")
         service.change(DRIVE, f"{NAME}.Drive", Id="NEW")
         await host.until_shown("udisks2/block/sda1", drive="NEW")
@@ -180,14 +163,12 @@ async def test_an_object_that_gets_another_name(
 
 
 @in_loop
-async def test_two_objects_with_one_name_are_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_two_objects_with_one_name_are_two(tmp_path: Path, system_bus: str) -> None:
     """The one with the higher number has its number in its name."""
     tree = {f"/org/bluez/hci0/dev_{n}": {"org.bluez.Device1": {"Name": "Headset"}} for n in (9, 10)}
     async with (
-        managed(bus_address, "org.bluez", "/", tree) as service,
-        mirrored(tmp_path, monkeypatch, bus_address, "org.bluez") as host,
+        managed(system_bus, "org.bluez", "/", tree) as service,
+        mirrored(tmp_path, "org.bluez") as host,
     ):
         await host.until_shown("bluez/device/Headset", object_path="/org/bluez/hci0/dev_9")
         await host.until_shown("bluez/device/Headset (dev_10)")
@@ -196,29 +177,27 @@ async def test_two_objects_with_one_name_are_two(
 
 
 @in_loop
-async def test_a_service_that_leaves_and_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_service_that_leaves_and_comes_back(tmp_path: Path, system_bus: str) -> None:
     """Its objects are gone with it, the status says why, and it is listed as soon as it is back."""
-    async with mirrored(tmp_path, monkeypatch, bus_address) as host:
-        async with managed(bus_address):
+    async with mirrored(tmp_path) as host:
+        async with managed(system_bus):
             await host.until_shown("udisks2/block/sda1")
         await host.until(lambda: host.status.state == "absent" and not host.names)
         assert host.status.detail == f"{NAME} is not on the system bus"
-        async with managed(bus_address, tree={DRIVE: disks()[DRIVE]}):
+        async with managed(system_bus, tree={DRIVE: disks()[DRIVE]}):
             await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
 
 
 @in_loop
 async def test_what_was_stored_before_of_a_kind_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """Objects that left while nobody looked are gone after the next listing."""
-    async with managed(bus_address) as service:
-        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+    async with managed(system_bus) as service:
+        async with mirrored(tmp_path) as host:
             await host.until_shown("udisks2/block/sda1")
         del service.tree[BLOCK]
-        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+        async with mirrored(tmp_path) as host:
             await host.until(lambda: host.names == {"udisks2/drive/WDC-WD10-1"})
 
 
@@ -230,17 +209,15 @@ async def test_what_was_stored_before_of_a_kind_that_is_gone(
         ("/else", "org.example.Lamps:/else"),
     ],
 )
-def test_where_the_manager_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str, top: str, asked: str
-) -> None:
+def test_where_the_manager_is(tmp_path: Path, system_bus: str, top: str, asked: str) -> None:
     """It is looked for at the root, at the path that is like the name, or where it is said."""
 
     @in_loop
     async def run() -> None:
         tree = {f"{top.rstrip('/')}/a": {"org.example.Lamps.Lamp": {"Name": "desk", "Watts": 3}}}
         async with (
-            managed(bus_address, "org.example.Lamps", top, tree) as service,
-            mirrored(tmp_path, monkeypatch, bus_address, asked) as host,
+            managed(system_bus, "org.example.Lamps", top, tree) as service,
+            mirrored(tmp_path, asked) as host,
         ):
             await host.until_shown("lamps/lamp/desk", watts=3)
             service.change(f"{top.rstrip('/')}/a", "org.example.Lamps.Lamp", Watts=5)
@@ -250,18 +227,16 @@ def test_where_the_manager_is(
 
 
 @in_loop
-async def test_a_service_without_a_manager(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_service_without_a_manager(tmp_path: Path, system_bus: str) -> None:
     """The status says what to write instead; read as a tree it has objects."""
     name, top = "org.example.Wall", "/org/example/Wall"
-    async with fake_service(bus_address, name) as service:
+    async with fake_service(system_bus, name) as service:
         describe(service, lambda path: ["left"] if path == top else [])
         service.properties = {top: {"Open": True}, f"{top}/left": {"Open": False}}
-        async with mirrored(tmp_path, monkeypatch, bus_address, name) as host:
+        async with mirrored(tmp_path, name) as host:
             await host.until(lambda: host.status.state == "failed")
             assert "no ObjectManager at / or /org/example/Wall: give its path" in host.status.detail
-        async with mirrored(tmp_path, monkeypatch, bus_address, f"introspect:{name}") as host:
+        async with mirrored(tmp_path, f"introspect:{name}") as host:
             await host.until_shown("wall/gate/Wall", open=True)
             await host.until_shown("wall/gate/left", open=False)
             service.changed(f"{top}/left", f"{name}.Gate", Open=True)
@@ -269,14 +244,12 @@ async def test_a_service_without_a_manager(
 
 
 @in_loop
-async def test_a_tree_without_end_is_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_tree_without_end_is_limited(tmp_path: Path, system_bus: str) -> None:
     """Two thousand of its objects are read, and the status says that there are others."""
     name = "org.example.Wall"
-    async with fake_service(bus_address, name) as service:
+    async with fake_service(system_bus, name) as service:
         describe(service, lambda _: ["a", "b", "c"])
-        async with mirrored(tmp_path, monkeypatch, bus_address, f"introspect:{name}") as host:
+        async with mirrored(tmp_path, f"introspect:{name}") as host:
             await host.until(lambda: "left out: objects beyond 2,000" in host.status.detail)
             assert len([c for c in service.calls if c[1].endswith("Introspect")]) == 2000
 
@@ -301,13 +274,13 @@ def history(folder: Path) -> list[sqlite3.Row]:
 
 @in_loop
 async def test_each_change_is_a_row_of_history_with_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """What the service says is caused by it, what comes and leaves with it by its coming."""
     cause, name = f"bus:{NAME}", "WDC-WD10-1"
     lone = {DRIVE: {f"{NAME}.Drive": {"Id": name, "Size": 1}, f"{NAME}.Drive.Ata": {}}}
-    async with mirrored(tmp_path, monkeypatch, bus_address) as host:
-        async with managed(bus_address, tree=lone) as service:
+    async with mirrored(tmp_path) as host:
+        async with managed(system_bus, tree=lone) as service:
             await host.until_shown(f"udisks2/drive/{name}", size=1)
             service.change(DRIVE, f"{NAME}.Drive.Ata", SmartTemperature=3.5)
             service.change(DRIVE, f"{NAME}.Drive", Size=2)
@@ -317,7 +290,7 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
             service.remove(f"{TOP}/drives/B")
             await host.until(lambda: len(host.names) == 1)
         await host.until(lambda: not host.names)
-        async with managed(bus_address, tree=lone):
+        async with managed(system_bus, tree=lone):
             await host.until_shown(f"udisks2/drive/{name}")
     found = [
         (
@@ -340,10 +313,10 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
 
 @in_loop
 async def test_what_was_said_before_the_listing_is_no_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """Signals that came before the answer bring the listed state about, and are no rows."""
-    async with managed(bus_address) as service:
+    async with managed(system_bus) as service:
 
         def listed(_path: str) -> tuple[str, list[Any]]:
             for size in (1, 2, 3):
@@ -351,7 +324,7 @@ async def test_what_was_said_before_the_listing_is_no_change(
             return LISTED, [service.tree]
 
         service.service.answers[f"{MANAGER}.GetManagedObjects"] = listed
-        async with mirrored(tmp_path, monkeypatch, bus_address) as host:
+        async with mirrored(tmp_path) as host:
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=3)
             service.change(DRIVE, f"{NAME}.Drive", Size=4)
             await host.until_shown("udisks2/drive/WDC-WD10-1", size=4)
@@ -363,23 +336,16 @@ async def test_what_was_said_before_the_listing_is_no_change(
 
 
 @in_loop
-async def test_a_hundred_thousand_objects_are_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_hundred_thousand_objects_are_limited(tmp_path: Path, system_bus: str) -> None:
     """As many as any observer may have are there, and the status says that others are not."""
     tree = {f"{TOP}/{n}": {f"{NAME}.Drive": {"Id": f"drive{n}"}} for n in range(100_000)}
-    async with (
-        managed(bus_address, tree=tree),
-        mirrored(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with managed(system_bus, tree=tree), mirrored(tmp_path) as host:
         await host.until(lambda: host.status.detail == "left out: objects beyond 20,000")
         await host.until(lambda: len(host.names) == MAX_OBJECTS)
 
 
 @in_loop
-async def test_a_service_that_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
-) -> None:
+async def test_a_service_that_lies(tmp_path: Path, system_bus: str) -> None:
     """What is not its own, too large or of another type is left out; the rest is there."""
     tree = disks() | {
         "/org/freedesktop/systemd1/unit/a": {f"{NAME}.Drive": {"Id": "not below"}},
@@ -387,10 +353,7 @@ async def test_a_service_that_lies(
         f"{TOP}/standard": {"org.freedesktop.DBus.Properties": {}},
         f"{TOP}/file": {f"{NAME}.Drive": {"Id": "", "Name": Typed("as", ["a"])}},
     }
-    async with (
-        managed(bus_address, tree=tree) as service,
-        mirrored(tmp_path, monkeypatch, bus_address) as host,
-    ):
+    async with managed(system_bus, tree=tree) as service, mirrored(tmp_path) as host:
         await host.until_shown("udisks2/drive/file", object_path=f"{TOP}/file")
         told = service.service.signal
         told(BLOCK, CHANGED, "s", "text")
@@ -407,15 +370,14 @@ async def test_a_service_that_lies(
 
 @in_loop
 async def test_each_of_a_thousand_changes_a_second_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
+    tmp_path: Path, system_bus: str
 ) -> None:
     """The final state is the service's; rows, and those they stand for, are as many as sent."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
     observer, cause = Mirror(crowd.NAME).observer, f"bus:{crowd.NAME}"
     # most are folded: the fields are restless before long
     changes = partial(ChangesPerHour, fold_seconds=1.0)
     async with (
-        fake_service(bus_address, crowd.NAME) as service,
+        fake_service(system_bus, crowd.NAME) as service,
         observed(tmp_path, observer, changes=changes) as host,
     ):
         lamps = Crowd(service, 50)
