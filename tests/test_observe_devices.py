@@ -65,108 +65,107 @@ def sys(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def watched(sys: Path, kernel: FakeKernel) -> AsyncIterator[Host]:
+async def watched(sys: Path) -> AsyncIterator[tuple[FakeKernel, Host]]:
     """Observe the devices of a folder."""
-    source = Devices(Uevents(kernel.passed), sys, (sys.parent / "hwdb.bin",))
-    async with observed(sys.parent, Observer("devices", "devices", source.observe)) as host:
-        yield host
+    with FakeKernel() as kernel:
+        source = Devices(Uevents(kernel.passed), sys, (sys.parent / "hwdb.bin",))
+        async with observed(sys.parent, Observer("devices", "devices", source.observe)) as host:
+            yield kernel, host
 
 
 @in_loop
 async def test_devices_have_names_and_drivers(sys: Path) -> None:
     """What is plugged in is an object with its vendor, model, sort and driver."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown(
-                "devices/pci/0000:00:02.0", vendor="NVIDIA Corporation", driver="nvidia",
-                model="TU104GL [Tesla T4]", type="graphics card",
-                description="NVIDIA Corporation TU104GL [Tesla T4], graphics card,"
-                " VGA compatible controller",
-            )  # fmt: skip
-            await host.until_shown(
-                "devices/usb/1-2", vendor="Logitech, Inc.", model="K120", type="keyboard",
-                driver="usbhid", parent="usb1",
-            )  # fmt: skip
-            assert "devices/usb/1-2:1.0" not in host.names
+    async with watched(sys) as (_, host):
+        await host.until_shown(
+            "devices/pci/0000:00:02.0", vendor="NVIDIA Corporation", driver="nvidia",
+            model="TU104GL [Tesla T4]", type="graphics card",
+            description="NVIDIA Corporation TU104GL [Tesla T4], graphics card,"
+            " VGA compatible controller",
+        )  # fmt: skip
+        await host.until_shown(
+            "devices/usb/1-2", vendor="Logitech, Inc.", model="K120", type="keyboard",
+            driver="usbhid", parent="usb1",
+        )  # fmt: skip
+        assert "devices/usb/1-2:1.0" not in host.names
 
 
 @in_loop
 async def test_disks_have_sizes_and_what_is_on_them(sys: Path) -> None:
     """A disk, its partition and the volume on it name each other; an empty loop is none."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown(
-                "devices/block/nvme0n1", type="solid state disk", size_gb=512.11, read_only=False,
-                parent="0000:00:02.0", description="Swift 500, solid state disk, 512.11 GB",
-            )  # fmt: skip
-            await host.until_shown(
-                "devices/block/nvme0n1p1", type="partition", parent="nvme0n1", used_by=["dm-0"]
-            )
-            await host.until_shown(
-                "devices/block/dm-0", type="encrypted volume", label="vault", on=["nvme0n1p1"]
-            )
-            assert "devices/block/loop0" not in host.names
+    async with watched(sys) as (_, host):
+        await host.until_shown(
+            "devices/block/nvme0n1", type="solid state disk", size_gb=512.11, read_only=False,
+            parent="0000:00:02.0", description="Swift 500, solid state disk, 512.11 GB",
+        )  # fmt: skip
+        await host.until_shown(
+            "devices/block/nvme0n1p1", type="partition", parent="nvme0n1", used_by=["dm-0"]
+        )
+        await host.until_shown(
+            "devices/block/dm-0", type="encrypted volume", label="vault", on=["nvme0n1p1"]
+        )
+        assert "devices/block/loop0" not in host.names
 
 
 @in_loop
 async def test_an_event_of_the_kernel_shows_at_once(sys: Path) -> None:
     """A device that comes and goes is seen by its event; a replayed event changes nothing."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="1")
-            kernel.tell(uevent("add", "block"))
-            await host.until_shown("devices/block/sdb", read_only=True)
-            generation = host.memory.generation
-            kernel.tell(uevent("add", "block"))  # of none that is there
-            (sys / "class/block/sdb").unlink()
-            await asyncio.sleep(0.3)  # nothing tells of what does not happen
-            kernel.tell(uevent("remove", "block"))
-            await host.until(lambda: "devices/block/sdb" not in host.names)
-            assert host.memory.generation == generation + 1
+    async with watched(sys) as (kernel, host):
+        await host.until_shown("devices/block/nvme0n1")
+        device(sys, "virtual/block/sdb", "class/block", size="2048", ro="1")
+        kernel.tell(uevent("add", "block"))
+        await host.until_shown("devices/block/sdb", read_only=True)
+        generation = host.memory.generation
+        device(sys, "virtual/block/sdc", "class/block", size="2048", ro="1")
+        kernel.tell(uevent("add", "block"))  # of none that is there: all are listed
+        await host.until_shown("devices/block/sdc")
+        assert host.memory.generation == generation + 1
+        (sys / "class/block/sdb").unlink()
+        kernel.tell(uevent("remove", "block"))
+        await host.until(lambda: "devices/block/sdb" not in host.names)
+        assert host.memory.generation == generation + 2
 
 
 @in_loop
-async def test_events_of_others_are_not_believed(sys: Path) -> None:
+async def test_events_of_others_are_not_believed() -> None:
     """What another process sends, another subsystem's event and nonsense are no reason to look."""
     with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+        events = Uevents(kernel.passed)
+        with events.follow("block") as one, events.follow("module") as other:
             kernel.tell(uevent("add", "block", sender=4711))
             kernel.tell(uevent("add", "net"))
             for data in (b"", b"\0", b"\0SUBSYSTEM=", b"SUBSYSTEM=block", b"\xff" * 60_000):
                 kernel.tell(sent(data))
-            await asyncio.sleep(0.3)  # nothing tells of what does not happen
-            assert "devices/block/sdb" not in host.names
+            # comes after all of these
+            kernel.tell(uevent("add", "module"))
+            await other.changed()
+            assert not one.news.is_set()
             kernel.tell(uevent("change", "block"))
-            await host.until_shown("devices/block/sdb")
+            await one.changed()
 
 
 @in_loop
 async def test_after_lost_events_all_is_listed_again(sys: Path) -> None:
     """Where the kernel's buffer ran over, what came meanwhile is found."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
-            kernel.tell(sent(b"", fault=errno.ENOBUFS))
-            await host.until_shown("devices/block/sdb")
+    async with watched(sys) as (kernel, host):
+        await host.until_shown("devices/block/nvme0n1")
+        device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+        kernel.tell(sent(b"", fault=errno.ENOBUFS))
+        await host.until_shown("devices/block/sdb")
 
 
 @in_loop
 async def test_a_socket_that_fails_is_opened_again(sys: Path) -> None:
     """A fault of the socket is a fault of the observer, which is tried again."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            kernel.tell(sent(b"", fault=errno.EIO))
-            await host.until(lambda: host.status.state == "failed")
-            assert "Input/output error" in host.status.detail
-            await host.until(lambda: host.status.state == "up")
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
-            kernel.tell(uevent("add", "block"))
-            await host.until_shown("devices/block/sdb")
+    async with watched(sys) as (kernel, host):
+        await host.until_shown("devices/block/nvme0n1")
+        kernel.tell(sent(b"", fault=errno.EIO))
+        await host.until(lambda: host.status.state == "failed")
+        assert "Input/output error" in host.status.detail
+        await host.until(lambda: host.status.state == "up")
+        device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+        kernel.tell(uevent("add", "block"))
+        await host.until_shown("devices/block/sdb")
 
 
 @in_loop
@@ -177,15 +176,14 @@ async def test_a_flood_of_events_leads_to_few_lists(
     lists = []
     plain = Devices._list
     monkeypatch.setattr(Devices, "_list", lambda self: lists.append(1) or plain(self))
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            event = uevent("change", "block")
-            await asyncio.to_thread(lambda: [kernel.tell(event) for _ in range(20_000)])
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
-            kernel.tell(event)
-            await host.until_shown("devices/block/sdb")
-            assert len(lists) < 100
+    async with watched(sys) as (kernel, host):
+        await host.until_shown("devices/block/nvme0n1")
+        event = uevent("change", "block")
+        await asyncio.to_thread(lambda: [kernel.tell(event) for _ in range(20_000)])
+        device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+        kernel.tell(event)
+        await host.until_shown("devices/block/sdb")
+        assert len(lists) < 100
 
 
 @in_loop
@@ -240,19 +238,19 @@ def _rows(folder: Path) -> list[tuple[str, str, str]]:
 @in_loop
 async def test_history_tells_of_events(sys: Path) -> None:
     """The kernel is the cause of what its events lead to; a replayed one is told once a minute."""
-    with FakeKernel() as kernel:
-        async with watched(sys, kernel) as host:
-            await host.until_shown("devices/block/nvme0n1")
-            device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
-            kernel.tell(uevent("add", "block", "/devices/virtual/block/sdb"))
-            await host.until_shown("devices/block/sdb")
-            (sys / "devices/virtual/block/sdb/ro").write_text("1")
-            kernel.tell(uevent("change", "block", "/devices/virtual/block/sdb"))
-            await host.until_shown("devices/block/sdb", read_only=True)
-            for path in ("x/0000:00:02.0", "x/0000:00:02.0", "x/unknown", "nvme0n1"):
-                kernel.tell(uevent("add", "pci", f"/devices/{path}"))
-                await asyncio.sleep(0.2)  # for each a row of its own, if any
-            await host.until(lambda: len(_rows(sys.parent)) == 4)
+    async with watched(sys) as (kernel, host):
+        await host.until_shown("devices/block/nvme0n1")
+        device(sys, "virtual/block/sdb", "class/block", size="2048", ro="0")
+        kernel.tell(uevent("add", "block", "/devices/virtual/block/sdb"))
+        await host.until_shown("devices/block/sdb")
+        (sys / "devices/virtual/block/sdb/ro").write_text("1")
+        kernel.tell(uevent("change", "block", "/devices/virtual/block/sdb"))
+        await host.until_shown("devices/block/sdb", read_only=True)
+        kernel.tell(uevent("add", "pci", "/devices/x/0000:00:02.0"))
+        await host.until(lambda: len(_rows(sys.parent)) == 3)
+        for path in ("x/0000:00:02.0", "x/unknown", "nvme0n1"):
+            kernel.tell(uevent("add", "pci", f"/devices/{path}"))
+        await host.until(lambda: len(_rows(sys.parent)) == 4)
     assert _rows(sys.parent) == [
         ("appeared", "sdb", "kernel"),
         ("changed", "sdb", "kernel"),

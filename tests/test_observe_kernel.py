@@ -1,6 +1,5 @@
 """The observer of the kernel, on a folder like /, and a kernel that is none."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -64,32 +63,32 @@ def conf(root: Path, file: str, *lines: str) -> None:
 
 
 @asynccontextmanager
-async def watched(root: Path, fake: FakeKernel) -> AsyncIterator[Host]:
+async def watched(root: Path) -> AsyncIterator[tuple[FakeKernel, Host]]:
     """Observe the kernel of a folder."""
-    source = Kernel(Uevents(fake.passed), root)
-    async with observed(root.parent, Observer("kernel", "kernel", source.observe)) as host:
-        yield host
+    with FakeKernel() as fake:
+        source = Kernel(Uevents(fake.passed), root)
+        async with observed(root.parent, Observer("kernel", "kernel", source.observe)) as host:
+            yield fake, host
 
 
 @in_loop
 async def test_modules_come_and_go_with_their_events(root: Path) -> None:
     """A module is an object once it is ready; what counts its use changes nothing."""
-    with FakeKernel() as fake:
-        async with watched(root, fake) as host:
-            await host.until_shown("kernel/module/kvm", used_by=["kvm_intel"])
-            taints = ["proprietary", "from outside the kernel", "unsigned"]
-            await host.until_shown("kernel/module/nvidia", taints=taints)
-            write(root, proc__modules=MODULES + "loop 1 0 - Loading 0x0 (+)\n")
-            fake.tell(uevent("add", "module"))
-            await asyncio.sleep(0.2)  # nothing tells of what does not happen
-            assert "kernel/module/loop" not in host.names
-            write(root, proc__modules=MODULES + "loop 1 0 - Live 0x0\n")
-            await host.until_shown("kernel/module/loop")
-            generation = host.memory.generation
-            write(root, proc__modules=MODULES.replace("372736 0", "372736 7"))
-            fake.tell(uevent("remove", "module"))
-            await host.until(lambda: "kernel/module/loop" not in host.names)
-            assert host.memory.generation == generation + 1
+    async with watched(root) as (fake, host):
+        await host.until_shown("kernel/module/kvm", used_by=["kvm_intel"])
+        taints = ["proprietary", "from outside the kernel", "unsigned"]
+        await host.until_shown("kernel/module/nvidia", taints=taints)
+        write(root, proc__modules=MODULES + "loop 1 0 - Loading 0x0 (+)\nfuse 1 0 - Live 0x0\n")
+        fake.tell(uevent("add", "module"))
+        await host.until_shown("kernel/module/fuse")
+        assert "kernel/module/loop" not in host.names
+        write(root, proc__modules=MODULES + "loop 1 0 - Live 0x0\n")
+        await host.until_shown("kernel/module/loop")
+        generation = host.memory.generation
+        write(root, proc__modules=MODULES.replace("372736 0", "372736 7"))
+        fake.tell(uevent("remove", "module"))
+        await host.until(lambda: "kernel/module/loop" not in host.names)
+        assert host.memory.generation == generation + 1
 
 
 @in_loop
@@ -108,13 +107,12 @@ async def test_events_through_the_kernel(root: Path) -> None:
 @in_loop
 async def test_parameters_of_the_command_line(root: Path) -> None:
     """Each parameter is an object; what the first program is given is another."""
-    with FakeKernel() as fake:
-        async with watched(root, fake) as host:
-            await host.until_shown("kernel/parameter/console", value="ttyS0, tty0")
-            await host.until_shown("kernel/parameter/kvm.nested", value="1", module="kvm")
-            await host.until_shown("kernel/parameter/dyndbg", value="file a.c +p")
-            await host.until_shown("kernel/parameter/--", value="sh -c x")
-            assert "value" not in await host.until_shown("kernel/parameter/quiet")
+    async with watched(root) as (_, host):
+        await host.until_shown("kernel/parameter/console", value="ttyS0, tty0")
+        await host.until_shown("kernel/parameter/kvm.nested", value="1", module="kvm")
+        await host.until_shown("kernel/parameter/dyndbg", value="file a.c +p")
+        await host.until_shown("kernel/parameter/--", value="sh -c x")
+        assert "value" not in await host.until_shown("kernel/parameter/quiet")
 
 
 def test_secrets_of_the_command_line_are_hidden() -> None:
@@ -131,21 +129,18 @@ async def test_settings_that_differ(root: Path) -> None:
         root, "usr/lib/sysctl.d/50-a.conf", "# no", "vm.swappiness = 10", "; no", "kernel.no_such=1"
     )
     conf(root, "etc/sysctl.d/60-b.conf", "net.ipv4.tcp_rmem = 4096 131072   6291456", "nonsense")
-    with FakeKernel() as fake:
-        async with watched(root, fake) as host:
-            name = "kernel/sysctl/vm.swappiness"
-            await host.until_shown(
-                name, value="60", wanted="10", differs=True, file="/usr/lib/sysctl.d/50-a.conf"
-            )
-            await host.until_shown("kernel/sysctl/kernel.no_such", missing=True, wanted="1")
-            await host.until_shown("kernel/sysctl/net.ipv4.tcp_rmem", differs=False)
-            generation = host.memory.generation
-            conf(
-                root, "etc/sysctl.d/60-b.conf", "# comment", "net.ipv4.tcp_rmem=4096 131072 6291456"
-            )
-            conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness = 60", "kernel.no_such=1")
-            await host.until_shown(name, wanted="60", differs=False)
-            assert host.memory.generation == generation + 1
+    async with watched(root) as (_, host):
+        name = "kernel/sysctl/vm.swappiness"
+        await host.until_shown(
+            name, value="60", wanted="10", differs=True, file="/usr/lib/sysctl.d/50-a.conf"
+        )
+        await host.until_shown("kernel/sysctl/kernel.no_such", missing=True, wanted="1")
+        await host.until_shown("kernel/sysctl/net.ipv4.tcp_rmem", differs=False)
+        generation = host.memory.generation
+        conf(root, "etc/sysctl.d/60-b.conf", "# comment", "net.ipv4.tcp_rmem=4096 131072 6291456")
+        conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness = 60", "kernel.no_such=1")
+        await host.until_shown(name, wanted="60", differs=False)
+        assert host.memory.generation == generation + 1
 
 
 @pytest.mark.parametrize(
@@ -173,10 +168,9 @@ def test_values_that_mean_the_same(root: Path, value: str, wanted: str, *, diffe
 async def test_a_kernel_without_modules(root: Path) -> None:
     """A kernel that loads no modules has none, and the status says so."""
     (root / "proc/modules").unlink()
-    with FakeKernel() as fake:
-        async with watched(root, fake) as host:
-            await host.until_shown("kernel/parameter/quiet")
-            assert host.status.detail == "this kernel has no modules that could be loaded"
+    async with watched(root) as (_, host):
+        await host.until_shown("kernel/parameter/quiet")
+        assert host.status.detail == "this kernel has no modules that could be loaded"
 
 
 def test_the_last_file_counts_and_names_count_before_patterns(root: Path) -> None:
