@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,24 +113,40 @@ def tiny_graphs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> P
     return cache
 
 
-@pytest.fixture
-def daemons(
-    tmp_path: Path, tiny_model: Path, tiny_graphs: Path
-) -> Iterator[Callable[..., Running]]:
+@contextmanager
+def making(home: Path, model: Path, graphs: Path) -> Iterator[Callable[..., Running]]:
     """Make daemons, not started yet, each with a bus and a folder of its own unless given."""
     with ExitStack() as stack:
 
         def make(name: str = "one", bus: str = "", **settings: object) -> Running:
-            here = tmp_path / name
+            here = home / name
             if not bus:
                 private = Bus()
                 stack.callback(private.kill)
                 bus = private.address
-            shutil.copytree(tiny_graphs, here / "state" / "graphs")
-            ours = {"MODEL": tiny_model, "STATE_FILE": EXAMPLE, "PRECISION": "fp32"}
+            shutil.copytree(graphs, here / "state" / "graphs")
+            ours = {"MODEL": model, "STATE_FILE": EXAMPLE, "PRECISION": "fp32"}
             given = {**ours, "LOG_LEVEL": "debug", **settings}
             running = Running(here, bus, **given)
             stack.callback(running.kill)
             return running
 
+        yield make
+
+
+@pytest.fixture
+def daemons(
+    tmp_path: Path, tiny_model: Path, tiny_graphs: Path
+) -> Iterator[Callable[..., Running]]:
+    """Make daemons for a test."""
+    with making(tmp_path, tiny_model, tiny_graphs) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def shared_daemons(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
+) -> Iterator[Callable[..., Running]]:
+    """Make daemons for all tests of a file, which change nothing that others see."""
+    with making(tmp_path_factory.mktemp("shared"), tiny_model, tiny_graphs) as make:
         yield make

@@ -124,6 +124,16 @@ class Running:
             )
         return self
 
+    def vectorized(self) -> Self:
+        """Wait until it has read its state file and has a vector of every object."""
+
+        async def wait() -> None:
+            async with calling(self.bus) as caller:
+                await caller.vectorized()
+
+        asyncio.run(wait())
+        return self
+
     @property
     def _log(self) -> Path:
         return self.folder / f"daemon-{self._logs}.log"

@@ -6,16 +6,15 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import EXAMPLE
-from running import Bus, Caller, Running, calling, environment, read_lines, state_file
+from running import Running, calling, environment, read_lines, state_file
 from tiny import write_tiny_model
 
 from opdbus.engine.host import HERE
@@ -28,24 +27,12 @@ SSHD = "systemd/unit/sshd.service"
 
 @pytest.fixture(scope="module")
 def served(
-    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
-) -> Iterator[Running]:
-    """Serve the example to all tests of this file, which change nothing that others see."""
-    folder, bus = tmp_path_factory.mktemp("served"), Bus()
-    shutil.copytree(tiny_graphs, folder / "state" / "graphs")
-    # the level high is there too, low is not
-    models = folder / "models"
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
+    """Serve the example; the level high is there too, low is not."""
+    models = tmp_path_factory.mktemp("models")
     write_tiny_model(models / LEVELS["high"].folder, seed=5, family="mpnet")
-    ours = {"MODEL": tiny_model, "MODEL_DIR": models, "STATE_FILE": EXAMPLE}
-    with Running(folder, bus.address, **ours) as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await Caller.vectorized(caller)
-
-        asyncio.run(wait())
-        yield daemon
-    bus.kill()
+    return shared_daemons(MODEL_DIR=models, PRECISION="auto").start().vectorized()
 
 
 def ok(daemon: Running, *arguments: str, stdin: str = "") -> str:

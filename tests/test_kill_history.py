@@ -121,8 +121,7 @@ def test_nothing_acknowledged_is_lost(daemons: Callable[..., Running], tmp_path:
         assert report.problems == []
         assert report.rows == sum(len(states) - 1 for states in load.known.values())
     assert load.count > KILLS
-    daemon.start()
-    asyncio.run(_vectorized(daemon))
+    daemon.start().vectorized()
     assert daemon.stop() == 0
     with closing(sqlite3.connect(database)) as reader:
         replay(reader, load)
@@ -130,8 +129,3 @@ def test_nothing_acknowledged_is_lost(daemons: Callable[..., Running], tmp_path:
         counting = "SELECT count(*) FROM {} WHERE text_digest NOT IN (SELECT text_digest FROM {})"
         assert [reader.execute(counting.format(*pair)).fetchone()[0] for pair in others] == [0, 0]
         assert reader.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-
-
-async def _vectorized(daemon: Running) -> None:
-    async with calling(daemon.bus) as caller:
-        await caller.vectorized()

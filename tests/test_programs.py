@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -20,10 +20,7 @@ from running import (
     STATE,
     STATE_PATH,
     VECTORIZER,
-    Bus,
-    Caller,
     Running,
-    calling,
     read_lines,
     replace,
     state_file,
@@ -88,22 +85,12 @@ def _program(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def served(
-    tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, tiny_graphs: Path
-) -> Iterator[Running]:
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
     """Serve the example, from a copy that a test may change."""
-    folder, bus = tmp_path_factory.mktemp("served"), Bus()
-    shutil.copytree(tiny_graphs, folder / "state" / "graphs")
-    file = folder / "state.json"
+    file = tmp_path_factory.mktemp("state") / "state.json"
     shutil.copy(EXAMPLE, file)
-    with Running(folder, bus.address, MODEL=tiny_model, STATE_FILE=file) as daemon:
-        asyncio.run(_vectorized(daemon))
-        yield daemon
-    bus.kill()
-
-
-async def _vectorized(daemon: Running) -> None:
-    async with calling(daemon.bus) as caller:
-        await Caller.vectorized(caller)
+    return shared_daemons(STATE_FILE=file, PRECISION="auto").start().vectorized()
 
 
 def run(*command: str) -> str:
@@ -275,7 +262,7 @@ def test_busctl_monitors(daemons: Callable[..., Running], tmp_path: Path) -> Non
     ) as watching:
         read_lines(watching, lambda text: "Monitoring bus" in text)
         with daemon:
-            asyncio.run(_vectorized(daemon))
+            daemon.vectorized()
             _provoke(daemon)
             wanted = SIGNALS | {"ProviderChanged"}
             text = read_lines(
@@ -302,7 +289,7 @@ def test_gdbus_monitors(daemons: Callable[..., Running], tmp_path: Path) -> None
         daemon,
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching,
     ):
-        asyncio.run(_vectorized(daemon))
+        daemon.vectorized()
         read_lines(watching, lambda text: "is owned by" in text)
         _provoke(daemon)
         text = read_lines(watching, lambda text: all(f".{name} (" in text for name in SIGNALS))
