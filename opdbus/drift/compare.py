@@ -24,7 +24,7 @@ _ORDERED: Final = frozenset("command args arguments argv cmd entrypoint exec exe
 _SEVERE: Final = frozenset(
     "port ports dport address addresses ip listen listens listener gateway enabled version".split()
 )
-_STATES: Final = frozenset("state active_state status running active".split())
+_STATES: Final = ("state", "active_state", "status", "running", "active", "ensure")
 _OBSERVE_ONLY: Final = "observe_only"
 # Longer values are cut: a difference is to be read.
 _MAX_TEXT: Final = 1000
@@ -102,7 +102,6 @@ class _Comparison:
     def __init__(self, row: Row, observed: Properties) -> None:
         self._row = row
         self._seen = observed
-        self._there = values.by_words(observed)
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from what is declared."""
@@ -118,12 +117,14 @@ class _Comparison:
         """Yield the differences in a part, beside the observed parts that may have its fields."""
         for key, value in declared.items():
             name = values.words(key)
-            if values.is_volatile(key) or name in self._row.never:
+            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
                 continue
             here, named = (*path, key), (*names, name)
             if not path and key in _CONTAINERS and isinstance(value, dict):
                 yield from self._below(value, here, (), seen)
-            elif rule := self._row.rules.get(".".join(named)):
+            elif (rule := self._row.rules.get(".".join(named))) and not (
+                rule.observed and isinstance(value, dict)
+            ):
                 yield from self._by_rule(rule, here, value)
             elif isinstance(value, dict):
                 inner = [one for part in seen for one in _found(part, key)]
@@ -149,9 +150,13 @@ class _Comparison:
 
 def _generic(path: Path, name: str, value: Json, seen: list[Properties]) -> Iterator[Field]:
     found = [one for part in seen for one in _found(part, path[-1])]
+    is_state = name in _STATES and isinstance(value, str | bool)
+    if not found and is_state and words.is_state(value):
+        # what is declared as `running` may be observed as `state`
+        found = [one for part in seen for key in _STATES for one in _found(part, key)]
     if not found:
         return
-    if name in _STATES and isinstance(value, str | bool):
+    if is_state:
         difference = words.state(value, found[0], seen[0])
     else:
         means = words.in_order if not _ORDERED.isdisjoint(split(name)) else words.equal

@@ -97,12 +97,23 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     if plan.declared is None:
         return undeclared(row, observed[0])
     declared = json.loads(contents[plan.declared.id].properties)
-    if row.parts:
-        return compare(row, declared, {k: v for one in observed for k, v in one.items()})
+    if row.parts or row.each:
+        return compare(row, declared, _whole(plan, observed))
     meant = [one for one in observed if row.suits(plan.thing.name, one)]
     found = [compare(row, declared, one) for one in meant] or [compare(row, declared, None)]
     # one of several of a name is enough, such as a package of two architectures
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
+
+
+def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """Return parts as one object, each also under its name; of one field's values, the first."""
+    names = (one.entries[0].identity.name for one in plan.observed)
+    named: dict[str, Json] = dict(zip(names, parts, strict=True))
+    if each := plan.row.each:
+        return {name: part[each] for name, part in zip(named, parts, strict=True) if each in part}
+    for part in reversed(parts):
+        named |= part
+    return named
 
 
 def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str, Json]:

@@ -1,9 +1,10 @@
 """What the words of a network interface mean, by its addresses and routes in the kernel."""
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Final
 
-from opdbus.drift import values, words
+from opdbus.drift import values
 from opdbus.drift.field import Severity
 from opdbus.drift.words import Difference, Meaning, Seen
 from opdbus.state.object import Json
@@ -44,7 +45,7 @@ def addresses(family: int) -> Meaning:
         rows = _rows(seen, "addresses_in_detail")
         given = {str(row["address"]) for row in rows if row.get("dynamic")}
         lasting = [one for one in found if one in wanted or one.partition("/")[0] not in given]
-        return words.listed(lasting, wanted) and words.listed(found, wanted)
+        return _other(lasting, wanted) and _other(found, wanted)
 
     return compare
 
@@ -91,9 +92,9 @@ def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     """Compare what belongs to a bridge or a bond, or what an interface is made on."""
     wanted = [str(item) for item in _items(declared)]
     if "parent" in seen:
-        return words.listed([str(seen["parent"])], wanted)
+        return _other([str(seen["parent"])], wanted)
     found = seen.get("members", [])
-    return words.listed(sorted(map(str, found)), wanted) if "members" in seen else None
+    return _other(sorted(map(str, found)), wanted) if "members" in seen else None
 
 
 def controller(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
@@ -101,6 +102,13 @@ def controller(declared: Json, observed: Json, _seen: Seen) -> Difference | None
     if observed == "ovs-system" or values.same(declared, observed):
         return None
     return Difference(observed or "none", Severity.WARNING)
+
+
+def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
+    """Compare lists of plain words, and show both as such."""
+    if sorted(found, key=str) == sorted(wanted, key=str):
+        return None
+    return Difference(list(found), declared=list(wanted))
 
 
 def _items(value: Json) -> list[Json]:

@@ -1,10 +1,10 @@
 """Which observed things a declared thing meets, and the other way round, kept up to date."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import table
-from opdbus.drift.table import Row, Sort
+from opdbus.drift.table import Sort
 from opdbus.index.catalogue import Catalogue
 from opdbus.index.store import Entry
 from opdbus.state.object import FILE, PUBLISHED, Json, Thing
@@ -33,6 +33,8 @@ class Pairs:
         self._parts: dict[Key, set[Thing]] = {}
         # the further keys of an observed thing, and the keys of what it belongs to
         self._keys: dict[Thing, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        # what the fields of declared things name
+        self._named: dict[Thing, Sequence[str]] = {}
         # observed sorts that declared things meet, and those that belong to such
         self.active: set[Sort] = set()
         # of active sorts, what programs publish
@@ -49,20 +51,25 @@ class Pairs:
         """Return whether programs publish things of an active sort."""
         return bool(self._published.get(sort))
 
-    def declare(self, thing: Thing) -> set[Sort]:
-        """Take in a declared thing; return the sorts that are active from now on."""
+    def declare(self, thing: Thing, fields: Sequence[str] = ()) -> set[Sort]:
+        """Take in a declared thing; return the sorts that are to be active, and are not.
+
+        Its `fields` are given if they name what it meets.
+        """
+        if self._named.get(thing, ()) != fields:
+            self.undeclare(thing)
+            self._named[thing] = fields
         row = table.of_declared(thing[:2])
-        for key in _keys_of(row, thing):
+        for key in self._keys_of(thing):
             if key != (thing[:2], thing.name):
                 self._wanted.setdefault(key, set()).add(thing)
-        new = {thing[:2], row.observed, *(sort for sort, *_ in row.joined)} - self.active
-        self.active |= new
-        return new
+        return {thing[:2], row.observed, *(sort for sort, *_ in row.joined)} - self.active
 
     def undeclare(self, thing: Thing) -> None:
         """Forget a declared thing."""
-        for key in _keys_of(table.of_declared(thing[:2]), thing):
+        for key in self._keys_of(thing):
             _discard(self._wanted, key, thing)
+        self._named.pop(thing, None)
 
     def observe(self, thing: Thing, properties: Mapping[str, Json] | None) -> None:
         """Take in an observed thing of an active sort; None for one that is gone."""
@@ -89,9 +96,8 @@ class Pairs:
 
     def observed(self, thing: Thing) -> list[Thing]:
         """Return the observed things that a declared one meets, or else what is called just so."""
-        row = table.of_declared(thing[:2])
         found: dict[Thing, None] = {}
-        for key in _keys_of(row, thing):
+        for key in self._keys_of(thing):
             plain = Thing(*key[0], key[1])
             if self.sides(plain).observed:
                 found[plain] = None
@@ -116,10 +122,12 @@ class Pairs:
         """Return the things that belong to an observed one."""
         return self._parts.get((thing[:2], thing.name), set())
 
-
-def _keys_of(row: Row, thing: Thing) -> list[Key]:
-    names = row.parts or (row.declared_key(thing.kind, thing.name),)
-    return [(row.observed, name) for name in names]
+    def _keys_of(self, thing: Thing) -> list[Key]:
+        row = table.of_declared(thing[:2])
+        if row.parts:
+            return [(row.observed, name) for name in row.parts]
+        names = self._named.get(thing) or (thing.name,)
+        return [(row.observed, row.declared_key(thing.kind, name)) for name in names]
 
 
 def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:

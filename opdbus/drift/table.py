@@ -12,14 +12,13 @@ from typing import Final, TypeAlias
 from opdbus.drift import network, words
 from opdbus.drift.field import Severity
 from opdbus.drift.words import Meaning
-from opdbus.state.object import SETTINGS, Json
+from opdbus.state.object import SETTINGS, Json, Thing
 
 # A plugin and a kind of it.
 Sort: TypeAlias = tuple[str, str]
 
-_UNIT: Final = re.compile(
-    r".+\.(service|socket|timer|mount|automount|swap|device|target|path|slice|scope)"
-)
+_TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
+_SWAPPED: Final = str.maketrans("./", "/.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,12 @@ class Row:
     observed_key: Callable[[str], str] = lambda name: name
     # whether an observed object of the key is meant by a declared name
     suits: Callable[[str, Mapping[str, Json]], bool] = lambda _name, _observed: True
+    # whether what is observed under a name is one of all objects that a kind claims
+    covers: Callable[[str, str], bool] = lambda _kind, _name: True
     # names that a declared object meets all of, as if they were one object
     parts: tuple[str, ...] = ()
+    # each declared field names an object, and is compared with this field of it
+    each: str = ""
     # the observed field that has other names of an object
     aliases: str = ""
     # observed sorts that belong to an object, whose key is in their names; where they are put
@@ -75,9 +78,13 @@ def _sorts(names: str) -> tuple[Sort, ...]:
 
 
 def _unit(kind: str, name: str) -> str:
-    if _UNIT.fullmatch(name):
+    if name.endswith(tuple(f".{one}" for one in _TYPES)):
         return name
     return f"{name}.{'service' if kind == 'unit' else kind}"
+
+
+def _is_of_kind(kind: str, name: str) -> bool:
+    return kind == "unit" or name.endswith(f".{kind}")
 
 
 def _package(name: str) -> str:
@@ -89,15 +96,19 @@ def _package(name: str) -> str:
     return first if len(rest) == 2 and rest[0][:1].isdigit() and "." in rest[1] else base
 
 
+def _sysctl(name: str) -> str:
+    """Return a setting's name with dots, as sysctl.d(5) reads one whose first separator is `/`."""
+    first = next((char for char in name if char in "./"), ".")
+    return name.translate(_SWAPPED) if first == "/" else name
+
+
 def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
     wanted = name.rpartition(":")[2] if ":" in name else ""
     return wanted in {"", "any", "native", observed.get("architecture")}
 
 
 _UNITS: Final = Row(
-    _sorts(
-        "systemd/unit systemd/service systemd/timer systemd/socket systemd/mount systemd/target"
-    ),
+    tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
     ("systemd", "unit"),
     _rules(
         Rule("active_state state status running active ensure", "active_state", words.state),
@@ -105,8 +116,10 @@ _UNITS: Final = Row(
         Rule("masked", "masked unit_file_state", words.masked, Severity.WARNING),
         Rule("exec exec_start command", "exec", words.program),
         Rule("user", "user", words.equal, Severity.WARNING),
+        Rule("calendar", "calendar", words.calendar),
     ),
     declared_key=_unit,
+    covers=_is_of_kind,
     aliases="aliases",
 )
 _INTERFACES: Final = Row(
@@ -168,15 +181,19 @@ ROWS: Final[Sequence[Row]] = (
         _rules(
             Rule("source device what", "source", words.source, Severity.WARNING),
             Rule("options", "options", words.options),
-            Rule("fstype type", "fstype", words.equal, Severity.WARNING),
+            Rule("fstype type", "fstype", words.filesystem, Severity.WARNING),
         ),
+        declared_key=lambda _kind, name: name.rstrip("/") or "/",
         # sizes are observed in other steps
         never=frozenset({"size_gb", "used_percent", "free_gb"}),
     ),
     Row(
         _sorts("users/account users/user"),
         ("users", "account"),
-        _rules(Rule("groups", "groups", words.at_least, Severity.WARNING)),
+        _rules(
+            Rule("groups", "groups", words.at_least, Severity.WARNING),
+            Rule("shell", "shell", words.program),
+        ),
     ),
     Row(
         _sorts("users/group"),
@@ -187,20 +204,39 @@ ROWS: Final[Sequence[Row]] = (
         (("system", SETTINGS),),
         ("system", "fact"),
         _rules(
-            Rule("locale lang language", "lang", words.equal),
+            Rule("locale lang language", "lang", words.spelled),
             Rule("keyboard_layout keymap keyboard", "keyboard_layout keymap", words.equal),
             Rule("hostname name", "hostname", words.equal, Severity.WARNING),
-            Rule("timezone time_zone", "timezone", words.equal),
+            Rule("timezone time_zone", "timezone", words.spelled),
             Rule("os distribution", "id", words.equal),
+            Rule("kernel", "release", words.version),
         ),
         parts=("hostname", "time", "locale", "os", "kernel", "hardware"),
         never=frozenset({"description"}),
     ),
     # of settings, files and jobs, those are observed that something names
-    Row(_sorts("kernel/sysctl sysctl/setting"), ("kernel", "sysctl"), missing=None),
+    Row(
+        (("sysctl", SETTINGS),),
+        ("kernel", "sysctl"),
+        declared_key=lambda _kind, name: _sysctl(name),
+        each="value",
+        missing=None,
+    ),
+    Row(
+        _sorts("kernel/sysctl sysctl/setting"),
+        ("kernel", "sysctl"),
+        declared_key=lambda _kind, name: _sysctl(name),
+        missing=None,
+    ),
+    Row(
+        _sorts("cron/job"),
+        ("cron", "job"),
+        _rules(Rule("schedule line when", "line schedule", words.schedule)),
+        missing=None,
+    ),
     *(
         Row((sort,), sort, missing=None)
-        for sort in _sorts("cron/job files/file net/listener net/route login1/inhibitor")
+        for sort in _sorts("files/file net/listener net/route login1/inhibitor")
     ),
     Row(
         _sorts("dnsresolver/item"),
@@ -219,6 +255,12 @@ JOINED: Final = {
 def of_declared(sort: Sort) -> Row:
     """Return the row of a declared sort; others meet what is just so."""
     return _BY_DECLARED.get(sort) or Row((sort,), sort)
+
+
+def is_claimed(thing: Thing, claims: frozenset[Sort]) -> bool:
+    """Return whether an observed thing would be declared, as all things of some sorts are."""
+    row = of_observed(thing[:2])
+    return any(sort in claims and row.covers(sort[1], thing.name) for sort in row.declared)
 
 
 def of_observed(sort: Sort) -> Row:

@@ -19,6 +19,7 @@ _VOLATILE: Final = frozenset(
     " heartbeat seen idle".split()
 )
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?b)?", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"[,\s]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"[0-9a-f:.]*[:.][0-9a-f:.]*(/\d{1,3})?", re.IGNORECASE)
 # Lists of objects are compared element by element with all others up to so many.
@@ -35,8 +36,9 @@ def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
         lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
         pairs = ((value, find(observed, there, key)) for key, value in lasting)
         return all(same(value, other[0], ordered=ordered) for value, other in pairs if other)
-    if isinstance(declared, list) and isinstance(observed, list):
-        return _same_list(declared, observed, ordered=ordered)
+    one, other = _listed(declared, observed), _listed(observed, declared)
+    if isinstance(one, list) and isinstance(other, list):
+        return _same_list(one, other, ordered=ordered)
     if isinstance(declared, dict | list) or isinstance(observed, dict | list):
         return all(side in (None, "", [], {}) for side in (declared, observed))
     return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
@@ -78,6 +80,13 @@ def is_true(value: Json) -> bool | None:
     return True if text in _TRUE | {"1"} else False if text in _FALSE | {"0"} else None
 
 
+def _listed(value: Json, other: Json) -> Json:
+    """Return the words of a text beside a list of several: `4096 6291456` is a list as well."""
+    if isinstance(value, str) and isinstance(other, list) and len(other) > 1:
+        return _BETWEEN.split(value.strip())
+    return value
+
+
 def _same_list(declared: Sequence[Json], observed: Sequence[Json], *, ordered: bool) -> bool:
     if len(declared) != len(observed):
         return False
@@ -90,7 +99,8 @@ def _same_list(declared: Sequence[Json], observed: Sequence[Json], *, ordered: b
     if len(declared) > _MAX_MATCHED:
         return False
     rest = list(observed)
-    for value in declared:
+    # what says most first: what says less may match more
+    for value in sorted(declared, key=lambda one: -len(_form(one))):
         match = next((n for n, other in enumerate(rest) if same(value, other)), None)
         if match is None:
             return False
@@ -102,7 +112,7 @@ def _form(value: Json) -> str:
     """Write a value so that most of those that mean the same are equal."""
     if isinstance(value, dict | list):
         return canonical(value)
-    return str(value).strip().lower()
+    return " ".join(str(value).split()).lower()
 
 
 def _same_scalar(declared: Json, observed: Json) -> bool:

@@ -15,10 +15,14 @@ def compare(one: str, other: str) -> int:
 
 
 def satisfies(wanted: str, version: str, *, exactly: bool = False) -> bool:
-    """Return whether a version is as wanted: `>= 1.2`, `1.2*`, or bare: that one or a newer one.
+    """Return whether a version is as wanted: `>= 1.2, < 2`, `1.2*`, or a bare one or a newer one.
 
     A bare one is to be met exactly if the caller says so.
     """
+    return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(","))
+
+
+def _satisfies(wanted: str, version: str, *, exactly: bool) -> bool:
     match = _WANTED.fullmatch(wanted)
     if match is None:
         return wanted.strip() == version

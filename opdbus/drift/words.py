@@ -4,7 +4,7 @@ It gets the declared value, the observed one and all that is observed of the obj
 difference, or None where there is none or nobody can know.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -13,8 +13,8 @@ from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Severity
 from opdbus.state.object import Json
 
 Seen: TypeAlias = Mapping[str, Json]
-UP: Final = frozenset("active running up started online on true listening mounted 1".split())
-DOWN: Final = frozenset("inactive dead stopped exited down offline off false halted 0".split())
+UP: Final = frozenset("active running up started online on true yes listening mounted 1".split())
+DOWN: Final = frozenset("inactive dead stopped exited down offline off false no halted 0".split())
 FAILED: Final = frozenset("failed failure error crashed".split())
 # Ways to one of the others; what they lead to is what counts.
 _MOVING: Final = frozenset(
@@ -24,7 +24,7 @@ _RELOADING: Final = frozenset({"reloading", "refreshing"})
 ABSENT: Final = frozenset(
     "absent removed purged uninstalled missing deleted not-installed none".split()
 )
-_INSTALLED: Final = frozenset("installed present latest held hold true yes".split())
+_INSTALLED: Final = frozenset("installed present latest held hold any true yes".split())
 # These have nothing to enable.
 _NEITHER: Final = frozenset(
     "static indirect generated transient alias linked linked-runtime".split()
@@ -61,11 +61,6 @@ def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return None if values.same(declared, observed, ordered=True) else Difference(observed)
 
 
-def text(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare two texts for people."""
-    return None if values.same(declared, observed) else Difference(observed, Severity.INFO)
-
-
 def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare lists: what is declared must be there, and more may be."""
     wanted = declared if isinstance(declared, list) else str(declared).split(",")
@@ -74,12 +69,19 @@ def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return Difference(observed) if lacking else None
 
 
+def is_state(declared: Json) -> bool:
+    """Return whether a value says that something is to run, or not to."""
+    return _word(declared) in UP | DOWN
+
+
 def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
     """Compare whether something runs."""
     wanted, found = _word(declared), _word(observed)
-    if wanted == found or wanted not in UP | DOWN:
-        is_other = wanted != found and wanted not in ABSENT | _INSTALLED
-        return Difference(observed) if is_other else None
+    # people also say `waiting` of a timer
+    if wanted in {found, _word(seen.get("sub_state"))}:
+        return None
+    if wanted not in UP | DOWN:
+        return None if wanted in ABSENT | _INSTALLED else Difference(observed)
     if found in _RELOADING:
         return None if wanted in UP else Difference(observed, Severity.WARNING)
     bad = Severity.ERROR if wanted in UP else Severity.WARNING
@@ -99,7 +101,8 @@ def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare whether a unit is started at boot, by the state of its file."""
     wanted, found = values.is_true(declared), _word(observed)
     if wanted is None:
-        return None if _word(declared) == found else Difference(observed)
+        # `mask` is masked
+        return None if found.startswith(_word(declared)) else Difference(observed)
     if found.startswith("masked"):
         return Difference(observed, Severity.ERROR) if wanted else None
     if found in _NEITHER:
@@ -133,13 +136,15 @@ def installed(declared: Json, observed: Json, seen: Seen) -> Difference | None:
         return Difference(observed, Severity.ERROR, PATIENT_SECONDS)
     if wanted in {"held", "hold"} and not seen.get("on_hold"):
         return Difference("not held", Severity.NOTICE)
-    if wanted in _INSTALLED or not wanted[:1].isdigit():
+    if not wanted.startswith(tuple("0123456789<>=")):
         return None
     return _version(str(declared), seen.get("version"), exactly=True)
 
 
 def version(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare versions: a package that is older than declared is too old."""
+    if _word(declared) in _INSTALLED:
+        return None
     return _version(str(declared), observed, exactly=False)
 
 
@@ -153,9 +158,17 @@ def _version(wanted: str, found: Json, *, exactly: bool) -> Difference | None:
 
 def source(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare devices; what is named by a label or an identifier has another name in the kernel."""
-    if "=" in str(declared) or str(declared).startswith("/dev/disk/"):
+    wanted, found = (str(side).rstrip("/") for side in (declared, observed))
+    if "=" in wanted or wanted.startswith("/dev/disk/"):
         return None
-    return None if values.same(declared, observed) else Difference(observed)
+    return None if values.same(wanted, found) else Difference(observed)
+
+
+def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare types of file systems."""
+    wanted, found = _word(declared), _word(observed)
+    is_same = wanted in {found, "auto"} or {wanted, found} == {"nfs", "nfs4"}
+    return None if is_same else Difference(observed)
 
 
 def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
@@ -169,8 +182,24 @@ def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return Difference(observed, Severity.WARNING) if lacking else None
 
 
-def listed(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
-    """Compare lists of plain words, and show both as such."""
-    if sorted(found, key=str) == sorted(wanted, key=str):
-        return None
-    return Difference(list(found), declared=list(wanted))
+def calendar(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare when a timer elapses: `*-*-* 00:00:00 (daily)` may be declared as either."""
+    wanted = declared if isinstance(declared, list) else [declared]
+    shown = observed if isinstance(observed, list) else [observed]
+    names = [{str(one), *str(one).rstrip(")").split(" (")} for one in shown]
+    is_known = all(any(str(one) in each for each in names) for one in wanted)
+    return None if is_known and len(wanted) == len(shown) else Difference(observed)
+
+
+def schedule(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare when a job of cron runs: as it is written, or in words."""
+    is_same = values.same(declared, observed) or values.same(declared, seen.get("schedule"))
+    return None if is_same else Difference(observed)
+
+
+def spelled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
+    """Compare names of time zones and locales, of which some have two: UTC is Etc/UTC."""
+    sides = (
+        _word(side).removeprefix("etc/").replace("utf-8", "utf8") for side in (declared, observed)
+    )
+    return None if len(set(sides)) == 1 else Difference(observed)
