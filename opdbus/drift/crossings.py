@@ -82,6 +82,8 @@ class Crossings:
     def __init__(self, counted: Mapping[Thing, Drifted], not_before: float = 0.0) -> None:
         self._not_before = not_before
         self.counted = dict(counted)
+        # how often that has changed
+        self.changes = 0
         self._pending: dict[Thing, _Pending] = {}
         self._queue: list[tuple[float, int, Thing]] = []
         self._numbers = itertools.count()
@@ -90,6 +92,11 @@ class Crossings:
     def due(self) -> float:
         """When `take` has something to do; infinity if never."""
         return self._queue[0][0] if self._queue else float("inf")
+
+    def recall(self, counted: Mapping[Thing, Drifted]) -> None:
+        """Take what was counted before."""
+        self.counted |= counted
+        self.changes += 1
 
     def knows(self, thing: Thing) -> bool:
         """Return whether a thing is counted, or may be soon."""
@@ -107,6 +114,7 @@ class Crossings:
         what: Class = "intended" if now < intended_until else "drift"
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
             self.counted[thing] = replace(counted, fields=tuple(new.values()))
+            self.changes += 1
             self._pending.pop(thing, None)
             if what == "intended":
                 self._pending[thing] = _Pending(now, now, intended_until, new)
@@ -151,6 +159,7 @@ class Crossings:
         else:
             del self._pending[thing]
         after: Drifted | None = None
+        self.changes += 1
         if fields:
             since = before.since if before else wall
             after = Drifted("intended" if is_intended else "drift", since, fields)

@@ -28,7 +28,8 @@ class Records:
     """Reads and writes what is counted."""
 
     def __init__(self, memory: Memory, pairs: Pairs) -> None:
-        self.claims: frozenset[Sort] = frozenset()
+        # the sorts that the file claims whole; None until that is known
+        self.claims: frozenset[Sort] | None = None
         # when something was declared for the first time: that was no change of a declaration
         self.declared_since = 0
         self._memory = memory
@@ -38,17 +39,15 @@ class Records:
         # things of which programs told, who may withdraw what they said
         self._told: set[Thing] = set()
 
-    async def read(self) -> tuple[dict[Thing, Drifted], frozenset[Sort]]:
-        """Return what was counted when the database was written, and the sorts claimed whole.
-
-        Of the fields it has no values.
-        """
+    async def read(self) -> dict[Thing, Drifted]:
+        """Return what was counted when the database was written: of the fields, no values."""
         rows = await self._memory.archive.read(lambda store: list(store.drifts()))
         claims = await self._memory.archive.read(lambda store: store.fact(_CLAIMS))
         since = await self._memory.archive.read(lambda store: store.fact(_SINCE))
         self.declared_since = int(since or 0)
-        self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
-        return {thing: _read(what, since, text) for thing, what, since, text in rows}, self.claims
+        if self.claims is None:
+            self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
+        return {thing: _read(what, since, text) for thing, what, since, text in rows}
 
     def declare(self, at: int) -> None:
         """Note when something was declared, if it is the first time."""
@@ -66,7 +65,7 @@ class Records:
             self._memory.archive.when_writable(self._save)
 
     async def _save(self, changes: Sequence[Change] = ()) -> None:
-        states, claims = dict(self._unsaved), json.dumps(sorted(self.claims))
+        states, claims = dict(self._unsaved), json.dumps(sorted(self.claims or ()))
         since = str(self.declared_since)
         rows = [(thing, *_row(state)) for thing, state in states.items() if state]
         gone = [thing for thing, state in states.items() if not state]

@@ -209,7 +209,7 @@ class StateInterface:
             "Pending": waiting,
             "StateFile": str(self._declared.path),
             "LastError": self._health.last_error or self._memory.archive.notice,
-            "Drifted": self._drifts.count,
+            "Drifted": len(self._drifts.counted),
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }

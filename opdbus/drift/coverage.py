@@ -1,0 +1,68 @@
+"""Which declared things are not observed, and whether they would be if they were there."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from opdbus.drift import table
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.table import Sort
+from opdbus.state.object import Thing
+
+_STILL: Final = float("inf")
+
+
+class Coverage:
+    """What sources list; `wall` is the time of day."""
+
+    def __init__(self, pairs: Pairs, wall: Callable[[], float]) -> None:
+        self._pairs = pairs
+        self._wall = wall
+        # the sorts that each source has listed
+        self._listed: dict[str, frozenset[Sort]] = {}
+        # declared things that are not observed, by the sort that they would be of
+        self._missing: dict[Sort, set[Thing]] = {}
+        # until when declared things were observed, if they ever were
+        self._until: dict[Thing, float] = {}
+
+    def list(self, source: str, sorts: frozenset[Sort]) -> frozenset[Sort]:
+        """Note which sorts a source has listed, none if it is gone; return those that are news."""
+        known = self._listed.pop(source, frozenset())
+        if not sorts:
+            return known
+        self._listed[source] = known | sorts
+        return sorts - known
+
+    def missing(self, sort: Sort) -> AbstractSet[Thing]:
+        """Return the declared things of an observed sort that are not observed."""
+        return self._missing.get(sort, set())
+
+    def left_at(self, thing: Thing) -> float:
+        """Return when a declared thing ceased to be observed; 0 if it never was."""
+        return self._until.get(thing, 0.0)
+
+    def covers(self, thing: Thing) -> bool:
+        """Return whether a thing that is not observed would be if it were there.
+
+        A program may publish few things of many: of these it would tell only what it told before.
+        """
+        sort = table.of_declared(thing[:2]).observed
+        if any(sort in sorts for sorts in self._listed.values()):
+            return True
+        return thing in self._until and self._pairs.is_published(sort)
+
+    def note(self, thing: Thing, *, is_missing: bool) -> None:
+        """Note whether a declared thing is observed."""
+        missing = self._missing.setdefault(table.of_declared(thing[:2]).observed, set())
+        if not is_missing:
+            missing.discard(thing)
+            self._until[thing] = _STILL
+            return
+        missing.add(thing)
+        if self._until.get(thing) == _STILL:
+            self._until[thing] = self._wall()
+
+    def forget(self, thing: Thing) -> None:
+        """Forget a thing that is not declared any more."""
+        self._missing.get(table.of_declared(thing[:2]).observed, set()).discard(thing)
+        self._until.pop(thing, None)
