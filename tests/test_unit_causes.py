@@ -207,3 +207,50 @@ async def test_a_unit_that_ends_too_often(tmp_path: Path, bus: str) -> None:
         fake.work(ONE, 7, ("failed", "failed"))
         fake.end(ONE, 7, "failed")
         await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+
+
+@in_loop
+async def test_a_reload_and_a_restart_at_once(tmp_path: Path, bus: str) -> None:
+    """What the files of a unit changed is told apart from a restart that follows at once."""
+    async with watched(bus, tmp_path) as (fake, host):
+        fake.tell_reloading(begins=True)
+        fake.units[ONE]["DropInPaths"] = ["/etc/systemd/system/one.service.d/a.conf"]
+        fake.tell_reloading(begins=False)
+        fake.work(ONE, 7, STOPS, DOWN, UP)
+        fake.end(ONE, 7)
+        both = ("changed", "reload", 0), ("event", "job:7 restart", 0)
+        await until(host, tmp_path, ONE, *both)
+
+
+@in_loop
+async def test_a_unit_that_left_before_its_signals(tmp_path: Path, bus: str) -> None:
+    """What is found of a unit that was stopped and unloaded waits for the signals that say why."""
+    async with watched(bus, tmp_path) as (fake, host):
+        file, before = fake.file(ONE, "static"), dict(fake.units[ONE])
+        fake.unload(ONE)
+        fake.tell_of("UnitNew", ONE)
+        await host.until(lambda: len(fake.asked("ListUnitsByPatterns")) == 1)
+        fake.load(ONE, **before)
+        fake.work(ONE, 7, STOPS, DOWN)
+        fake.end(ONE, 7)
+        fake.load(ONE, StateChangeTimestampMonotonic=0)
+        await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
+        fake.files[str(file)] = "masked"
+        fake.unload(ONE)
+        fake.tell_of("UnitRemoved", ONE)
+        await host.until_shown(f"systemd/unit/{ONE}", masked=True)
+
+
+@in_loop
+async def test_a_unit_that_was_loaded_again(tmp_path: Path, bus: str) -> None:
+    """A unit that was stopped, unloaded and loaded by our reading it waits for its signals, too."""
+    async with watched(bus, tmp_path) as (fake, host):
+        before = dict(fake.units[ONE])
+        fake.load(ONE, StateChangeTimestampMonotonic=0)
+        fake.tell_of("UnitNew", ONE)
+        await host.until(lambda: len(fake.read) == 3)
+        fake.load(ONE, **before)
+        fake.work(ONE, 7, STOPS, DOWN)
+        fake.end(ONE, 7)
+        fake.load(ONE, StateChangeTimestampMonotonic=0)
+        await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))

@@ -89,6 +89,8 @@ class Batch(NamedTuple):
     is_all: bool = False
     # of what was replaced, the first state
     firsts: Mapping[Key, Mapping[str, Json] | None] = {}
+    # what happened to objects besides
+    events: Mapping[Key, Why] = {}
 
     def objects(self) -> dict[Key, Mapping[str, Json] | None]:
         """Return what was reported of each object."""
@@ -127,6 +129,7 @@ class Report:
         self._volatile = volatile
         self._whys: dict[Key, Why] = {}
         self._firsts: dict[Key, Mapping[str, Json] | None] = {}
+        self._events: dict[Key, Why] = {}
         self._is_all = False
 
     async def stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
@@ -175,6 +178,14 @@ class Report:
         """
         self._add(kind, {name: properties}, cause if isinstance(cause, Why) else Why(cause))
 
+    def happened(self, kind: str, name: str, why: Why) -> None:
+        """Report an event of an object beside its changes: it is a row of its own."""
+        key = Key(kind, name)
+        before = self._events.get(key)
+        more = before.folded + 1 if before else 0
+        self._events[key] = why._replace(folded=why.folded + more)
+        self.news.set()
+
     def gone(self, kind: str, name: str, cause: str = "") -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""
         self._remove(kind, {name} & self._names.get(kind, set()), Why(cause))
@@ -208,9 +219,9 @@ class Report:
         """Return what was reported since the last time."""
         self.news.clear()
         listed = frozenset(self._listed)
-        batch = Batch(self._waiting, listed, self._whys, self._is_all, self._firsts)
+        batch = Batch(self._waiting, listed, self._whys, self._is_all, self._firsts, self._events)
         self._waiting, self._listed, self._is_all = {}, set(), False
-        self._whys, self._firsts = {}, {}
+        self._whys, self._firsts, self._events = {}, {}, {}
         return batch
 
     def put_back(self, batch: Batch) -> None:
@@ -226,6 +237,9 @@ class Report:
                 if key in firsts:
                     self._firsts.setdefault(key, first)
             self._waiting.setdefault(kind, {}).update(reported)
+        later_events, self._events = self._events, dict(batch.events)
+        for key, why in later_events.items():
+            self.happened(*key, why)
         self._listed |= batch.listed
         self._is_all |= batch.is_all
         self.news.set()

@@ -22,6 +22,8 @@ from opdbus.tasks import until_first_ends
 
 _KIND: Final = "unit"
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
+# Sent of every unit while PID 1 reloads.
+_OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
 # Signals are read together: those of a change that is seen already come within this time.
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
 _OF_FILE: Final = ("fragment_path", "unit_file_state")
@@ -120,7 +122,8 @@ class _Units:
             self._news.clear()
             if self._have_files_changed:
                 await self._look_at_files()
-            await self._look(self._pace.take())
+            # what differs while a listing after a reload is due follows from the reload
+            await self._look(self._pace.take(), "" if self._list_at == _NEVER else self._reload)
             if self._list_at <= self._clock():
                 await self._list()
             if self._files_at <= self._clock():
@@ -136,11 +139,13 @@ class _Units:
 
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
+        if self._is_reloading and signal.member in _OF_ALL:
+            return
         self._causes.hear(signal)
         match signal.member:
             case "PropertiesChanged":
                 self._changed(pid1.unit_at(signal.path))
-            case "UnitNew" | "UnitRemoved" if not self._is_reloading:
+            case "UnitNew" | "UnitRemoved":
                 self._changed(first)
             case "JobRemoved":
                 self._changed(next(iter(signal.body[2:]), None))
@@ -200,24 +205,38 @@ class _Units:
         if not values or states == ("not-found", "inactive"):
             return  # it was unloaded meanwhile: a signal comes next
         is_new = unit.name not in self._loaded and not self._is_quiet
-        if self._causes.is_behind(unit.name, values, is_new=is_new):
-            until, _ = self._waited_for.setdefault(
-                unit.name, (self._clock() + _WAIT_SECONDS, cause)
-            )
-            if (wait := until - self._clock()) > 0:
-                self._pace.changed(unit.name, wait)
-                return
+        is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
+        if is_behind and self._waits_for(unit.name, cause):
+            return
         self._causes.has_read(unit.name, values)
-        _, cause = self._waited_for.pop(unit.name, (0.0, cause))
+        cause = self._waited(unit.name, cause)
         told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
         if unit.name not in self._loaded:
             cause = cause or self._causes.latest(unit.name, told)
         self._loaded.add(unit.name)
         self._tell(unit.name, texts.get(unit.name, {}) | told, cause)
 
+    def _waits_for(self, name: str, cause: str) -> bool:
+        """Return whether signals of a unit may still come; it is looked at again, then."""
+        until, _ = self._waited_for.setdefault(name, (self._clock() + _WAIT_SECONDS, cause))
+        wait = until - self._clock()
+        if wait > 0:
+            self._pace.changed(name, wait)
+        return wait > 0
+
+    def _waited(self, name: str, cause: str) -> str:
+        """Return the cause that a unit was waited for with, if it was."""
+        return self._waited_for.pop(name, (0.0, cause))[1]
+
     async def _look_at_unloaded(self, names: Collection[str], cause: str) -> None:
         """Report what the files of unloaded units say; a unit without a file is gone."""
-        self._loaded -= set(names)
+        names = {
+            name
+            for name in names
+            if self._causes.has_left(name, self._told.get(name, {}))
+            or not self._waits_for(name, cause)
+        }
+        self._loaded -= names
         await self._tell_files(names, await self._pid1.files_of(names), cause)
 
     async def _tell_files(
@@ -226,16 +245,16 @@ class _Units:
         there = [name for name in names if name in files and not self._is_alias(files[name])]
         texts = await self._texts(there)
         for name in there:
-            self._waited_for.pop(name, None)
+            why = self._waited(name, cause)
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
             told = before | unit_properties.of_file(*files[name])
-            self._tell(name, told, cause or self._causes.latest(name, told))
+            self._tell(name, told, why or self._causes.latest(name, told))
         for name in set(names) - set(there):
-            self._waited_for.pop(name, None)
+            why = self._waited(name, cause)
             self._documents.forget(name)
-            last, why = self._told.pop(name, None), cause
+            last = self._told.pop(name, None)
             if last is not None and not self._is_quiet:
-                other = cause or self._causes.latest(name, last) or self._of_file(last, {})
+                other = why or self._causes.latest(name, last) or self._of_file(last, {})
                 why = self._causes.why(name, last, {}, other).cause
             self._report.gone(_KIND, name, why)
 
@@ -289,11 +308,21 @@ class _Units:
 
     def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
         before, self._told[name] = self._told.get(name), properties
-        facts = self._documents.of(name)
-        if not self._is_quiet:
-            cause = cause or self._of_file(before or {}, properties)
+        shown = {**properties, **self._documents.of(name)}
+        if self._is_quiet:
+            return
+        cause = cause or self._of_file(before or {}, properties)
+        if before and cause == self._reload and unit_properties.is_same_state(before, properties):
+            # what its files changed is told apart from a job that left it as it was
+            if unit_properties.differ(before, properties):
+                self._report.causes.note(name, cause)
+            self._report.put(_KIND, name, shown, cause)
+            event = self._causes.why(name, properties, properties, "")
+            if event.is_event:
+                self._report.happened(_KIND, name, event)
+        else:
             why = self._causes.why(name, before, properties, cause)
-            self._report.put(_KIND, name, {**properties, **facts}, why)
+            self._report.put(_KIND, name, shown, why)
 
 
 OBSERVER: Final = Observer(

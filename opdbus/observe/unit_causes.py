@@ -10,7 +10,7 @@ from opdbus.observe.causes import Causes
 from opdbus.observe.pid1 import Pid1
 from opdbus.observe.system_bus import Signal
 from opdbus.observe.unit_jobs import RESTART, START, UnitJobs
-from opdbus.observe.unit_properties import DOWN, differ
+from opdbus.observe.unit_properties import DOWN, differ, is_same_state
 from opdbus.state.object import Json
 
 EXIT, KERNEL, RELOAD = "exit", "kernel", "reload"
@@ -53,6 +53,11 @@ class UnitCauses:
         changed = properties.get("StateChangeTimestampMonotonic")
         return self._jobs.is_behind(unit, changed, is_new=is_new)
 
+    def has_left(self, unit: str, before: Mapping[str, Json]) -> bool:
+        """Return whether all signals have come of a unit that is not loaded any more."""
+        is_up = before.get("active_state") not in {*DOWN, None}
+        return not is_up or self._jobs.has(unit) or not self._jobs.is_loaded(unit)
+
     def has_read(self, unit: str, properties: Mapping[str, object]) -> None:
         """Note how new what was read of a unit is."""
         self._jobs.has_read(unit, properties.get("StateChangeTimestampMonotonic"))
@@ -91,7 +96,7 @@ class UnitCauses:
     def _own(self, unit: str, before: Mapping[str, Json], now: Mapping[str, Json]) -> str | None:
         """Return why a unit went to another state by itself; None if it did not."""
         was, state = before.get("active_state"), now.get("active_state")
-        if (was, before.get("sub_state")) == (state, now.get("sub_state")):
+        if is_same_state(before, now):
             return None
         if state is None and was == "inactive":
             return None

@@ -15,6 +15,7 @@ from opdbus.state.object import Json
 _PROGRAM: Final = re.compile(r"man:[^()]+(?:\([18][a-z]*\))?")
 # Of more units a package's summary does not tell what one of them is.
 _MANY: Final = 10
+_OF_PACKAGES: Final = "/usr/lib/systemd/system/"
 _FACTS: Final = ("package", "package_summary", "manual")
 Told = Mapping[str, Json]
 
@@ -88,7 +89,7 @@ class UnitDocuments:
 
 
 def _found(documents: Documents, units: Mapping[str, Told]) -> dict[str, Told]:
-    paths = {name: str(told.get("fragment_path", "")) for name, told in units.items()}
+    paths = {name: _path(name, told) for name, told in units.items()}
     # files in /run were made since boot, by no package
     owners = documents.owners([p for p in paths.values() if p and not p.startswith("/run/")])
     found: dict[str, Told] = {}
@@ -101,6 +102,11 @@ def _found(documents: Documents, units: Mapping[str, Told]) -> dict[str, Told]:
         facts["manual"] = next(filter(None, lines), "")
         found[name] = {key: value for key, value in facts.items() if value}
     return found
+
+
+def _path(name: str, told: Told) -> str:
+    """Return the file of a unit; of a masked one, which is a link to nothing, that of packages."""
+    return f"{_OF_PACKAGES}{name}" if told.get("masked") else str(told.get("fragment_path", ""))
 
 
 def _pages(references: Json) -> list[str]:

@@ -99,11 +99,17 @@ class UnitJobs:
         self._read.pop(unit, None)
 
     def is_behind(self, unit: str, changed: Plain, *, is_new: bool) -> bool:
-        """Return whether a unit changed, at a time by PID 1's clock, and no signal said so yet."""
-        known, read = self._known.get(unit), self._read.get(unit)
-        told = known.changed if known else read or 0
-        is_known = is_new or known is not None or read is not None
-        return isinstance(changed, int) and changed > told and is_known
+        """Return whether a unit changed, at a time by PID 1's clock, and no signal said so yet.
+
+        It has changed at no time where it was unloaded and is loaded again.
+        """
+        known = self._known.get(unit)
+        told = known.changed if known else self._read.get(unit, 0)
+        return isinstance(changed, int) and changed != told and (is_new or self.is_loaded(unit))
+
+    def is_loaded(self, unit: str) -> bool:
+        """Return whether a unit was heard of or read, and no signal said that it was unloaded."""
+        return unit in self._known or unit in self._read
 
     def has_read(self, unit: str, changed: Plain) -> None:
         """Note when a unit had changed last, by PID 1's clock, at the time it was read."""

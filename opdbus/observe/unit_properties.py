@@ -98,6 +98,11 @@ def differ(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
     )
 
 
+def is_same_state(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
+    """Return whether a unit is neither started, stopped nor anything in between."""
+    return all(before.get(name) == after.get(name) for name in ("active_state", "sub_state"))
+
+
 def _command(commands: Plain) -> str:
     """Return the program, and the script that it runs, if that is its first argument.
 

@@ -187,6 +187,10 @@ class Writer:
         for key in new.leaving:
             seen = self._seen[key]
             new.whys[seen.identity] = counted(seen.held, self._why(batch, key))
+        for key, why in batch.events.items():
+            identity = self._observer.identity(key)
+            more = new.events[identity].folded + 1 if identity in new.events else 0
+            new.events[identity] = why._replace(folded=why.folded + more)
         return new
 
     def _leave(self, new: _Prepared, key: Key) -> None:

@@ -122,6 +122,27 @@ def test_enabling_and_masking(bare: Host, history: History) -> None:
     assert history.settled(SOON) == []
 
 
+def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
+    """What a drop-in changed is told apart from the restart; disabled and stopped is one row."""
+    bare.ask("systemctl", "restart", RUN)
+    history.settled(SOON)
+    path = f"{UNITS}/{RUN}.d/nice.conf"
+    bare.write(path, "[Service]\nNice=5\n")
+    bare.ask("sh", "-c", f"systemctl daemon-reload; systemctl restart {RUN}")
+    rows = [row for row in history.settled(SOON) if row["name"] == RUN]
+    assert told(rows) == [(RUN, "changed", "reload"), (RUN, "event", "job:N restart")]
+    assert fields(rows[0]) == {"drop_ins": (None, [path])}
+    name = "probe-now.service"
+    bare.write(f"/usr/local/lib/systemd/system/{name}", FILES[RUN])
+    bare.ask("systemctl", "daemon-reload")
+    bare.ask("systemctl", "start", name)
+    history.settled(SOON)
+    bare.ask("systemctl", "mask", "--now", name)
+    (row,) = rows = history.settled(SOON)
+    assert told(rows) == [(name, "changed", "job:N stop")]
+    assert fields(row)["masked"] == (False, True)
+
+
 def test_a_timer(bare: Host, history: History) -> None:
     """What a timer starts names it, where systemd says so; the timer changes for the same job."""
     timer, service = "probe-once.timer", "probe-once.service"
