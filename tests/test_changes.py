@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from observing import in_loop
 from running import (
     HISTORY,
     HISTORY_PATH,
@@ -27,23 +28,32 @@ from opdbus.bus.transport.connection import RemoteError
 UNIT = "/org/opdbus/state/systemd/unit/a_2eservice"
 
 
+def told(daemon: Running) -> Running:
+    """Start a daemon, and tell it of two units."""
+
+    async def work() -> None:
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+            await publish(caller, ("a.service", {"state": "active", "port": 1}), ("b", {}))
+            await publish(caller, ("a.service", {"state": "failed", "limits": {"cpu": 2}}))
+
+    daemon.start()
+    asyncio.run(work())
+    return daemon
+
+
+@pytest.fixture(scope="module")
+def served(
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
+    """Run a daemon with three changes, to which no test adds any."""
+    return told(shared_daemons(STATE_FILE=state_file(tmp_path_factory.mktemp("a") / "s.json", {})))
+
+
 @pytest.fixture
-def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any]:
-    """Run something with a client of a daemon that was told of two units."""
-
-    def run(work: Callable[[Caller, Running], Awaitable[Any]]) -> Any:
-        async def live() -> Any:
-            daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
-            async with calling(daemon.bus) as caller:
-                daemon.start()
-                await caller.ready()
-                await publish(caller, ("a.service", {"state": "active", "port": 1}), ("b", {}))
-                await publish(caller, ("a.service", {"state": "failed", "limits": {"cpu": 2}}))
-                return await work(caller, daemon)
-
-        return asyncio.run(live())
-
-    return run
+def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Running:
+    """Run a daemon with three changes for a single test."""
+    return told(daemons(STATE_FILE=state_file(tmp_path / "state.json", {})))
 
 
 async def publish(caller: Caller, *units: tuple[str, dict[str, Any]]) -> None:
@@ -58,10 +68,10 @@ async def changes(caller: Caller, limit: int = 10, **wanted: Any) -> list[dict[s
     return rows
 
 
-def test_changes_are_given_with_all_that_is_known(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_changes_are_given_with_all_that_is_known(served: Running) -> None:
     """Give each change with its fields before and after, the newest first."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         newest, second, first = await changes(caller)
         # known once both texts have vectors
         newest.pop("moved", None)
@@ -93,8 +103,6 @@ def test_changes_are_given_with_all_that_is_known(served: Callable[..., Any]) ->
         assert await caller.get(HISTORY_PATH, HISTORY, "Rows") == 3
         assert await caller.get(HISTORY_PATH, HISTORY, "First") == 1
 
-    served(work)
-
 
 BAD = [
     ({"since": -1}, 1, "'since' must be from 0"),
@@ -110,46 +118,37 @@ BAD = [
 ]
 
 
-def test_a_publisher_is_a_cause(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_a_publisher_is_a_cause(daemon: Running) -> None:
     """Give the bus name and the user of a program that published or withdrew something."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
+        await publish(caller, ("c", {}))
         await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
         cause = f"bus:{caller.connection.name} uid {os.getuid()}"
-        assert {row["cause"] for row in await changes(caller)} == {cause}
-
-    served(work)
+        assert [row["cause"] for row in await changes(caller, after=3)] == [cause] * 2
 
 
-def test_bad_filters_are_refused(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_bad_filters_are_refused(served: Running) -> None:
     """Say what is wrong with a filter, and go on serving."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         for wanted, limit, said in BAD:
             with pytest.raises(RemoteError, match=said):
                 await changes(caller, limit, **wanted)
         assert len(await changes(caller)) == 3
 
-    served(work)
 
-
-def test_new_rows_are_signalled(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_new_rows_are_signalled(daemon: Running) -> None:
     """Tell the number of the newest row."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         await publish(caller, ("b", {"number": 1}), ("c", {}))
         assert await caller.signal("Recorded", lambda body: body == [5]) == [5]
 
-    served(work)
 
-
-def test_json_is_one_object_a_line(served: Callable[..., Any]) -> None:
+def test_json_is_one_object_a_line(served: Running) -> None:
     """Print each change as JSON, the newest last, and the format in the first line."""
-
-    async def work(_caller: Caller, daemon: Running) -> Any:
-        return await asyncio.to_thread(daemon.cli, "changes", "--since", "today", "--json")
-
-    printed = served(work)
+    printed = command(served, "changes", "--since", "today", "--json")
     assert printed.returncode == 0, printed.stderr
     rows = [json.loads(line) for line in printed.stdout.splitlines()]
     assert [row["seq"] for row in rows] == [1, 2, 3]
@@ -167,10 +166,10 @@ async def object_at(caller: Caller, at: int, path: str = UNIT) -> Any:
     return json.loads(text)
 
 
-def test_an_object_is_given_as_it_was(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_an_object_is_given_as_it_was(daemon: Running) -> None:
     """Take changes back, also those of an object that is gone, and say where that cannot be."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         changed, _, appeared = await changes(caller)
         before, after = {"state": "active", "port": 1}, {"state": "failed", "limits": {"cpu": 2}}
         assert await object_at(caller, changed["at"] - 1) == {
@@ -194,13 +193,11 @@ def test_an_object_is_given_as_it_was(served: Callable[..., Any]) -> None:
             await object_at(caller, late["at"] - 1, late["object"])
         assert refused.value.name == "org.freedesktop.DBus.Error.UnknownObject"
 
-    served(work)
 
-
-def test_erased_values_are_not_guessed(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_erased_values_are_not_guessed(daemon: Running) -> None:
     """Say which values are not kept, of an object that was withdrawn."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         (at,) = [row["at"] for row in await changes(caller, 1)]
         await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
         with pytest.raises(
@@ -215,10 +212,9 @@ def test_erased_values_are_not_guessed(served: Callable[..., Any]) -> None:
         rows, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", "a", {})
         assert rows == []
 
-    served(work)
 
-
-def test_what_is_connected_is_told(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_what_is_connected_is_told(daemon: Running) -> None:
     """Tell the changes of a unit, its triggers, ports, files and package, and of nothing else."""
     objects = [
         ("systemd", "unit", "web.service", {"package": "web", "triggered_by": ["web.socket"]}),
@@ -230,8 +226,7 @@ def test_what_is_connected_is_told(served: Callable[..., Any]) -> None:
         ("net", "listener", "tcp 81", {"unit": "old-web.service"}),
         ("files", "file", "/etc/web.conf", {"package": "web"}),
     ]
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         asked = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", objects, {})
         paths, *_ = await caller.call(*asked)
         rows = await changes(caller, 50, around=paths[0], after=3)
@@ -251,38 +246,32 @@ def test_what_is_connected_is_told(served: Callable[..., Any]) -> None:
         ]
         assert await changes(caller, around=paths[0], object=UNIT) == []
 
-    served(work)
-
 
 def command(daemon: Running, *words: str) -> Any:
-    """Run `op-dbus` on a thread."""
-    return asyncio.to_thread(daemon.cli, *words, TZ="UTC", COLUMNS="80")
+    """Run `op-dbus`."""
+    return daemon.cli(*words, TZ="UTC", COLUMNS="80")
 
 
-def test_changes_are_told_to_people(served: Callable[..., Any]) -> None:
+def test_changes_are_told_to_people(served: Running) -> None:
     """Tell the newest changes last, one a line, or put together by cause."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        told = await command(daemon, "changes")
-        assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
-            "a.service appeared",
-            "b appeared",
-            'a.service changed: limits none -> {"cpu": 2}, port 1 -> none, state active -> failed',
-        ]
-        told = await command(daemon, "changes", "-n", "2", "--by", "cause")
-        heading, *lines = told.stdout.splitlines()
-        assert heading[17:].startswith("published by ")
-        assert heading.endswith(": at least 2 changes")
-        assert [line.split(":")[0] for line in lines] == [
-            f"{'':19}b appeared",
-            f"{'':19}a.service changed",
-        ]
-        assert told.stderr == "the newest 2 changes: -n N gives more\n"
-        told = await command(daemon, "changes", "--before", "-1h")
-        assert (told.stdout, told.returncode) == ("", 0)
-        assert told.stderr == "nothing is known to have changed\n"
-
-    served(work)
+    told = command(served, "changes")
+    assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
+        "a.service appeared",
+        "b appeared",
+        'a.service changed: limits none -> {"cpu": 2}, port 1 -> none, state active -> failed',
+    ]
+    told = command(served, "changes", "-n", "2", "--by", "cause")
+    heading, *lines = told.stdout.splitlines()
+    assert heading[17:].startswith("published by ")
+    assert heading.endswith(": at least 2 changes")
+    assert [line.split(":")[0] for line in lines] == [
+        f"{'':19}b appeared",
+        f"{'':19}a.service changed",
+    ]
+    assert told.stderr == "the newest 2 changes: -n N gives more\n"
+    told = command(served, "changes", "--before", "-1h")
+    assert (told.stdout, told.returncode) == ("", 0)
+    assert told.stderr == "nothing is known to have changed\n"
 
 
 BAD_WORDS = [
@@ -300,46 +289,40 @@ BAD_WORDS = [
 ]
 
 
-def test_bad_words_are_refused(served: Callable[..., Any]) -> None:
+def test_bad_words_are_refused(served: Running) -> None:
     """Say what is wrong and what is accepted, in one line."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        for words, said in BAD_WORDS:
-            told = await command(daemon, *words)
-            assert told.returncode in {1, 2}, words
-            assert said in told.stderr
-            assert told.stderr.count("\n") == 1
-
-    served(work)
+    for words, said in BAD_WORDS:
+        told = command(served, *words)
+        assert told.returncode in {1, 2}, words
+        assert said in told.stderr
+        assert told.stderr.count("\n") == 1
 
 
-def test_an_object_has_a_history(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_an_object_has_a_history(daemon: Running) -> None:
     """Tell the changes of one object, and show it as it was, although it is gone."""
-
-    async def work(caller: Caller, daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         (at,) = [row["at"] for row in await changes(caller, 1)]
-        told = await command(daemon, "history", "a")
+        told = command(daemon, "history", "a")
         assert len(told.stdout.splitlines()) == 2
         when = f"{datetime.fromtimestamp((at - 1) / 1e6, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        told = await command(daemon, "history", "a", "--at", when, "--json")
+        told = command(daemon, "history", "a", "--at", when, "--json")
         assert json.loads(told.stdout)["observed"] == {"port": 1, "state": "active"}
         await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", [UNIT], {})
-        told = await command(daemon, "history", "show", "a.service", "--json")
+        told = command(daemon, "history", "show", "a.service", "--json")
         assert [json.loads(line)["what"] for line in told.stdout.splitlines()] == [
             "appeared",
             "changed",
             "gone",
         ]
-        told = await command(daemon, "history", "a", "--at", "now")
+        told = command(daemon, "history", "a", "--at", "now")
         assert "was not there at" in told.stderr
 
-    served(work)
 
-
-def test_changes_are_told_as_they_come(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_changes_are_told_as_they_come(daemon: Running) -> None:
     """Go on with each new change, also after op-dbus was started again."""
-
-    async def work(caller: Caller, daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         watching = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "opdbus", "changes", "--watch", "--json", "-n", "1"),
@@ -362,22 +345,18 @@ def test_changes_are_told_as_they_come(served: Callable[..., Any]) -> None:
             watching.kill()
             await watching.wait()
 
-    served(work)
 
-
-def test_large_changes_come_in_parts(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_large_changes_come_in_parts(daemon: Running) -> None:
     """Refuse more than 1 MiB at a time, and give a client all by asking for less."""
-
-    async def work(caller: Caller, daemon: Running) -> None:
+    async with calling(daemon.bus) as caller:
         for number in range(12):
             await publish(caller, ("big", {"text": f"{number} {'long words ' * 10_000}"}))
         with pytest.raises(RemoteError, match="ask for fewer at a time") as refused:
             await changes(caller, 100)
         assert refused.value.name == "org.freedesktop.DBus.Error.LimitsExceeded"
         assert len(await changes(caller, 2)) == 2
-        told = await command(daemon, "changes", "--json")
+        told = command(daemon, "changes", "--json")
         assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == [*range(1, 16)]
-        told = await command(daemon, "changes", "-n", "4")
+        told = command(daemon, "changes", "-n", "4")
         assert "big changed at least 4 times (published by " in told.stdout.splitlines()[-1]
-
-    served(work)

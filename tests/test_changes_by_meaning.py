@@ -3,11 +3,11 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from observing import in_loop
 from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -15,26 +15,25 @@ from opdbus.bus.transport.connection import RemoteError
 UNIT = "/org/opdbus/state/systemd/unit/web_2eservice"
 
 
-@pytest.fixture
-def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any]:
-    """Run something with a client of a daemon whose web server was upgraded, and failed twice."""
+@pytest.fixture(scope="module")
+def served(
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
+    """Run a daemon whose web server was upgraded, and failed twice."""
+    file = state_file(tmp_path_factory.mktemp("state") / "state.json", {})
+    daemon = shared_daemons(STATE_FILE=file).start()
 
-    def run(work: Callable[[Caller, Running], Awaitable[Any]]) -> None:
-        async def live() -> None:
-            daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}))
-            async with calling(daemon.bus) as caller:
-                daemon.start()
-                await caller.ready()
-                for state in ("active", "failed", "active"):
-                    await publish(caller, "systemd", "unit", "web.service", active_state=state)
-                await publish(caller, "packages", "package", "web", version="1")
-                await publish(caller, "packages", "package", "web", version="2")
-                await publish(caller, "systemd", "unit", "web.service", active_state="failed")
-                await work(caller, daemon)
+    async def work() -> None:
+        async with calling(daemon.bus) as caller:
+            await caller.ready()
+            for state in ("active", "failed", "active"):
+                await publish(caller, "systemd", "unit", "web.service", active_state=state)
+            await publish(caller, "packages", "package", "web", version="1")
+            await publish(caller, "packages", "package", "web", version="2")
+            await publish(caller, "systemd", "unit", "web.service", active_state="failed")
 
-        asyncio.run(live())
-
-    return run
+    asyncio.run(work())
+    return daemon
 
 
 async def publish(caller: Caller, plugin: str, kind: str, name: str, **fields: object) -> None:
@@ -49,10 +48,10 @@ async def ask(caller: Caller, method: str, limit: int = 10, **wanted: Any) -> li
     return rows
 
 
-def test_changes_are_found_by_what_they_are_about(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_changes_are_found_by_what_they_are_about(served: Running) -> None:
     """Give the newest change of each sentence, with their number and a score, best first."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         rows = await ask(caller, "Changes", about="which packages were upgraded?")
         assert (rows[0]["name"], rows[0]["seq"], rows[0]["count"]) == ("web", 5, 1)
         assert rows[0]["score"] >= rows[1]["score"]
@@ -62,33 +61,27 @@ def test_changes_are_found_by_what_they_are_about(served: Callable[..., Any]) ->
         early = await ask(caller, "Changes", 1, about="web failed", below=6)
         assert [(row["seq"], row["count"]) for row in early] == [(2, 1)]
 
-    served(work)
 
-
-def test_what_came_before_an_event_is_given(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_what_came_before_an_event_is_given(served: Running) -> None:
     """Give what changed before an event that is said in words, and which row that is."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         rows = await ask(caller, "Changes", before_event="web.service failed")
         assert {row["event"] for row in rows} == {6}
         assert {row["seq"] for row in rows[:2]} == {4, 5}
         assert await ask(caller, "Changes", before_event="web.service failed", within=1) == []
 
-    served(work)
-
 
 @pytest.mark.parametrize("like", [{"seq": 6}, {"object": UNIT}])
-def test_it_is_known_whether_it_has_happened_before(
-    served: Callable[..., Any], like: dict[str, Any]
+@in_loop
+async def test_it_is_known_whether_it_has_happened_before(
+    served: Running, like: dict[str, Any]
 ) -> None:
     """Give past changes like a row or an object's newest, and what followed from each."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         (found, after), *_ = await ask(caller, "Nearest", 1, **like)
         assert found["seq"] == 2
         assert [row["seq"] for row in after] == [3, 4, 5, 6]
-
-    served(work)
 
 
 BAD = [
@@ -104,75 +97,59 @@ BAD = [
 ]
 
 
-def test_bad_questions_are_refused(served: Callable[..., Any]) -> None:
+@in_loop
+async def test_bad_questions_are_refused(served: Running) -> None:
     """Say what is wrong with a question."""
-
-    async def work(caller: Caller, _daemon: Running) -> None:
+    async with calling(served.bus) as caller:
         for method, wanted, reason in BAD:
             with pytest.raises(RemoteError, match=reason):
                 await ask(caller, method, **wanted)
 
-    served(work)
 
-
-async def command(daemon: Running, *words: str) -> Any:
+def command(daemon: Running, *words: str) -> Any:
     """Run `op-dbus changes`."""
-    return await asyncio.to_thread(daemon.cli, "changes", *words, TZ="UTC", COLUMNS="200")
+    return daemon.cli("changes", *words, TZ="UTC", COLUMNS="200")
 
 
-def test_the_command_tells_what_answers_best(served: Callable[..., Any]) -> None:
+def test_the_command_tells_what_answers_best(served: Running) -> None:
     """Print the best answer first, how often it happened, and JSON for programs."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        told = await command(daemon, "--about", "web failed", "--kind", "unit", "-n", "1")
-        assert (told.returncode, told.stdout.count("\n")) == (0, 1)
-        assert "web.service failed" in told.stdout
-        assert told.stdout.endswith(" [2 times]\n")
-        told = await command(daemon, "--about", "which packages were upgraded?", "--json")
-        row = json.loads(told.stdout.splitlines()[0])
-        assert (row["seq"], row["count"], row["format_version"]) == (5, 1, "1.0")
-        assert row["fields"] == [{"path": "version", "before": "1", "after": "2"}]
-
-    served(work)
+    told = command(served, "--about", "web failed", "--kind", "unit", "-n", "1")
+    assert (told.returncode, told.stdout.count("\n")) == (0, 1)
+    assert "web.service failed" in told.stdout
+    assert told.stdout.endswith(" [2 times]\n")
+    told = command(served, "--about", "which packages were upgraded?", "--json")
+    row = json.loads(told.stdout.splitlines()[0])
+    assert (row["seq"], row["count"], row["format_version"]) == (5, 1, "1.0")
+    assert row["fields"] == [{"path": "version", "before": "1", "after": "2"}]
 
 
-def test_the_command_tells_what_came_before_an_event(served: Callable[..., Any]) -> None:
+def test_the_command_tells_what_came_before_an_event(served: Running) -> None:
     """Take words for an event and anything else for a time, and say which event was taken."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        told = await command(daemon, "--before", "web.service failed")
-        event, heading, *rows = told.stdout.splitlines()
-        assert re.match(r"\w{3} \d\d [\d:]{8}  web\.service failed: active -> failed", event)
-        assert event.endswith(" [row 6]")
-        assert heading.startswith("what may have led to this")
-        assert "web" in rows[0]
-        told = await command(daemon, "--before", "web.service failed", "--within", "1s", "--json")
-        assert {json.loads(line)["event"] for line in told.stdout.splitlines()} <= {6}
-        assert "is no time" in (await command(daemon, "--before", "noonish")).stderr
-
-    served(work)
+    told = command(served, "--before", "web.service failed")
+    event, heading, *rows = told.stdout.splitlines()
+    assert re.match(r"\w{3} \d\d [\d:]{8}  web\.service failed: active -> failed", event)
+    assert event.endswith(" [row 6]")
+    assert heading.startswith("what may have led to this")
+    assert "web" in rows[0]
+    told = command(served, "--before", "web.service failed", "--within", "1s", "--json")
+    assert {json.loads(line)["event"] for line in told.stdout.splitlines()} <= {6}
+    assert "is no time" in (command(served, "--before", "noonish")).stderr
 
 
 @pytest.mark.parametrize("like", ["6", "web.service", "the web server failed once more"])
-def test_the_command_tells_whether_it_has_happened_before(
-    served: Callable[..., Any], like: str
-) -> None:
+def test_the_command_tells_whether_it_has_happened_before(served: Running, like: str) -> None:
     """Take a row, an object or words, and print what was like it with what followed."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        told = await command(daemon, "--like", like, "--json", "--kind", "unit")
-        rows = [json.loads(line) for line in told.stdout.splitlines()]
-        assert 2 in {row["seq"] for row in rows} or like.startswith("the")
-        assert all(each["fields"] is not None for row in rows for each in row["followed"])
-        told = await command(daemon, "--like", like, "--kind", "unit")
-        lines = told.stdout.splitlines()
-        assert any(line.startswith("          +0:") for line in lines)
-        # what is compared comes first, and each change once
-        assert lines[0].endswith(" [row 6]") or like.startswith("the")
-        upgrade = [line for line in lines if "package web upgraded" in line]
-        assert len(upgrade) == 1
-
-    served(work)
+    told = command(served, "--like", like, "--json", "--kind", "unit")
+    rows = [json.loads(line) for line in told.stdout.splitlines()]
+    assert 2 in {row["seq"] for row in rows} or like.startswith("the")
+    assert all(each["fields"] is not None for row in rows for each in row["followed"])
+    told = command(served, "--like", like, "--kind", "unit")
+    lines = told.stdout.splitlines()
+    assert any(line.startswith("          +0:") for line in lines)
+    # what is compared comes first, and each change once
+    assert lines[0].endswith(" [row 6]") or like.startswith("the")
+    upgrade = [line for line in lines if "package web upgraded" in line]
+    assert len(upgrade) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,13 +163,9 @@ def test_the_command_tells_whether_it_has_happened_before(
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(
-    served: Callable[..., Any], words: tuple[str, ...], reason: str
+    served: Running, words: tuple[str, ...], reason: str
 ) -> None:
     """Say what is wrong with a question."""
-
-    async def work(_caller: Caller, daemon: Running) -> None:
-        told = await command(daemon, *words)
-        assert told.returncode != 0
-        assert reason in told.stderr
-
-    served(work)
+    told = command(served, *words)
+    assert told.returncode != 0
+    assert reason in told.stderr
