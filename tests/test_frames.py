@@ -110,7 +110,10 @@ def test_a_damaged_header_is_a_value_error(junk: bytes) -> None:
 
 
 _DICT = "a{oa{sa{sv}}}"
-_OBJECTS = st.dictionaries(_PATHS, st.dictionaries(_NAMES, st.dictionaries(_NAMES, st.text("ab"))))
+# what matters of a key is its length
+_KEYS = st.integers(1, 40).map(lambda length: "/" + "a" * length)
+_FIELDS = st.dictionaries(_KEYS, st.text("ab"), max_size=3)
+_OBJECTS = st.dictionaries(_KEYS, st.dictionaries(_KEYS, _FIELDS, max_size=3))
 
 
 def _listing(objects: dict[str, dict[str, dict[str, str]]]) -> bytes:
