@@ -184,7 +184,7 @@ class Daemon:
             self._vectors, finder, self._declared, self._health, self._supervisor, self._drifts
         )
         fixed = (
-            HistoryInterface(memory, ChangeFinder(self._vectors), required_by),
+            HistoryInterface(memory, ChangeFinder(self._vectors), self._drifts, required_by),
             LogControlInterface(self._log),
         )
         self._tree = Tree(self._vectorizer, self._state, *fixed, self._vectors, finder, jobs)

@@ -70,13 +70,14 @@ def test_a_unique_name_is_enough(served: Running) -> None:
 
 
 def test_an_ambiguous_name_lists_what_it_may_be(served: Running) -> None:
-    """A name of several objects is refused as wrong usage, with their full names."""
+    """A name of several objects is refused as wrong usage, with their full names to be pasted."""
     other = "systemd/socket/sshd.service"
     thing = '{"plugin": "systemd", "kind": "socket", "name": "sshd.service"}'
     ok(served, "publish", "t", stdin=thing)
     for command in ("show", "similar", "withdraw"):
         said = fails(served, 2, command, "sshd")
-        assert said == f"op-dbus: 'sshd' may be {other} or {SSHD}: give one of them\n"
+        first = "op-dbus: 'sshd' may be any of these: give the one that is meant"
+        assert said.splitlines() == [first, f"  {other}", f"  {SSHD}"]
     ok(served, "withdraw", "socket/sshd")
 
 

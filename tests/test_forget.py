@@ -241,7 +241,8 @@ def test_a_daemon_forgets_for_who_manages_it(
         told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/a")
         assert (told.returncode, told.stdout) == (0, "the values of 1 row were erased\n")
         told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/never")
-        assert told.stdout == "the values of 0 rows were erased\n"
+        assert (told.returncode, told.stdout) == (1, "")
+        assert "there is no object systemd/unit/never" in told.stderr
         told = await asyncio.to_thread(
             daemon.cli, "history", "forget", "--containing", "-", stdin="hushed\n"
         )

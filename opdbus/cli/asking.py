@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -64,14 +65,17 @@ async def path_of(client: Client, name: str, *, past: bool = False) -> str:
     if len(found) == 1:
         return found[0][0]
     if found:
-        raise InvalidArgs(f"{name!r} may be {_either(found)}: give one of them")
-    hint = f"do you mean {_either(close)}?" if close else "`op-dbus list` shows all"
+        listed = "".join(f"\n  {each}" for each in _names(found))
+        raise InvalidArgs(f"{name!r} may be any of these: give the one that is meant{listed}")
+    *names, last = _names(close) or [""]
+    either = f"{', '.join(names)} or {last}" if names else last
+    hint = f"do you mean {either}?" if close else "`op-dbus list` shows all"
     raise UnknownObject(f"there is no object {name}; {hint}")
 
 
-def _either(rows: Sequence[Sequence[str]]) -> str:
-    *names, last = ["/".join(row[1:]) for row in rows]
-    return f"{', '.join(names)} or {last}" if names else last
+def _names(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Give full names as a shell takes them."""
+    return [shlex.quote("/".join(row[1:])) for row in rows]
 
 
 def name_of(path: str) -> str:

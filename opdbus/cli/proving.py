@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from opdbus import config
-from opdbus.bus import paths
 from opdbus.cli import output
 from opdbus.cli.asking import ask, path_of
 from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
-from opdbus.errors import InvalidArgs, StoreError, UnknownObject
-from opdbus.state.object import Thing
+from opdbus.errors import InvalidArgs, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +86,8 @@ def verify(
 def forget(name: str | None, row: int | None, containing: str | None) -> None:
     """Erase for good the values that history has of OBJECT, of a row, or that contain a text.
 
-    The rows stay without values, and `history verify` still holds. The names of objects, and the
+    OBJECT is named as for `op-dbus history`; what says how it is other than declared is erased with
+    it. Rows stay without values, and `history verify` still holds. The names of objects, and the
     causes of changes, cannot be erased. What is stored of an object now is not history: correct it
     first, or it comes back with the next change.
     """
@@ -110,13 +109,7 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
 
 async def _forget(client: Client, name: str | None, what: dict[str, Any]) -> tuple[int, int, bool]:
     if name is not None:
-        try:
-            what["object"] = await path_of(client, name)
-        except UnknownObject:
-            if name.count("/") < len(Thing._fields) - 1:
-                raise
-            # one that is gone
-            what["object"] = paths.of(*name.split("/", len(Thing._fields) - 1))
+        what["object"] = await path_of(client, name, past=True)
     return await client.forget({key: value for key, value in what.items() if value is not None})
 
 

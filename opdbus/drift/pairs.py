@@ -1,6 +1,6 @@
 """Which observed things a declared thing meets, and the other way round, kept up to date."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import table
@@ -123,11 +123,21 @@ class Pairs:
         return self._parts.get((thing[:2], thing.name), set())
 
     def _keys_of(self, thing: Thing) -> list[Key]:
-        row = table.of_declared(thing[:2])
-        if row.parts:
-            return [(row.observed, name) for name in row.parts]
-        names = self._named.get(thing) or (thing.name,)
-        return [(row.observed, row.declared_key(thing.kind, name)) for name in names]
+        return _keys(thing, self._named.get(thing) or (thing.name,))
+
+
+def means(declared: Thing, observed: Thing) -> bool:
+    """Return whether a declared thing is another one that is observed, by their names alone."""
+    names = (observed.name, table.of_observed(observed[:2]).observed_key(observed.name))
+    keys = {*((observed[:2], name) for name in names), *_owners(observed, {})}
+    return declared != observed and not keys.isdisjoint(_keys(declared, (declared.name,)))
+
+
+def _keys(thing: Thing, names: Iterable[str]) -> list[Key]:
+    """Return the keys of what a declared thing meets, which may be called by several names."""
+    row = table.of_declared(thing[:2])
+    keys = row.parts or [row.declared_key(thing.kind, name) for name in names]
+    return [(row.observed, key) for key in keys]
 
 
 def _further(thing: Thing, properties: Mapping[str, Json]) -> Iterator[Key]:

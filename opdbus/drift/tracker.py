@@ -83,6 +83,15 @@ class Tracker:
         seen = [entry for one in met for entry in self._pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
 
+    def is_observed(self, thing: Thing) -> bool:
+        """Return whether anything was observed under the name of a thing."""
+        return bool(self._pairs.sides(thing).observed)
+
+    def same(self, thing: Thing) -> set[Thing]:
+        """Return what declares a thing, and what is observed of it, under other names."""
+        met = self._pairs.observed(thing) if self._pairs.sides(thing).declared else ()
+        return {*self._pairs.declared(thing), *met} - {thing}
+
     def hear(self, event: Event) -> None:
         """Note what may have changed; to be called with each event of the memory."""
         if isinstance(event, Changed):

@@ -5,25 +5,35 @@ from typing import Final, NamedTuple
 
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
+from opdbus.history.question import of_things
 from opdbus.state.object import Identity, Thing, canonical
 
 # What rows `forgot` are about.
 HISTORY: Final = Identity("history", "op-dbus", "history", "values")
 # Ranges of numbers in one row: more of them would be too large for it.
 _MOST_RANGES: Final = 4000
+_OF_DRIFT: Final = "what IN ('drift', 'intended', 'healed')"
 
 
 class Target(NamedTuple):
-    """What is to be forgotten: an object, one row, or what has a text in its values."""
+    """What is to be forgotten: an object, one row, or what has a text in its values.
+
+    Of `declarations`, the rows that say how the object is other than declared.
+    """
 
     thing: Thing | None = None
     row: int = 0
     text: str = ""
+    declarations: Sequence[Thing] = ()
 
     def clause(self) -> tuple[str, Sequence[str | int]]:
         """Return SQL that is true of the rows that are meant, and the values in it."""
         if self.thing:
-            return "plugin = ? AND kind = ? AND name = ?", self.thing
+            sql, values = of_things([self.thing, *self.declarations])
+            return f"{sql} AND ((plugin, kind, name) = (?, ?, ?) OR {_OF_DRIFT})", [
+                *values,
+                *self.thing,
+            ]
         if self.row:
             return "seq = ?", [self.row]
         # as it is written inside JSON

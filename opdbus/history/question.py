@@ -6,7 +6,7 @@ in parts of bounded work, so that others read meanwhile.
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
@@ -223,7 +223,7 @@ def clause(wanted: Filter) -> Clause:
     if wanted.cause:
         tests.append(_of_cause(wanted.cause))
     if wanted.things is not None:
-        tests.append((_OF_THINGS, (json.dumps([list(thing) for thing in wanted.things]),)))
+        tests.append(of_things(wanted.things))
     return Clause(
         " AND ".join(sql for sql, _ in tests), [value for _, values in tests for value in values]
     )
@@ -233,6 +233,11 @@ _OF_THINGS: Final = (
     "(plugin, kind, name) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),"
     " json_extract(value, '$[2]') FROM json_each(?))"
 )
+
+
+def of_things(things: Iterable[Thing]) -> Clause:
+    """Return SQL that is true of the rows of some things."""
+    return Clause(_OF_THINGS, [json.dumps([[*thing] for thing in things])])
 
 
 def _of_cause(cause: str) -> tuple[str, Sequence[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.options import MAX_LIMIT, Options
 from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
+from opdbus.drift import pairs
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
 from opdbus.history.forget import Target
 from opdbus.history.question import NEVER, Filter
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
+    from opdbus.drift.tracker import Tracker
     from opdbus.history.change import FieldChange
     from opdbus.history.question import Row
     from opdbus.index.change_finder import ChangeFinder, Found
@@ -54,10 +57,12 @@ class HistoryInterface:
         self,
         memory: Memory,
         finder: ChangeFinder,
+        drifts: Tracker,
         required: Callable[[str], Awaitable[Collection[str]]],
     ) -> None:
         self._memory = memory
         self._finder = finder
+        self._drifts = drifts
         self._required = required
 
     async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
@@ -100,13 +105,19 @@ class HistoryInterface:
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
+        if "object" in given:
+            found = replace(found, things=self._all_of([thing_at(given["object"])]))
         if "around" not in given:
             return found
         thing = thing_at(given["around"])
         required = await self._required(thing.name) if thing[:2] == connected.UNIT else ()
-        things = await connected.around(self._memory, thing, required)
+        things = self._all_of(await connected.around(self._memory, thing, required))
         wanted = things if found.things is None else things.intersection(found.things)
         return replace(found, things=wanted)
+
+    def _all_of(self, things: Collection[Thing]) -> frozenset[Thing]:
+        """Return things with what they are called where they are declared or observed."""
+        return frozenset(things).union(*map(self._drifts.same, things))
 
     async def _row(self, number: int) -> Row:
         for row in await past.numbered(self._memory, [number]):
@@ -137,8 +148,18 @@ class HistoryInterface:
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
         cause = f"bus:{caller.sender} uid {caller.uid}"
-        done, is_clean = await self._memory.forget(_target(what), cause)
+        target = _target(what)
+        if target.thing:
+            target = target._replace(declarations=await self._declarations(target.thing))
+        done, is_clean = await self._memory.forget(target, cause)
         return len(done.rows), done.kept, is_clean
+
+    async def _declarations(self, thing: Thing) -> list[Thing]:
+        """Return what declares a thing, or did: its rows about drift have values of both."""
+        known = await past.things(self._memory)
+        # on a thread: of 100,000 objects it takes 0.3 s
+        named = await asyncio.to_thread(lambda: [t for t in known if pairs.means(t, thing)])
+        return [*named, *self._drifts.same(thing)]
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
@@ -162,7 +183,6 @@ def _filter(given: Given) -> Filter:
         raise InvalidArgs(f"order must be {' or '.join(_ORDERS)}, not {order!r}")
     return Filter(
         **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
-        things=[thing_at(given["object"])] if "object" in given else None,
         where=conditions.parse(checked.get("where", "")),
         is_oldest_first=order != _ORDERS[0],
     )

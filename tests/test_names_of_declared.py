@@ -1,0 +1,153 @@
+"""Objects that are declared under another name than they are observed: one of both is enough."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import (
+    STATE,
+    STATE_PATH,
+    Caller,
+    Running,
+    calling,
+    replace,
+)
+
+from opdbus.bus.service import node
+from opdbus.bus.service.history import HistoryInterface
+from opdbus.config import load
+from opdbus.drift.tracker import Tracker
+from opdbus.history.change import Change, FieldChange, Why
+from opdbus.index import past
+from opdbus.index.change_finder import ChangeFinder
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity
+
+PACKAGE = "/org/opdbus/state/packages/package/x"
+DECLARED = {
+    "systemd": {"units": {"acme": {"active_state": "active"}}},
+    "packagekit": {"packages": {"x": {"version": "3.0"}}},
+}
+OBSERVED = [
+    ("systemd", "unit", "acme.service", {"active_state": "failed"}),
+    ("packages", "package", "x", {"version": "2.0"}),
+    ("packages", "package", "gone-tool", {}),
+    ("users", "account", "bob smith", {}),
+    ("users", "group", "bob smith", {}),
+]
+
+
+@pytest.fixture
+def served(daemons: Callable[..., Running], tmp_path: Path) -> Callable[..., Any]:
+    """Run something with a client of a daemon of which two things are other than declared."""
+
+    def run(work: Callable[[Caller, Callable[..., Any]], Awaitable[None]]) -> None:
+        async def live() -> None:
+            daemon = daemons(STATE_FILE=declare(tmp_path, DECLARED))
+            async with calling(daemon.bus) as caller:
+                daemon.start()
+                await caller.ready()
+                await caller.call(
+                    STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "t", OBSERVED, {}
+                )
+                await caller.until(lambda: caller.get(STATE_PATH, STATE, "Drifted"), 2)
+
+                def command(*words: str) -> Any:
+                    return asyncio.to_thread(daemon.cli, *words, TZ="UTC", COLUMNS="80")
+
+                await work(caller, command)
+
+        asyncio.run(live())
+
+    return run
+
+
+def declare(folder: Path, plugins: dict[str, Any]) -> Path:
+    """Write the state file."""
+    return replace(folder / "state.json", json.dumps({"version": 1, "plugins": plugins}))
+
+
+def test_the_observed_one_is_meant(served: Callable[..., Any]) -> None:
+    """Take a name that is declared and observed as the observed thing, and tell of both."""
+
+    async def work(caller: Caller, command: Callable[..., Any]) -> None:
+        for name, meant in (("acme", "systemd/unit/acme.service"), ("x", "packages/package/x")):
+            found, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", name, {})
+            assert ["/".join(row[1:]) for row in found] == [meant]
+        told = await command("history", "acme")
+        assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
+            "acme declared",
+            "acme.service appeared, failed",
+            "acme.service is other than declared: active_state is failed, declared active",
+        ]
+        around = await command("changes", "--around", "acme")
+        assert around.stdout == told.stdout
+        # a declared one is found by its own name, too
+        assert (await command("history", "systemd/unit/acme")).stdout == told.stdout
+
+    served(work)
+
+
+def test_what_may_be_several_is_listed_to_be_pasted(served: Callable[..., Any]) -> None:
+    """List the full names of different things, quoted for the shell."""
+
+    async def work(_caller: Caller, command: Callable[..., Any]) -> None:
+        told = await command("history", "bob smith")
+        assert told.returncode == 2
+        heading, *names = told.stderr.splitlines()
+        assert heading.endswith("give the one that is meant")
+        assert names == ["  'users/account/bob smith'", "  'users/group/bob smith'"]
+
+    served(work)
+
+
+def test_a_part_of_a_name_is_forgotten(served: Callable[..., Any]) -> None:
+    """Forget what is gone by a unique part of its name, and refuse what never was there."""
+
+    async def work(caller: Caller, command: Callable[..., Any]) -> None:
+        gone = ["/org/opdbus/state/packages/package/gone_2dtool"]
+        await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", gone, {})
+        told = await command("history", "forget", "gone-tool")
+        assert (told.returncode, told.stderr) == (0, "")
+        told = await command("history", "forget", "gone-tol")
+        assert "do you mean packages/package/gone-tool?" in told.stderr
+
+    served(work)
+
+
+def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
+    """Erase what says of an object's declaration how the host was other, and nothing else of it."""
+    told = [
+        ("packages/package/x", "changed", True),
+        ("packagekit/package/x", "appeared", False),
+        ("packagekit/package/x", "drift", True),
+        ("packagekit/package/x", "healed", True),
+        ("apt/package/x:amd64", "intended", True),
+        ("packagekit/package/y", "drift", False),
+        ("systemd/unit/x", "drift", False),
+    ]
+
+    async def work() -> list[bool]:
+        async with Memory(tmp_path / "memory.db") as memory:
+            fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
+            rows = [
+                Change(Identity("file", *name.split("/")), what, Why(), fields)
+                for name, what, _ in told
+            ]
+            await memory.record(rows, lambda _: None)
+            finder = ChangeFinder(ObjectVectors(memory, Serving(load({}))))
+            history = HistoryInterface(memory, finder, Tracker(memory), _nothing)
+            await history.forget(node.Caller(":1.1", 0), {"object": PACKAGE})
+            kept = await past.numbered(memory, range(1, len(told) + 1))
+            return [row.fields[0].path == [] for row in kept]
+
+    assert asyncio.run(work()) == [is_erased for *_, is_erased in told]
+
+
+async def _nothing(_: str) -> list[str]:
+    return []
