@@ -36,7 +36,7 @@ def addresses(family: int) -> Meaning:
     """Make what compares the addresses of a family; 0 for both."""
 
     def compare(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
-        wanted = [_written(item) for item in _items(declared)]
+        wanted = [_written(item) for item in values.items(declared)]
         found = [one for one in _listed(seen) if family in {0, _family(one)}]
         found = [one for one in found if one in wanted or not _is_link_local(one)]
         bare = {one for one in wanted if "/" not in one}
@@ -90,7 +90,7 @@ def gateway(family: int) -> Meaning:
 
 def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     """Compare what belongs to a bridge or a bond, or what an interface is made on."""
-    wanted = [str(item) for item in _items(declared)]
+    wanted = [str(item) for item in values.items(declared)]
     if "parent" in seen:
         return _other([str(seen["parent"])], wanted)
     found = seen.get("members", [])
@@ -111,21 +111,13 @@ def _other(found: Sequence[Json], wanted: Sequence[Json]) -> Difference | None:
     return Difference(list(found), declared=list(wanted))
 
 
-def _items(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else [] if value in (None, "") else [value]
-
-
 def _written(item: Json) -> str:
     """Write an address as the kernel's are: 192.0.2.1/24."""
     if isinstance(item, dict):
         address = item.get("ip") or item.get("address") or ""
         prefix = item.get("prefix", item.get("prefix_length", item.get("netmask")))
         item = address if prefix is None else f"{address}/{prefix}"
-    try:
-        text = str(item).strip()
-        return str(ipaddress.ip_interface(text) if "/" in text else ipaddress.ip_address(text))
-    except ValueError:
-        return str(item)
+    return values.address(str(item).strip())
 
 
 def _is_link_local(address: str) -> bool:

@@ -4,8 +4,10 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
+from opdbus.state.conditions import Number, number
 from opdbus.state.fields import split
 from opdbus.state.object import Json, canonical
 from opdbus.state.secret_text import REDACTED
@@ -18,7 +20,6 @@ _VOLATILE: Final = frozenset(
     " usec nsec monotonic nrestarts restarts handshake since last temperature signal dbm elapsed"
     " heartbeat seen idle".split()
 )
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?b)?", re.IGNORECASE)
 _BETWEEN: Final = re.compile(r"[,\s]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"[0-9a-f:.]*[:.][0-9a-f:.]*(/\d{1,3})?", re.IGNORECASE)
@@ -72,6 +73,13 @@ def find(properties: Mapping[str, Json], there: Mapping[str, str], key: str) -> 
     return [] if found is None else [properties[found]]
 
 
+def items(value: Json) -> list[Json]:
+    """Return the items of a list, which may be a text with commas or blanks between them."""
+    if isinstance(value, str):
+        return list(filter(None, _BETWEEN.split(value)))
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def is_true(value: Json) -> bool | None:
     """Return what a value says that is to be yes or no; None if it says neither."""
     if isinstance(value, bool):
@@ -81,10 +89,9 @@ def is_true(value: Json) -> bool | None:
 
 
 def _listed(value: Json, other: Json) -> Json:
-    """Return the words of a text beside a list of several: `4096 6291456` is a list as well."""
-    if isinstance(value, str) and isinstance(other, list) and len(other) > 1:
-        return _BETWEEN.split(value.strip())
-    return value
+    """Return the items of a text beside a list of several: `4096 6291456` is a list as well."""
+    is_text = isinstance(value, str) and isinstance(other, list) and len(other) > 1
+    return items(value) if is_text else value
 
 
 def _same_list(declared: Sequence[Json], observed: Sequence[Json], *, ordered: bool) -> bool:
@@ -139,24 +146,22 @@ def _same_text(one: str, other: str) -> bool:
     if _MAC.fullmatch(one) and _MAC.fullmatch(other):
         return first.replace("-", ":") == second.replace("-", ":")
     if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
-        return _address(one) == _address(other)
+        return address(one) == address(other)
     # /srv/ is /srv
     return one.startswith("/") and one.rstrip("/") == other.rstrip("/")
 
 
-def _number(value: Json) -> float | None:
+def _number(value: Json) -> Number | None:
     if isinstance(value, int | float):
-        return float(value)
-    text = str(value).strip().replace("_", "")
-    if match := _SIZE.fullmatch(text):
-        return float(match[1]) * 1024.0 ** ("kmgt".index(match[2].lower()) + 1)
-    try:
-        return float(text)
-    except ValueError:
-        return None
+        return value
+    found = number(str(value))
+    with suppress(ValueError):
+        return float(str(value)) if found is None else found
+    return None
 
 
-def _address(text: str) -> str:
+def address(text: str) -> str:
+    """Write an address in the usual way; another text as it is."""
     try:
         return str(ipaddress.ip_interface(text) if "/" in text else ipaddress.ip_address(text))
     except ValueError:

@@ -63,10 +63,9 @@ def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare lists: what is declared must be there, and more may be."""
-    wanted = declared if isinstance(declared, list) else str(declared).split(",")
-    there = observed if isinstance(observed, list) else str(observed).split(",")
-    lacking = [one for one in wanted if not any(values.same(one, other) for other in there)]
-    return Difference(observed) if lacking else None
+    there = values.items(observed)
+    is_there = (any(values.same(one, other) for other in there) for one in values.items(declared))
+    return None if all(is_there) else Difference(observed)
 
 
 def is_state(declared: Json) -> bool:
@@ -173,8 +172,7 @@ def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None
 
 def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare options of a mount: those that the kernel shows must be as declared."""
-    wanted = declared if isinstance(declared, list) else str(declared).split(",")
-    found = str(observed).split(",")
+    wanted, found = values.items(declared), values.items(observed)
     opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
     opposite |= {no: yes for yes, no in opposite.items()}
     shown = {"ro", "noexec", "nosuid", "nodev", "noatime", "relatime"}
