@@ -10,7 +10,7 @@ from typing import Final
 
 from opdbus.observe import crontab
 from opdbus.observe.crontab import Job
-from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.reading import files_in, in_thread, text_of
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import edits
@@ -123,11 +123,7 @@ def _may_read(path: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    try:
-        found = sorted(folder.iterdir())
-    except OSError:
-        return []
-    return [path for path in found if not _LEFT.fullmatch(path.name)][:_MAX_FILES]
+    return [path for path in files_in(folder) if not _LEFT.fullmatch(path.name)][:_MAX_FILES]
 
 
 OBSERVER: Final = Observer("cron", "cron", Cron().observe)

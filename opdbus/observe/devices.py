@@ -1,7 +1,7 @@
 """Devices of the host: PCI, USB, and block devices such as disks and partitions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from opdbus.observe import device_classes
 from opdbus.observe.hwdb import PLACES, Database
 from opdbus.observe.known import Known
 from opdbus.observe.pace import Seldom
-from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.reading import files_in, in_thread, text_of
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.observe.uevents import CAUSE, Uevents
 from opdbus.state.object import Json
@@ -61,31 +61,23 @@ class Devices:
         """Return the devices of each kind by name; raises Absent."""
         if not (self.sys / "class").is_dir():
             raise Absent(f"there is no {self.sys}/class")
-        self._look_up()
+        paths = {k: files_in(self.sys / folder)[:_MAX_DEVICES] for k, folder in _FOLDERS.items()}
+        self._look_up([*paths["pci"], *paths["usb"]])
         readers = {"pci": self._pci, "usb": self._usb, "block": _block}
         return {
-            kind: {
-                path.name: told
-                for path in _entries(self.sys / folder)
-                if (told := readers[kind](path))
-            }
-            for kind, folder in _FOLDERS.items()
+            kind: {path.name: told for path in found if (told := readers[kind](path))}
+            for kind, found in paths.items()
         }
 
-    def _look_up(self) -> None:
+    def _look_up(self, paths: Iterable[Path]) -> None:
         """Find what the database says; it is read for new devices only."""
-        wanted = {
-            name
-            for kind in ("pci", "usb")
-            for path in _entries(self.sys / _FOLDERS[kind])
-            if (name := _database_name(path))
-        }
+        wanted = {name for path in paths if (name := _database_name(path))}
         if self.known.lacks(wanted):
             database = Database.read(self.databases)
             self.known.learn(wanted, {name: database.find(name) for name in wanted})
 
     def _pci(self, path: Path) -> Properties:
-        said = self.known[name] if (name := _database_name(path)) in self.known else {}
+        said = self.known.get(_database_name(path), {})
         number = _attribute(path, "class").removeprefix("0x")
         return _described(
             {
@@ -101,9 +93,9 @@ class Devices:
     def _usb(self, path: Path) -> Properties:
         if ":" in path.name:  # an interface of one
             return {}
-        said = self.known[name] if (name := _database_name(path)) in self.known else {}
+        said = self.known.get(_database_name(path), {})
         interfaces = [
-            one for one in _entries(path.resolve()) if one.name.startswith(path.name + ":")
+            one for one in files_in(path.resolve()) if one.name.startswith(path.name + ":")
         ]
         drivers = {_link(interface / "driver") for interface in interfaces} - {""}
         return _described(
@@ -182,16 +174,8 @@ def _usb_type(path: Path, interfaces: list[Path]) -> str:
     return ", ".join(dict.fromkeys(word for word in found if word))
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, in order; nothing where there is none."""
-    try:
-        return sorted(folder.iterdir())[:_MAX_DEVICES]
-    except OSError:
-        return []
-
-
 def _names(folder: Path) -> list[Json]:
-    return [path.name for path in _entries(folder)[:_MAX_LISTED]]
+    return [path.name for path in files_in(folder)[:_MAX_LISTED]]
 
 
 def _attribute(folder: Path, name: str) -> str:

@@ -82,6 +82,13 @@ def _outcome(read: Callable[[], T]) -> Callable[[], T]:
     return lambda: result
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; nothing where there is none that may be read."""
+    with suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
 def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
     """Return the first bytes of a regular file, and whether there are more; raises OSError."""
     # devices and pipes may have no end, or wait for a writer

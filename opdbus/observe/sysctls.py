@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from opdbus.observe.reading import read_at_most, text_of
+from opdbus.observe.reading import files_in, read_at_most, text_of
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
@@ -83,9 +83,9 @@ class Sysctls:
         """Yield the files in the order in which they are applied."""
         found: dict[str, Path] = {}
         for folder in map(Path, self.folders):
-            for name in _names(folder):
-                found.setdefault(name, folder / name)
-        files = [found[name] for name in sorted(found)][:_MAX_FILES]
+            for path in files_in(folder):
+                found.setdefault(path.name, path)
+        files = [found[name] for name in sorted(found) if name.endswith(".conf")][:_MAX_FILES]
         last = Path(self.file)
         yield from files
         # often there is a link to it
@@ -177,10 +177,3 @@ def _hidden(name: str, value: str) -> str:
     if name.endswith(_KEY):
         return REDACTED
     return str(next(iter(redact({name: value}).values())))
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if name.endswith(".conf")]  # noqa: PTH208 -- names alone are needed
-    except OSError:
-        return []

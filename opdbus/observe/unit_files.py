@@ -8,6 +8,7 @@ from pathlib import Path
 from stat import S_ISLNK
 from typing import Final, NamedTuple
 
+from opdbus.observe.reading import files_in
 from opdbus.state.object import Json
 
 TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
@@ -58,18 +59,12 @@ def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[st
 
 def _stamps(folders: Iterable[str]) -> Iterator[tuple[Path, Stamp]]:
     for folder in dict.fromkeys(map(Path, folders)):
-        for path in _entries(folder):
+        for path in files_in(folder):
             if path.name.endswith(_FOLDERS):
-                for inner in _entries(path):
+                for inner in files_in(path):
                     yield from _stamp(inner)
             else:
                 yield from _stamp(path)
-
-
-def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):
-        return sorted(folder.iterdir())
-    return []
 
 
 def _stamp(path: Path) -> Iterator[tuple[Path, Stamp]]:
