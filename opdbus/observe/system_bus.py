@@ -52,11 +52,11 @@ class Service:
     values, unless signals are `typed`.
     """
 
-    def __init__(self, name: str, address: str = "system", *, typed: bool = False) -> None:
+    def __init__(self, name: str, *, typed: bool = False) -> None:
         self.name = name
         self._is_typed = typed
         most = _MAX_LISTING_BYTES if typed else _MAX_REPLY_BYTES
-        self._connection = Connection(address, most_of_reply=most, turn=_TURN_SECONDS)
+        self._connection = Connection("system", most_of_reply=most, turn=_TURN_SECONDS)
         self._waiting: list[Signal] = []
         self._waiting_bytes = 0
         self._news = asyncio.Event()
@@ -72,8 +72,7 @@ class Service:
         try:
             self._connection.wants_signal = self._wants
             self._connection.on_signal = self._take
-            owners = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{self.name}'"
-            await self._connection.subscribe(f"type='signal',{owners}")
+            await self._connection.subscribe(_changes_of_owner(self.name))
             self._owner = await self._find_owner()
         except BaseException:
             await self._connection.__aexit__()
@@ -206,8 +205,8 @@ class Service:
         self._news.set()
 
 
-async def until_owned(name: str, address: str = "system") -> None:
-    """Wait until somebody owns a name on a bus, or the bus goes away; for ever without a bus."""
+async def until_owned(name: str) -> None:
+    """Wait until somebody owns a name on the bus, or it goes away; for ever without a bus."""
     owned = asyncio.Event()
 
     def hear(message: Message) -> None:
@@ -217,11 +216,14 @@ async def until_owned(name: str, address: str = "system") -> None:
             owned.set()
 
     try:
-        async with Connection(address) as connection:
+        async with Connection("system") as connection:
             connection.on_signal = hear
-            change = f"sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'"
-            await connection.subscribe(f"type='signal',{change}")
+            await connection.subscribe(_changes_of_owner(name))
             if not (await connection.ask_bus("NameHasOwner", "s", name))[0]:
                 await until_first_ends(owned.wait(), connection.closed())
     except BusError:  # there is no bus, and nothing tells when there is
         await asyncio.Event().wait()
+
+
+def _changes_of_owner(name: str) -> str:
+    return f"type='signal',sender='{_BUS}',member='NameOwnerChanged',arg0='{name}'"

@@ -112,18 +112,16 @@ class Uevents:
     def _read(self) -> None:
         """Read what waits; the event loop calls again while there is more."""
         assert self._socket  # noqa: S101 -- see above
-        with suppress(BlockingIOError):
+        try:
             for _ in range(_AT_ONCE):
-                try:
-                    self._tell(receive(self._socket))
-                except BlockingIOError:
-                    raise
-                except OSError as error:
-                    asyncio.get_running_loop().remove_reader(self._socket)
-                    for follower in self._followers:
-                        follower.fault = f"the kernel's events cannot be read: {error.strerror}"
-                        follower.news.set()
-                    return
+                self._tell(receive(self._socket))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            for follower in self._followers:
+                follower.fault = f"the kernel's events cannot be read: {error.strerror}"
+                follower.news.set()
 
     def _tell(self, event: bytes | None) -> None:
         """Wake those that follow the subsystem of an event, or all if events were lost."""
