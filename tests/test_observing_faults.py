@@ -10,7 +10,7 @@ from observing import PATIENCE, Source, in_loop, observed
 from opdbus.bus.transport import connection
 from opdbus.errors import StoreError
 from opdbus.index.memory import Memory
-from opdbus.observe import writer
+from opdbus.observe import sightings
 from opdbus.observe.report import MAX_OBJECTS, Absent, LostSource, Observer, Report
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.system_bus import Service
@@ -56,7 +56,7 @@ async def test_all_objects_together_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Objects of one listing that are too large together are left out, those of others not."""
-    monkeypatch.setattr(writer, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(sightings, "_MAX_BYTES", 1 << 20)
     source = Source()
     source.lamps = {f"lamp {n}": {"text": "x" * 10_000} for n in range(200)}
     async with observed(tmp_path, source.observer) as host:
@@ -206,9 +206,10 @@ async def test_a_bus_that_never_answers_keeps_no_connection(
         ended.put_nowait(None)
 
     monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.2)
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
     server = await asyncio.start_unix_server(greet, tmp_path / "bus")
     with pytest.raises(Absent, match="cannot reach the message bus"):
-        await Service("org.example.Any", f"unix:path={tmp_path}/bus").__aenter__()
+        await Service("org.example.Any").__aenter__()
     async with asyncio.timeout(PATIENCE):
         await ended.get()
     server.close()
