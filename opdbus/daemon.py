@@ -82,7 +82,7 @@ def main(environ: MutableMapping[str, str], flags: Mapping[str, str]) -> int:
     except OpDbusError as error:
         return _failed(error, environ)
     gc_tuning.limit_fragmentation()
-    gc_tuning.collect_all_rarely()
+    gc_tuning.keep_searches_short()
     sys.setswitchinterval(_TURN_SECONDS)
     with closing(log.configure(settings, environ)) as lines:
         try:
@@ -127,7 +127,6 @@ class Daemon:
         self._systemd = service
         self._observers = observers
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._frozen = gc_tuning.FrozenObjects()
         self._heap = gc_tuning.Heap()
 
     async def run(self) -> None:
@@ -238,7 +237,6 @@ class Daemon:
                 self._announcer.provider_changed(provider, phase.reason)
                 if phase.embedder:
                     self._log_proof(phase.embedder)
-                    self._frozen.freeze()
                 await self._refresh()
 
     def _log_proof(self, embedder: Embedder) -> None:
@@ -276,7 +274,6 @@ class Daemon:
 
     async def _refresh(self) -> None:
         """Tell about properties that have changed."""
-        self._frozen.freeze_if_grown(len(self._memory.catalogue))
         self._systemd.renew()
         await self._announcer.refresh(paths.ROOT, self._vectorizer)
         await self._announcer.refresh(paths.STATE, self._state)

@@ -1,12 +1,12 @@
-"""Frozen objects are not collected, and are freed all the same."""
+"""Garbage is searched for among new objects only; others are freed all the same."""
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from opdbus.gc_tuning import FrozenObjects, Heap, collect_all_rarely
+from opdbus.gc_tuning import Heap, keep_searches_short
 
 
 class Thing:
@@ -16,57 +16,57 @@ class Thing:
         self.other: Thing | None = None
 
 
-def is_searched(thing: Thing) -> bool:
-    """Tell whether the search for garbage looks at an object."""
-    return any(each is thing for each in gc.get_objects())
-
-
 @pytest.fixture
-def frozen() -> Iterator[FrozenObjects]:
-    """Give a keeper, and undo what it does to this process."""
+def tuned() -> Iterator[None]:
+    """Tune the collector, and undo that."""
+    callbacks, threshold = gc.callbacks[:], gc.get_threshold()
     gc.unfreeze()
-    yield FrozenObjects()
+    keep_searches_short()
+    yield
+    gc.callbacks[:] = callbacks
+    gc.set_threshold(*threshold)
     gc.unfreeze()
 
 
-def test_what_is_frozen_is_searched_no_more(frozen: FrozenObjects) -> None:
-    """Freeze all there is at first, and when it has grown by a quarter."""
-    early = Thing()
-    frozen.freeze_if_grown(4000)
-    late = Thing()
-    frozen.freeze_if_grown(4999)
-    assert (is_searched(early), is_searched(late)) == (False, True)
-    frozen.freeze_if_grown(5000)
-    assert not is_searched(late)
+@pytest.mark.usefixtures("tuned")
+def test_no_search_looks_through_what_was_there_before() -> None:
+    """Look at each of many objects once, however many there are in the end."""
+    searched: list[int] = []
+
+    def note(phase: str, info: Mapping[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            searched.append(len(gc.get_objects()))
+
+    gc.collect()
+    gc.callbacks.append(note)
+    made = [[n] for n in range(500_000)]
+    assert max(searched, default=0) < 100_000
+    gc.collect()
+    assert not any(each is made for each in gc.get_objects())
 
 
-def test_what_is_frozen_is_freed_all_the_same(frozen: FrozenObjects) -> None:
-    """Free what nobody holds at once, and what comes later also where it is a cycle."""
-    thing = Thing()
-    frozen.freeze_if_grown(1)
-    gone = weakref.ref(thing)
-    del thing
-    assert gone() is None
+@pytest.mark.usefixtures("tuned")
+def test_few_objects_are_searched_again() -> None:
+    """Free cycles that outlive a search, as long as not many objects are new."""
+    gc.collect()
     one, other = Thing(), Thing()
     one.other, other.other = other, one
+    gc.collect()
     cycle = weakref.ref(one)
     del one, other
     gc.collect()
     assert cycle() is None
 
 
-def test_many_new_objects_are_not_looked_through() -> None:
-    """Go on without a search of all there is while the objects of a large file are made."""
-    before = gc.get_threshold()
-    try:
-        collect_all_rarely()
-        gc.collect()
-        searches = gc.get_stats()[2]["collections"]
-        made = [[n] for n in range(200_000)]
-        assert gc.get_stats()[2]["collections"] == searches
-        assert len(made) == 200_000
-    finally:
-        gc.set_threshold(*before)
+@pytest.mark.usefixtures("tuned")
+def test_what_is_frozen_is_freed_all_the_same() -> None:
+    """Free what nobody holds at once, although no search looks at it."""
+    thing, many = Thing(), [[n] for n in range(50_000)]
+    gc.collect()
+    assert not any(each is many for each in gc.get_objects())
+    gone = weakref.ref(thing)
+    del thing
+    assert gone() is None
 
 
 def test_memory_is_given_back_when_most_objects_are_gone() -> None:
