@@ -12,7 +12,7 @@ from opdbus.bus import names, paths
 from opdbus.bus.service.signals import MAX_BYTES, MAX_CHANGES, MERGE_SECONDS, Announcer, merged
 from opdbus.bus.transport.values import Typed
 from opdbus.index.catalogue import Change
-from opdbus.index.events import Changed, Drift, Event, Vectorized
+from opdbus.index.events import Changed, Drift, Event, Listed, Vectorized
 from opdbus.state.object import Thing
 
 A, B, C = (Thing("systemd", "unit", name) for name in "abc")
@@ -270,3 +270,19 @@ def test_long_paths_come_in_smaller_parts() -> None:
     parts = [body[1] for _, body in told(work)]
     assert [len(part) for part in parts] == [2, 2, 1, 1]
     assert all(sum(len(at) for at, _ in part) <= MAX_BYTES for part in parts[:-1])
+
+
+def test_what_follows_many_changes_waits_for_them() -> None:
+    """Send at once what follows few changes, and after all of them what follows many, in order."""
+
+    async def work(announcer: Announcer, bus: Bus) -> None:
+        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(2000)}))
+        for number in range(120):
+            announcer.announce(Drift(Thing("p", "k", str(number)), "drift", "error", ["state"]))
+        announcer.announce(Listed("live:systemd", frozenset({("p", "k")})))
+        assert len(bus.sent) == 1
+        await bus.until(124)
+        announcer.announce(Vectorized(1, "low", 2, 3))
+
+    members = [member for member, _ in told(work)]
+    assert members == [*["Changed"] * 4, *["DriftDetected"] * 120, "Vectorized"]

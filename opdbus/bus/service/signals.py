@@ -1,6 +1,7 @@
 """Changes as D-Bus signals: names, for those that may read, and counts; never contents."""
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -18,6 +19,8 @@ from opdbus.state.object import Thing
 # Changes of more objects than this are sent in several signals, so that none is ever large.
 MAX_CHANGES: Final = 500
 MAX_BYTES: Final = 64 << 10
+# Signals of what follows from changes that are sent in a turn: some milliseconds' work.
+_FOLLOWING_AT_A_TIME: Final = 50
 # Changes within this time are sent together: a client that publishes one object a call would
 # otherwise fill the queues of all listeners.
 MERGE_SECONDS: Final = 0.05
@@ -36,6 +39,8 @@ class Announcer:
         self._connection = connection
         self._sent: dict[str, Mapping[str, Plain]] = {}
         self._changes: dict[Thing, Change] = {}
+        # what is sent after these changes
+        self._following: deque[Vectorized | Drift] = deque()
         self._generation = 0
         self._pause: asyncio.TimerHandle | None = None
         # the newest row of history that was not told yet
@@ -55,28 +60,38 @@ class Announcer:
             if self._pause_of_rows is None:
                 self._send_recorded_and_pause()
             return
-        # what follows from a change is sent after it
-        self.flush()
-        if isinstance(event, Vectorized):
-            counts = (event.computed, event.reused)
-            self._state("Vectorized", event.generation, event.level, *counts)
-        elif isinstance(event, Drift):
-            what = (event.what, event.severity, event.fields)
-            self._state("DriftDetected", paths.of(*event.thing), *what)
+        if isinstance(event, Vectorized | Drift):
+            # what follows from changes is sent after them; where that is much, little by little
+            self._following.append(event)
+            if len(self._following) == 1 and len(self._changes) <= MAX_CHANGES:
+                self.flush()
 
     def flush(self) -> None:
-        """Send the changes that wait."""
-        while self._changes:
-            self._send_part()
+        """Send what waits."""
+        while self._changes or self._following:
+            self._send_some()
         self._send_recorded()
 
-    def _send_and_pause(self) -> None:
-        """Send a part of the changes that wait, and let other work run before the next part."""
-        self._pause = None
+    def _send_some(self) -> None:
         if self._changes:
             self._send_part()
+            return
+        for _ in range(min(_FOLLOWING_AT_A_TIME, len(self._following))):
+            event = self._following.popleft()
+            if isinstance(event, Vectorized):
+                counts = (event.computed, event.reused)
+                self._state("Vectorized", event.generation, event.level, *counts)
+            else:
+                what = (event.what, event.severity, event.fields)
+                self._state("DriftDetected", paths.of(*event.thing), *what)
+
+    def _send_and_pause(self) -> None:
+        """Send a part of what waits, and let other work run before the next part."""
+        self._pause = None
+        if self._changes or self._following:
+            self._send_some()
             loop = asyncio.get_running_loop()
-            pause = 0.0 if self._changes else MERGE_SECONDS
+            pause = 0.0 if self._changes or self._following else MERGE_SECONDS
             self._pause = loop.call_later(pause, self._send_and_pause)
 
     def _send_recorded_and_pause(self) -> None:
@@ -142,13 +157,11 @@ class Announcer:
 
 def merged(before: Mapping[Thing, Change], after: Mapping[Thing, Change]) -> dict[Thing, Change]:
     """Merge changes of things; a thing that was added and removed has none."""
-    if not before:
-        return dict(after)
-    changes = dict(before)
-    for thing, what in after.items():
-        first = changes.pop(thing, None)
-        if first is None:
+    changes = {**before, **after}
+    for thing in before.keys() & after.keys():
+        what = _TOGETHER.get((before[thing], after[thing]), after[thing])
+        if what is None:
+            del changes[thing]
+        else:
             changes[thing] = what
-        elif (whole := _TOGETHER.get((first, what), what)) is not None:
-            changes[thing] = whole
     return changes
