@@ -103,8 +103,7 @@ class Memory:
 
         async def work() -> Mapping[Thing, Change]:
             async with self._one_writer:
-                entries = self.catalogue.of_source(source)
-                gone = [entry for entry in entries if entry.identity not in present]
+                gone = await asyncio.to_thread(self._others, source, present)
                 return await self._write(changed, gone, owner=ROOT, why=_always(change.STATE_FILE))
 
         return await self.archive.shield(work())
@@ -237,22 +236,25 @@ class Memory:
         events: Mapping[Identity, Why] = {},
         withdrawn: bool = False,
     ) -> Mapping[Thing, Change]:
-        # on a thread: 10,000 objects take a second to render
+        def prepared() -> Update:
+            records = self._records(objects, owner, now, transient=transient)
+            self.catalogue.usage.require_room(records, self.catalogue.get)
+            touched = [*(record.identity for record in records), *events]
+            known = {entry.identity: entry for entry in map(self.catalogue.get, touched) if entry}
+            return Update(records, gone, known, why, events, withdrawn=withdrawn)
+
         now = self._clock()
-        records = await asyncio.to_thread(self._records, objects, owner, now, transient=transient)
-        touched = [record.identity for record in records] + list(events)
-        known = {entry.identity: entry for entry in map(self.catalogue.get, touched) if entry}
-        if not touched and not gone:
+        # on a thread: 10,000 objects take a second to render
+        update = await asyncio.to_thread(prepared)
+        records = update.records
+        if not records and not events and not gone:
             return {}
-        update = Update(records, gone, known, why, events, withdrawn=withdrawn)
-        self.catalogue.usage.require_room(records, self.catalogue.get)
         generation, at = self.generation + bool(records or gone), int(now * 1e6)
         entries, rows, moved = await self.archive.write(
             lambda store: commit(store, update, generation, at, self._boot)
         )
         self.moved += moved
         self.generation = generation
-        self._transient.discard(entry.identity for entry in gone)
         self._recent_texts.add(records)
         changes = await self._take(gone, entries)
         if changes:
@@ -269,12 +271,17 @@ class Memory:
         """Bring the catalogue up to the database, and let others run now and then meanwhile."""
         changes: dict[Thing, Change] = {}
         for part in _batches(gone):
+            self._transient.discard(entry.identity for entry in part)
             changes |= self.catalogue.remove(part)
             await asyncio.sleep(0)
         for part in _batches(entries):
             changes |= self.catalogue.put(part)
             await asyncio.sleep(0)
         return changes
+
+    def _others(self, source: str, present: AbstractSet[Identity]) -> list[Entry]:
+        entries = self.catalogue.of_source(source)
+        return [entry for entry in entries if entry.identity not in present]
 
     def _records(
         self, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool

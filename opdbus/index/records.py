@@ -57,9 +57,9 @@ class RecentTexts:
     def __init__(self) -> None:
         self._texts: dict[bytes, str] = {}
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Sequence[Record]) -> None:
         """Keep the texts of new records, and drop the oldest ones beyond the limit."""
-        self._texts |= {record.text_digest: record.text for record in records}
+        self._texts |= {record.text_digest: record.text for record in records[-_MAX_RECENT:]}
         for text_digest in list(self._texts)[:-_MAX_RECENT]:
             del self._texts[text_digest]
 
