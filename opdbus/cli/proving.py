@@ -185,7 +185,7 @@ def _values(path: Path, report: Report, reason: str) -> dict[str, Any]:
 
 
 def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
-    from opdbus.history.verify import moment
+    from opdbus.history.moment import said
 
     yield f"{path}: {report.rows:,} rows of history, {report.first:,} to {report.last:,}"
     if report.first > 1:
@@ -193,7 +193,7 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
     if report.erased:
         yield f"the values of {report.erased:,} rows were erased, as other rows say"
     for seq, at, thing, text in report.problems:
-        when = f" of {moment(at)}" if at is not None else ""
+        when = f" of {said(at)}" if at is not None else ""
         which = f"row {seq:,}{when}{f', {thing}' if thing else ''}: " if seq else ""
         yield f"WRONG: {which}{text}"
     if (more := report.problem_count - len(report.problems)) > 0:
@@ -203,7 +203,7 @@ def _lines(path: Path, report: Report, witness: str) -> Iterator[str]:
         yield f"the last that agrees vouches for the rows up to {report.vouched:,}"
     first = max(report.vouched + 1, report.first)
     if first <= report.last:
-        since = moment(report.unvouched_since) if report.unvouched_since is not None else "unknown"
+        since = said(report.unvouched_since) if report.unvouched_since is not None else "unknown"
         yield f"nothing vouches for the rows from {first:,} on, since {since}"
     if not report.problem_count:
         yield "nothing wrong was found"

@@ -73,6 +73,8 @@ class Row:
     folded: int
     moved: float | None
     sentence: str
+    # of its fields as JSON, in characters
+    size: int = 0
 
 
 class Clause(NamedTuple):
@@ -83,11 +85,10 @@ class Clause(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows that were read, the numbers that are still to be read, and the size of what was read."""
+    """Rows that were read, and the numbers that are still to be read."""
 
     rows: Sequence[Row]
     rest: range
-    bytes: int
 
 
 class Present(NamedTuple):
@@ -139,7 +140,7 @@ class Reader:
             last = found[-1].seq
             ahead = (last + 1, numbers.stop) if wanted.is_oldest_first else (numbers.start, last)
             rest = range(*ahead)
-        return Part([row for row in found if holds(row)], rest, len(text))
+        return Part([row for row in found if holds(row)], rest)
 
     def numbered(self, numbers: Sequence[int]) -> list[Row]:
         """Return the rows of some numbers that are kept, in their order."""
@@ -277,4 +278,5 @@ def _sides(fields: Sequence[FieldChange]) -> Mapping[str, Json]:
 def _row(values: Sequence[Json]) -> Row:
     seq, at, boot, source, plugin, kind, name, what, cause, fields, folded, moved, said = values
     identity, changed = Identity(source, plugin, kind, name), from_json(json.loads(fields))
-    return Row(seq, at, boot, identity, what, cause, changed, folded, moved, said or "")
+    told = (what, cause, changed, folded, moved, said or "")
+    return Row(seq, at, boot, identity, *told, size=len(fields))

@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from opdbus.history import chain
@@ -13,6 +12,7 @@ from opdbus.history.change import ERASED
 from opdbus.history.checkpoint import Checkpoint
 from opdbus.history.erased import Erasures
 from opdbus.history.ledger import read_cut, read_state
+from opdbus.history.moment import said
 from opdbus.state.object import Identity
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class _Run:
         self._tell(
             first,
             f"rows {first} to {point.size} were rewritten, one of them or all, since the checkpoint"
-            f" of {point.size} rows at {moment(point.at)}",
+            f" of {point.size} rows at {said(point.at)}",
         )
 
     def _end(self) -> None:
@@ -212,7 +212,7 @@ class _Run:
             self._tell(self._seq, "the end of the chain is not the one that was noted")
         if self._ahead and not report.problems:
             point = self._ahead[0]
-            since = f"missing: the tail was cut off since the checkpoint at {moment(point.at)}"
+            since = f"missing: the tail was cut off since the checkpoint at {said(point.at)}"
             self._gone(self._seq + 1, point.size, since)
         if not report.problems:
             self._check_file()
@@ -240,14 +240,6 @@ class _Run:
     def _at(self, seq: int) -> int | None:
         found = self._database.execute("SELECT at FROM history WHERE seq = ?", (seq,)).fetchone()
         return found[0] if found and isinstance(found[0], int) else None
-
-
-def moment(at: int) -> str:
-    """Write a time in microseconds since 1970."""
-    try:
-        return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except _UNFIT:
-        return "an unknown time"
 
 
 def _noted(read: Callable[[sqlite3.Connection], T], database: sqlite3.Connection) -> T | None:

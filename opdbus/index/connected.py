@@ -1,12 +1,6 @@
 """What is connected with a thing: what its fields name, and what names it, by one small table."""
 
-from collections.abc import (
-    AsyncIterator,
-    Collection,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.index import matching

@@ -1,8 +1,7 @@
 """Questions to history, read in parts from the event loop."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -10,10 +9,11 @@ from typing import Final
 from opdbus.errors import LimitsExceeded, NotKept, UnknownObject
 from opdbus.history import change, question
 from opdbus.history.backwards import Backwards
+from opdbus.history.moment import said
 from opdbus.history.question import NEVER, Filter, Part, Row
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
-from opdbus.state.object import Json, Thing, canonical
+from opdbus.state.object import Json, Thing
 
 # Of what is given at a time, as JSON.
 MAX_BYTES: Final = 1 << 20
@@ -34,38 +34,23 @@ async def parts(memory: Memory, wanted: Filter) -> AsyncGenerator[Part, None]:
             rest = part.rest
 
 
-async def changes(memory: Memory, wanted: Filter, limit: int) -> Sequence[Row]:
-    """Return the first rows that a filter means, at most so many; raises LimitsExceeded."""
+async def first(memory: Memory, wanted: Filter, limit: int, *, is_sent: bool = False) -> list[Row]:
+    """Return the first rows that a filter means; raises LimitsExceeded if not all can be sent."""
     found: list[Row] = []
-    size = 0
     async with aclosing(parts(memory, wanted)) as read:
         async for part in read:
-            taken = part.rows[: limit - len(found)]
-            found += taken
-            size += part.bytes * len(taken) // max(1, len(part.rows))
-            if size > MAX_BYTES and len(found) > 1:
-                raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
+            found += part.rows[: limit - len(found)]
+            if is_sent:
+                require_small(found)
             if len(found) == limit:
                 break
     return found
 
 
-def require_small(rows: Iterable[Row]) -> None:
-    """Raise LimitsExceeded where rows are too much to be given at a time, but for a single one."""
-    sizes = [len(canonical(row.fields)) for row in rows]
-    if sum(sizes) > MAX_BYTES and len(sizes) > 1:
+def require_small(rows: Collection[Row]) -> None:
+    """Raise LimitsExceeded where rows are too much to be sent at a time, but for a single one."""
+    if sum(row.size for row in rows) > MAX_BYTES and len(rows) > 1:
         raise LimitsExceeded("these changes have more than 1 MiB: ask for fewer at a time")
-
-
-async def first(memory: Memory, wanted: Filter, limit: int) -> list[Row]:
-    """Return the first rows that a filter means, however long they are."""
-    found: list[Row] = []
-    async with aclosing(parts(memory, wanted)) as read:
-        async for part in read:
-            found += part.rows
-            if len(found) >= limit:
-                break
-    return found[:limit]
 
 
 async def numbered(memory: Memory, numbers: Sequence[int]) -> list[Row]:
@@ -78,11 +63,12 @@ async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str
 
     Raises UnknownObject where it was not there, and NotKept where history does not say.
     """
-    sources = [*memory.catalogue.sources, *await _sources(memory, thing)]
+    told = await memory.archive.read(lambda store: store.history.sources(thing))
+    sources = [*memory.catalogue.sources, *told]
     now = await memory.archive.read(lambda store: store.history.present(thing, sources))
     if at < now.begun:
-        begins = "has no rows yet" if now.begun == NEVER else f"begins at {_said(now.begun)}"
-        raise NotKept(f"what was at {_said(at)} is not known: history {begins}")
+        begins = "has no rows yet" if now.begun == NEVER else f"begins at {said(now.begun)}"
+        raise NotKept(f"what was at {said(at)} is not known: history {begins}")
     then = Backwards(now.states)
     wanted, before = Filter(things=[thing], below=now.numbers.stop), None
     async with aclosing(parts(memory, wanted)) as read:
@@ -98,23 +84,19 @@ async def object_at(memory: Memory, thing: Thing, at: int) -> dict[str, dict[str
     raise _not_there(thing, at, then, before)
 
 
-async def _sources(memory: Memory, thing: Thing) -> list[str]:
-    return await memory.archive.read(lambda store: store.history.sources(thing))
-
-
 def _not_there(
     thing: Thing, at: int, then: Backwards, before: Row | None
 ) -> UnknownObject | NotKept:
     """Say why a thing has no state at a time, by the changes after that and the one before."""
-    name, when = "/".join(thing), _said(at)
+    name, when = "/".join(thing), said(at)
     if then.unknown:
         fields = ", ".join(filter(None, then.unknown)) or "it"
         return NotKept(f"what {name} was at {when} is not known: no values are kept of {fields}")
     if before:
-        return UnknownObject(f"{name} was not there at {when}: it left at {_said(before.at)}")
+        return UnknownObject(f"{name} was not there at {when}: it left at {said(before.at)}")
     if then.last is None:
         return UnknownObject(f"there is no object {name}, and history has none")
-    came = _said(then.last.at)
+    came = said(then.last.at)
     if then.last.cause == change.FIRST:
         return NotKept(f"what {name} was at {when} is not known: op-dbus first saw it at {came}")
     return UnknownObject(f"{name} was not there at {when}: it appeared at {came}")
@@ -133,10 +115,3 @@ async def things(memory: Memory) -> list[Thing]:
 
 def _things(store: Store, after: Sequence[str]) -> list[Thing]:
     return store.history.things(after)
-
-
-def _said(at: int) -> str:
-    try:
-        return datetime.fromtimestamp(at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"{at} us"

@@ -60,7 +60,7 @@ class SentenceVectors:
         while not archive.fault and (room := self._room_now()):
             waiting = await archive.read(partial(_waiting, engine, room))
             if not waiting or self._vectors.waiting():
-                return  # who catches up with the objects makes this due again
+                return  # the indexer makes this due again after the last object
             if self._vectors.serving.phase.embedder is not embedder:
                 return
             self._room -= len(waiting)

@@ -72,7 +72,8 @@ class HistoryInterface:
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
         if not wanted.keys() & _BY_MEANING.keys():
-            return [_wire(row) for row in await past.changes(self._memory, which, limit)]
+            rows = await past.first(self._memory, which, limit, is_sent=True)
+            return [_wire(row) for row in rows]
         if bool(about.strip()) == bool(event.strip()):
             raise InvalidArgs("changes are found by about or by before_event: give one of them")
         if event:
