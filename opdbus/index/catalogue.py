@@ -63,6 +63,10 @@ class View:
         self.kinds = np.append(self.kinds, np.zeros_like(self.kinds))
         self.less = np.append(self.less, np.zeros_like(self.less))
 
+    def all(self) -> list[Entry]:
+        """Return all entries, in no order; may be called on another thread."""
+        return [entry for entry in self.entries.copy() if entry]
+
     def entry(self, number: int) -> Entry | None:
         """Return the entry with an id; may be called on another thread."""
         place = self.places.get(number)
@@ -175,10 +179,6 @@ class Catalogue:
     def shared(self) -> list[Thing]:
         """Return the things that several sources tell of."""
         return list(self._shared)
-
-    def shared_entries(self) -> Iterator[Sequence[Entry]]:
-        """Yield the entries about each thing that several sources tell of."""
-        return (self._by_thing[thing] for thing in self._shared)
 
     def is_shared(self, thing: Thing) -> bool:
         """Return whether several sources tell of a thing."""

@@ -91,7 +91,11 @@ class Indexer:
             self._vectors.keep_only(index)
             await self._save_rest(index)
             computed = 0
-            while pending := self._vectors.pending(index):
+            while True:
+                generation = self._memory.generation
+                # on a thread: 100,000 objects take some time
+                if not (pending := await asyncio.to_thread(self._vectors.pending, index)):
+                    break
                 if self._serving.phase.embedder is not embedder:
                     return  # its successor has begun to serve, which makes the memory stale
                 self._set_waiting(len(pending))
@@ -105,7 +109,7 @@ class Indexer:
         await self._prune(index)
         objects = len(self._memory.catalogue)
         reused = max(0, objects - computed)
-        self._memory.notify(Vectorized(self._memory.generation, embedder.level, computed, reused))
+        self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
         self._memory.unembedded.set()
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from opdbus.engine.batching import Rank
 from opdbus.errors import NoVector, ProviderError
 from opdbus.index.memory import Memory
-from opdbus.index.store import Entry
+from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Thing
@@ -87,20 +87,18 @@ class ObjectVectors:
         return await self.index(embedder.numerics, embedder.dimension)
 
     def pending(self, index: VectorIndex) -> list[Entry]:
-        """Return one entry for each text that has no vector yet."""
-        lacking = index.lacking(self.memory.catalogue)
+        """Return one entry for each text that has no vector yet; for any thread."""
+        lacking = index.lacking(self.memory.catalogue.view.all())
         return list({entry.text_digest: entry for entry in lacking}.values())
 
     def waiting(self) -> int:
-        """Count the things that will get a vector and have none yet."""
+        """Count the things that will get a vector and have none yet; for any thread."""
         if self.serving.config.vector_level == "none":
             return 0
         catalogue = self.memory.catalogue
         if (index := self.current) is None:
             return len(catalogue)
-        # without a thing made for each entry: clients ask again and again while 100,000 wait
-        again = sum(max(0, len(index.lacking(e)) - 1) for e in catalogue.shared_entries())
-        return len(index.lacking(catalogue)) - again
+        return len({entry.identity[1:] for entry in index.lacking(catalogue.view.all())})
 
     def distance(self, one: Entry | None, other: Entry | None) -> float:
         """Return the cosine distance of two entries; NaN while one or a vector is missing."""
@@ -113,7 +111,11 @@ class ObjectVectors:
 
     async def _read(self, numerics: str, dimension: int) -> VectorIndex:
         index = VectorIndex(numerics, dimension)
-        wanted = {entry.text_digest for entry in self.memory.catalogue}
-        await self.memory.archive.read(lambda store: index.recall(store, wanted))
+        view = self.memory.catalogue.view
+
+        def recall(store: Store) -> None:
+            index.recall(store, {entry.text_digest for entry in view.all()})
+
+        await self.memory.archive.read(recall)
         log.info("vectors read", vectors=len(index))
         return index
