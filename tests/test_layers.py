@@ -61,6 +61,7 @@ IN_FUNCTIONS = {
         "opdbus.engine.devices",
         "opdbus.engine.survey",
         "opdbus.history.checkpoint",
+        "opdbus.history.moment",
         "opdbus.history.verify",
         "opdbus.history.witness",
         "opdbus.index.database",
