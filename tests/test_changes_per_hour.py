@@ -6,8 +6,9 @@ from pathlib import Path
 
 from observing import Host, in_loop, observed
 
+from opdbus.observe.batch import Key
 from opdbus.observe.changes_per_hour import PER_HOUR, ChangesPerHour
-from opdbus.observe.report import Key, Observer, Report
+from opdbus.observe.report import Observer, Report
 
 HOUR = 3600.0
 

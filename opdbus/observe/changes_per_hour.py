@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from opdbus.observe.report import Key
+from opdbus.observe.batch import Key
 from opdbus.state.redact import redact_text
 
 # A field that changes more often than this in an hour, in more than half of its kind's objects,

@@ -10,9 +10,10 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from opdbus.bus.transport.library import Variant
+from opdbus.observe.batch import Key
 from opdbus.observe.mirror_table import MAIN, NAMED_BY_PATH, NAMING, NOT_MIRRORED
 from opdbus.observe.mirror_values import Value, field_name, references, resolved, value_of
-from opdbus.observe.report import MAX_OBJECTS, Key
+from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.system_bus import Signal
 from opdbus.state.object import Json
 from opdbus.state.publish import MAX_BYTES

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from opdbus.history.change import Why
+from opdbus.observe.batch import Batch, Key, Merged
 from opdbus.observe.causes import Causes
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json
@@ -65,47 +66,10 @@ class Observer:
         return bounded(redact_identity(Identity(self.source, self.plugin, kind, name or "?")))
 
 
-class Key(NamedTuple):
-    """The kind and the name of an object, as its observer knows it."""
-
-    kind: str
-    name: str
-
-
-# Of objects by name: their properties, None for one that is gone.
-Reported: TypeAlias = Mapping[str, Mapping[str, Json] | None]
-
-
-class Batch(NamedTuple):
-    """What was reported since the last batch, by kind, and the kinds that were listed.
-
-    `whys` has the causes that were given, and how many states were replaced by later ones; `is_all`
-    says that there are no other kinds.
-    """
-
-    kinds: Mapping[str, Reported]
-    listed: frozenset[str]
-    whys: Mapping[Key, Why] = {}
-    is_all: bool = False
-    # of what was replaced, the first state
-    firsts: Mapping[Key, Mapping[str, Json] | None] = {}
-    # what happened to objects besides
-    events: Mapping[Key, Why] = {}
-
-    def objects(self) -> dict[Key, Mapping[str, Json] | None]:
-        """Return what was reported of each object."""
-        return {
-            Key(kind, name): properties
-            for kind, reported in self.kinds.items()
-            for name, properties in reported.items()
-        }
-
-
 class Report:
-    """Takes what one observer sees, and merges it until the writer takes it.
+    """Takes what one observer sees, within limits, until the writer takes it.
 
-    However often an object is reported between two writes, it is written once. The `volatile`
-    fields of each kind make no other state of it.
+    However often an object is reported between two writes, it is written once.
     """
 
     def __init__(
@@ -124,13 +88,7 @@ class Report:
         # what was not taken of a kind since its last listing
         self._left_out: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
-        self._waiting: dict[str, dict[str, Mapping[str, Json] | None]] = {}
-        self._listed: set[str] = set()
-        self._volatile = volatile
-        self._whys: dict[Key, Why] = {}
-        self._firsts: dict[Key, Mapping[str, Json] | None] = {}
-        self._events: dict[Key, Why] = {}
-        self._is_all = False
+        self._merged = Merged(volatile)
 
     async def stored(self, kind: str) -> Mapping[str, dict[str, Json]]:
         """Return what is stored of a kind from before, by name, without `volatile` fields.
@@ -154,7 +112,7 @@ class Report:
         self._remove(kind, names - objects.keys(), Why(cause))
         self._left_out.pop(kind, None)
         self._add(kind, objects, Why(cause))
-        self._listed.add(kind)
+        self._merged.listed.add(kind)
 
     def replace_all(
         self, kinds: Mapping[str, Mapping[str, Mapping[str, Json]]], cause: str = ""
@@ -162,7 +120,7 @@ class Report:
         """Report all objects of all kinds by kind and name; raises LostSource in a flood."""
         for kind in {*self._names, *kinds}:
             self.replace(kind, kinds.get(kind, {}), cause)
-        self._is_all = True
+        self._merged.is_all = True
         self.news.set()
 
     def put(
@@ -180,10 +138,7 @@ class Report:
 
     def happened(self, kind: str, name: str, why: Why) -> None:
         """Report an event of an object beside its changes: it is a row of its own."""
-        key = Key(kind, name)
-        before = self._events.get(key)
-        more = before.folded + 1 if before else 0
-        self._events[key] = why._replace(folded=why.folded + more)
+        self._merged.add_event(Key(kind, name), why)
         self.news.set()
 
     def gone(self, kind: str, name: str, cause: str = "") -> None:
@@ -218,30 +173,11 @@ class Report:
     def take(self) -> Batch:
         """Return what was reported since the last time."""
         self.news.clear()
-        listed = frozenset(self._listed)
-        batch = Batch(self._waiting, listed, self._whys, self._is_all, self._firsts, self._events)
-        self._waiting, self._listed, self._is_all = {}, set(), False
-        self._whys, self._firsts, self._events = {}, {}, {}
-        return batch
+        return self._merged.take()
 
     def put_back(self, batch: Batch) -> None:
         """Take back a batch that could not be written; what was reported meanwhile wins."""
-        later, whys, firsts = self._waiting, self._whys, self._firsts
-        self._waiting = {kind: dict(reported) for kind, reported in batch.kinds.items()}
-        self._whys, self._firsts = dict(batch.whys), dict(batch.firsts)
-        for kind, reported in later.items():
-            for name, properties in reported.items():
-                key = Key(kind, name)
-                first = firsts.get(key, properties)
-                self._explain(kind, {name: first}, whys.get(key, Why()))
-                if key in firsts:
-                    self._firsts.setdefault(key, first)
-            self._waiting.setdefault(kind, {}).update(reported)
-        later_events, self._events = self._events, dict(batch.events)
-        for key, why in later_events.items():
-            self.happened(*key, why)
-        self._listed |= batch.listed
-        self._is_all |= batch.is_all
+        self._merged.put_back(batch)
         self.news.set()
 
     def _add(self, kind: str, objects: Mapping[str, Mapping[str, Json]], why: Why) -> None:
@@ -251,29 +187,8 @@ class Report:
         if len(new) > room or max(map(len, new), default=0) > _MAX_NAME:
             objects = self._fitting(kind, objects, new, room)
         names.update(objects)
-        self._explain(kind, objects, why)
-        self._waiting.setdefault(kind, {}).update(objects)
+        self._merged.add(kind, objects, why)
         self.news.set()
-
-    def _explain(self, kind: str, objects: Reported, why: Why) -> None:
-        """Note why objects change, and which states that wait to be written are replaced."""
-        waiting = self._waiting.get(kind, {})
-        for name in objects if why != Why() else objects.keys() & waiting.keys():
-            key, state = Key(kind, name), self._lasting(kind, objects[name])
-            is_replaced = name in waiting and self._lasting(kind, waiting[name]) != state
-            if is_replaced:
-                self._firsts.setdefault(key, waiting[name])
-            before = self._whys.get(key, Why())
-            # the same state again says nothing new of why
-            cause = before.cause if name in waiting and not is_replaced else ""
-            after = Why(cause or why.cause, why.folded + is_replaced, why.is_event)
-            self._whys[key] = _together(before, after)
-
-    def _lasting(self, kind: str, state: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
-        moving = self._volatile.get(kind)
-        if not moving or state is None:
-            return state
-        return {name: value for name, value in state.items() if name not in moving}
 
     def _fitting(
         self, kind: str, objects: Mapping[str, Mapping[str, Json]], new: AbstractSet[str], room: int
@@ -292,22 +207,11 @@ class Report:
     def _remove(self, kind: str, gone: AbstractSet[str], why: Why) -> None:
         if not gone:
             return
-        if sum(map(len, self._waiting.values())) + len(gone) > _MAX_WAITING:
+        if len(self._merged) + len(gone) > _MAX_WAITING:
             raise LostSource("changes came faster than they could be written")
         self._names[kind] -= gone
-        left = dict.fromkeys(gone)
-        self._explain(kind, left, why)
-        self._waiting.setdefault(kind, {}).update(left)
+        self._merged.add(kind, dict.fromkeys(gone), why)
         self.news.set()
-
-
-def _together(before: Why, after: Why) -> Why:
-    """Return why an object changed twice between two writes."""
-    return Why(
-        after.cause or before.cause,
-        before.folded + after.folded,
-        is_event=before.is_event or after.is_event,
-    )
 
 
 def _sendable(name: str) -> str:

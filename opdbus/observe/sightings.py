@@ -8,10 +8,11 @@ from typing import Final
 
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Why
+from opdbus.observe.batch import Batch, Key
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.field_hashes import FieldHashes, differing
 from opdbus.observe.folding import Fate, Seen, counted, decide
-from opdbus.observe.report import Batch, Key, Observer
+from opdbus.observe.report import Observer
 from opdbus.state import publish
 from opdbus.state.object import Identity, Json, StateObject
 
