@@ -195,7 +195,7 @@ def _times(since: str | None, before: str | None, within: str | None) -> dict[st
         return {"since": moment_of(since), "within": when.span(within) if within else 0}
     if since and before and within:
         raise InvalidArgs("--within goes with --since or with --before, not with both")
-    first, last = moment_of(since), moment_of(before)
+    first, last = moment_of(since), moment_of(before, may_come=True)
     if within and since:
         last = first + when.span(within)
     elif within:
@@ -205,12 +205,18 @@ def _times(since: str | None, before: str | None, within: str | None) -> dict[st
     return {"since": first, "before": last}
 
 
-def moment_of(text: str | None) -> int:
-    """Return a time in microseconds since 1970, 0 if none is given; raises InvalidArgs."""
+def moment_of(text: str | None, *, may_come: bool = False) -> int:
+    """Return a time in microseconds since 1970, 0 if none is given; raises InvalidArgs.
+
+    A time that is yet to come is refused, unless it may come.
+    """
     if text is None:
         return 0
-    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return when.moment(text, time.time(), boot)
+    now = time.time()
+    found = when.moment(text, now, now - time.clock_gettime(time.CLOCK_BOOTTIME))
+    if found > now * 1e6 and not may_come:
+        raise InvalidArgs(f"{text} is yet to come: give a time that is past")
+    return found
 
 
 def _now() -> int:

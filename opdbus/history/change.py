@@ -15,6 +15,11 @@ What: TypeAlias = Literal[
 # op-dbus or the host was not running, and objects that come or leave with all of their source.
 FIRST, START, BOOT, SOURCE = "first", "start", "boot", "source"
 STATE_FILE: Final = "state file"
+# What causes begin with.
+SORTS_OF_CAUSES: Final = (
+    *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
+    *(SOURCE, START, STATE_FILE),
+)
 # In bytes as JSON; of larger changes only the names of the fields are kept.
 MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200

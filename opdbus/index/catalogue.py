@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -156,6 +157,11 @@ class Catalogue:
             self._shared.add(thing)
         else:
             self._shared.discard(thing)
+
+    @property
+    def sorts(self) -> AbstractSet[tuple[str, str]]:
+        """Every (plugin, kind) of which there was anything since the start."""
+        return self._sorts
 
     def get(self, identity: Identity) -> Entry | None:
         """Return an entry by identity."""

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
-from opdbus.bus.service import contract
+from opdbus.bus.service import contract, sorts
 from opdbus.bus.service.options import MAX_LIMIT, Options
 from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
 from opdbus.drift import pairs
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
+from opdbus.history.change import SORTS_OF_CAUSES
 from opdbus.history.forget import Target
 from opdbus.history.question import NEVER, Filter
 from opdbus.index import connected, past
@@ -106,6 +107,7 @@ class HistoryInterface:
 
     async def _filter(self, given: Given) -> Filter:
         found = _filter(given)
+        await sorts.require(self._memory, found.plugin, found.kind)
         if "object" in given:
             found = replace(found, things=self._all_of([thing_at(given["object"])]))
         if "around" not in given:
@@ -182,11 +184,20 @@ def _filter(given: Given) -> Filter:
     order = checked.get("order", _ORDERS[0])
     if order not in _ORDERS:
         raise InvalidArgs(f"order must be {' or '.join(_ORDERS)}, not {order!r}")
+    _require_cause(checked.get("cause", ""))
     return Filter(
         **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},
         where=conditions.parse(checked.get("where", "")),
         is_oldest_first=order != _ORDERS[0],
     )
+
+
+def _require_cause(begin: str) -> None:
+    word = begin.partition(":")[0].partition(" ")[0]
+    if not any(sort.startswith(word) for sort in SORTS_OF_CAUSES):
+        raise InvalidArgs(
+            f"no cause begins with {begin!r}; causes begin with {', '.join(SORTS_OF_CAUSES)}"
+        )
 
 
 def _target(given: Given) -> Target:

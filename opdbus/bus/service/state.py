@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
-from opdbus.bus.service import contract
+from opdbus.bus.service import contract, sorts
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.config import SEVERITIES
@@ -186,6 +186,7 @@ class StateInterface:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
+        await sorts.require(self._memory, checked.get("plugin", ""), checked.get("kind", ""))
         rows = await self._drifts.report(
             checked.wanted(*keys),
             _one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),

@@ -1,0 +1,41 @@
+"""Plugins and kinds that callers name: one of which nothing ever was is a mistake."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from opdbus.errors import InvalidArgs
+from opdbus.index import connected, past
+from opdbus.index.memory import Memory
+from opdbus.text import NOUNS
+
+# Of those that there are; programs may publish any number.
+_MOST: Final = 30
+
+
+async def require(memory: Memory, plugin: str, kind: str) -> None:
+    """Raise InvalidArgs, with what there is, where nothing is or was of a plugin or a kind.
+
+    What op-dbus observes itself may be asked for before any of it is there. Empty names fit all.
+    """
+    known = {*NOUNS, connected.UNIT, *memory.catalogue.sorts}
+    if _fits(known, plugin, kind):
+        return
+    known |= {thing[:2] for thing in await past.things(memory)}
+    if _fits(known, plugin, kind):
+        return
+    if not _fits(known, plugin, ""):
+        raise InvalidArgs(f"there is no plugin {plugin!r}; there are {_some(p for p, _ in known)}")
+    of = f" of {plugin}" if plugin else ""
+    kinds = _some(k for p, k in known if plugin in {"", p})
+    raise InvalidArgs(f"there is no kind {kind!r}{of}; there are {kinds}")
+
+
+def _fits(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
+    return any(plugin in {"", p} and kind in {"", k} for p, k in known)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(set(names))
+    more = len(found) - _MOST
+    return ", ".join(islice(found, _MOST)) + (f" and {more} more" if more > 0 else "")
