@@ -1,6 +1,5 @@
 """An object as it was: whatever happened to it, each of its states can be had again."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observing import in_loop
 
 from opdbus.errors import NotKept, UnknownObject
 from opdbus.history.backwards import Backwards
@@ -69,45 +69,39 @@ def test_what_is_not_kept_is_known_again_further_back() -> None:
     assert (then.unknown, then.states) == ([], {})
 
 
-def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> None:
+@in_loop
+async def test_what_was_before_the_first_look_is_not_known(tmp_path: Path) -> None:
     """Tell apart what came from what was first looked at, and from what left."""
+    now = 100.0
+    async with Memory(tmp_path / "memory.db", clock=lambda: now) as memory:
 
-    async def work() -> None:
-        now = 100.0
-        async with Memory(tmp_path / "memory.db", clock=lambda: now) as memory:
+        async def see(name: str, cause: str, **state: Any) -> None:
+            item = StateObject(Identity("live:a", "house", "lamp", name), state)
+            await memory.observe([item], set(), {}, lambda _: Why(cause))
 
-            async def see(name: str, cause: str, **state: Any) -> None:
-                item = StateObject(Identity("live:a", "house", "lamp", name), state)
-                await memory.observe([item], set(), {}, lambda _: Why(cause))
-
-            await see("old", "", on=True)
-            now = 200.0
-            await see("hall", FIRST, on=True)
-            await see("new", "", on=True)
-            now = 300.0
-            gone = {Identity("live:a", *Thing("house", "lamp", "new"))}
-            await memory.observe([], gone, {})
-            found = await past.object_at(memory, LAMP, 200_000_000)
-            assert found == {"live:a": {"on": True}}
-            with pytest.raises(NotKept, match="op-dbus first saw it at 1970-01-01 00:03:20Z"):
-                await past.object_at(memory, LAMP, 199_999_999)
-            new = Thing("house", "lamp", "new")
-            with pytest.raises(UnknownObject, match="it appeared at 1970-01-01 00:03:20Z"):
-                await past.object_at(memory, new, 150_000_000)
-            with pytest.raises(UnknownObject, match="it left at 1970-01-01 00:05:00Z"):
-                await past.object_at(memory, new, 300_000_000)
-            with pytest.raises(NotKept, match="history begins at 1970-01-01 00:01:40Z"):
-                await past.object_at(memory, LAMP, 99_999_999)
-
-    asyncio.run(work())
+        await see("old", "", on=True)
+        now = 200.0
+        await see("hall", FIRST, on=True)
+        await see("new", "", on=True)
+        now = 300.0
+        gone = {Identity("live:a", *Thing("house", "lamp", "new"))}
+        await memory.observe([], gone, {})
+        found = await past.object_at(memory, LAMP, 200_000_000)
+        assert found == {"live:a": {"on": True}}
+        with pytest.raises(NotKept, match="op-dbus first saw it at 1970-01-01 00:03:20Z"):
+            await past.object_at(memory, LAMP, 199_999_999)
+        new = Thing("house", "lamp", "new")
+        with pytest.raises(UnknownObject, match="it appeared at 1970-01-01 00:03:20Z"):
+            await past.object_at(memory, new, 150_000_000)
+        with pytest.raises(UnknownObject, match="it left at 1970-01-01 00:05:00Z"):
+            await past.object_at(memory, new, 300_000_000)
+        with pytest.raises(NotKept, match="history begins at 1970-01-01 00:01:40Z"):
+            await past.object_at(memory, LAMP, 99_999_999)
 
 
-def test_an_empty_history_says_so(tmp_path: Path) -> None:
+@in_loop
+async def test_an_empty_history_says_so(tmp_path: Path) -> None:
     """Claim nothing about the past where nothing was written down."""
-
-    async def work() -> None:
-        async with Memory(tmp_path / "memory.db") as memory:
-            with pytest.raises(NotKept, match="history has no rows yet"):
-                await past.object_at(memory, LAMP, 5)
-
-    asyncio.run(work())
+    async with Memory(tmp_path / "memory.db") as memory:
+        with pytest.raises(NotKept, match="history has no rows yet"):
+            await past.object_at(memory, LAMP, 5)

@@ -1,0 +1,90 @@
+"""A memory and what drifts in it, at times that a test chooses."""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from opdbus.drift.crossings import Crossing
+from opdbus.drift.tracker import Tracker
+from opdbus.index.events import Claimed, Listed
+from opdbus.index.memory import Memory
+from opdbus.state.file import StateFile
+from opdbus.state.object import FILE, Identity, StateObject
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Checked:
+    """A memory and what drifts in it, at times that a test chooses."""
+
+    def __init__(self, memory: Memory, clock: Clock) -> None:
+        self.memory = memory
+        self.clock = clock
+        self.crossings: list[list[str]] = []
+        # declared long ago
+        self.tracker = Tracker(memory, self._take, clock, wall=lambda: clock.now + 4e9)
+        memory.notify = self.tracker.hear
+
+    def _take(self, crossing: Crossing) -> None:
+        what = crossing.after.what if crossing.after else "healed"
+        self.crossings.append([what, "/".join(crossing.thing)])
+
+    async def declare(self, plugins: dict[str, Any], folder: Path) -> None:
+        """Take in what a state file declares."""
+        path = folder / "state.json"
+        path.write_text(json.dumps({"version": 1, "plugins": plugins}))
+        file = StateFile(path)
+        present, objects = file.read()
+        await self.memory.replace(FILE, present, objects)
+        self.memory.notify(Claimed(file.claims))
+
+    async def observe(self, objects: dict[str, dict[str, Any]], listed: Iterable[str]) -> None:
+        """Take in what an observer saw."""
+        sorts = frozenset((plugin, kind) for plugin, kind in (one.split("/") for one in listed))
+        items = [
+            StateObject(Identity(f"live:{name.split('/')[0]}", *name.split("/", 2)), properties)
+            for name, properties in objects.items()
+        ]
+        await self.memory.observe(items, set(), {})
+        if sorts:
+            self.memory.notify(Listed("live:test", sorts))
+
+    async def until(self, now: float) -> None:
+        """Let the time pass."""
+        while await self.tracker.work():
+            pass
+        while self.clock.now < now:
+            self.clock.now = min(self.clock.now + 0.5, now)
+            while await self.tracker.work():
+                pass
+
+    @property
+    def fields(self) -> dict[str, list[list[Any]]]:
+        """What is counted, by the names of things."""
+        return {
+            "/".join(thing): [
+                [field.name, field.declared, field.observed, field.severity.word]
+                for field in drifted.fields
+            ]
+            for thing, drifted in self.tracker.counted.items()
+        }
+
+
+@asynccontextmanager
+async def checking(folder: Path) -> AsyncIterator[Checked]:
+    """Have a memory whose time a test chooses."""
+    async with Memory(folder / "memory.db") as memory:
+        checked = Checked(memory, Clock())
+        await checked.tracker.begin()
+        yield checked

@@ -1,0 +1,175 @@
+"""Which declared fields differ from what was observed, whatever their spelling."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdbus.drift import table, versions
+from opdbus.drift.compare import compare
+from opdbus.state.leaves import leaves
+
+ANY = table.of_declared(("test", "thing"))
+
+
+def names(declared: dict[str, Any], observed: dict[str, Any]) -> list[str]:
+    """Give the names of the fields that differ, in order."""
+    return sorted(field.name for field in compare(ANY, declared, observed))
+
+
+def test_changed_fields_are_named() -> None:
+    """Name each declared field that differs, with dots."""
+    declared = {"z": 1, "ipv4": {"enabled": True, "dns": ["a", "b"]}, "same": "x", "l": [{"k": 1}]}
+    observed = {"z": 2, "ipv4": {"enabled": False, "dns": ["c", "a"]}, "same": "x", "l": [{"k": 3}]}
+    assert names(declared, observed) == ["ipv4.dns", "ipv4.enabled", "l", "z"]
+
+
+def test_fields_of_one_side_are_no_drift() -> None:
+    """Pass over what only the file or only the host says."""
+    assert names({"a": 1, "b": {"c": 1}}, {"b": {"d": 2}, "e": 3}) == []
+    assert names({}, {"a": 1}) == []
+    assert names({"a": 1}, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed"),
+    [
+        (1, "1"),
+        (True, "true"),
+        (True, "Yes"),
+        (0, "off"),
+        (False, "False "),
+        ("Active", "active"),
+        (1.5, "1.50"),
+        ("1G", 1 << 30),
+        ("512 MiB", 536870912),
+        (None, ""),
+        (None, []),
+        ([1], [1]),
+        ([80], ["80"]),
+        ([1, 2], [2, 1]),
+        ([True, "Up"], ["true", "up"]),
+        ([80, [443, {"on": True}]], [["443", {"on": "TRUE"}], "80"]),
+        ({"ports": [[80]]}, {"ports": [["80"]]}),
+        ("2001:DB8::0:1", "2001:db8::1"),
+        ("02-1B-21-7A-00-01", "02:1b:21:7a:00:01"),
+        ("/srv/", "/srv"),
+    ],
+)
+def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
+    """Take values as the same that people write differently."""
+    assert names({"a": declared}, {"a": observed}) == []
+    assert names({"a": observed}, {"a": declared}) == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed"),
+    [
+        (1, 2),
+        (True, False),
+        (True, 2),
+        (None, "x"),
+        ("a", "b"),
+        ("1.10", "1.1"),
+        ("/srv/a", "/srv/A"),
+        ([1, 2], [1]),
+        ([1, 1, 2], [1, 2, 2]),
+        (["1, 2"], [1, 2]),
+        ("1", [1]),
+        (0, None),
+        ("", "x"),
+    ],
+)
+def test_other_value_is_drift(declared: Any, observed: Any) -> None:
+    """Take values as drifted that mean something else."""
+    assert names({"a": declared}, {"a": observed}) == ["a"]
+    assert names({"a": observed}, {"a": declared}) == ["a"]
+
+
+def test_commands_have_an_order() -> None:
+    """Compare the words of a command in their order."""
+    assert names({"command": ["cp", "a", "b"]}, {"command": ["cp", "b", "a"]}) == ["command"]
+
+
+def test_leaves_are_named_with_dots() -> None:
+    """Name scalars and lists of scalars by their way from the top."""
+    value = {"a": {"b": 1, "c": [1, 2]}, "d": [{"e": None}, "f"], "g": {}, "h": []}
+    assert list(leaves(value)) == [
+        ("a.b", 1),
+        ("a.c", [1, 2]),
+        ("d.0.e", None),
+        ("d.1", "f"),
+        ("h", []),
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=3) | st.sampled_from(["ensure", "state", "enabled", "mode", "ipv4"]),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=3) | st.sampled_from(["absent", "active"]),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+            max_leaves=8,
+        ),
+    ),
+    st.sampled_from([ANY, *table.ROWS]),
+)
+def test_nothing_drifts_from_itself(properties: dict[str, Any], row: table.Row) -> None:
+    """Find no drift between equal properties, whatever they are, and fail on none."""
+    assert compare(ANY, properties, properties) == []
+    compare(row, properties, properties)
+    compare(row, properties, None)
+    compare(row, properties, {"addresses": properties, "status": properties})
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("1.0~rc1", "1.0"),
+        ("1.0", "1.0-1"),
+        ("1.0-1", "1.0-1+b1"),
+        ("1.0-1~deb12u1", "1.0-1"),
+        ("1.9", "1.10"),
+        ("9", "1:1"),
+        ("1.0a", "1.0b"),
+        ("1.0a", "1.0+a"),
+        ("3.0.15-1~deb12u1", "3.0.16-1~deb12u1"),
+        ("2.36-9+deb12u4", "2.36-9+deb12u13"),
+    ],
+)
+def test_versions_are_ordered_as_by_dpkg(older: str, newer: str) -> None:
+    """Order versions as deb-version(7) says."""
+    assert versions.compare(older, newer) < 0 < versions.compare(newer, older)
+    assert versions.compare(newer, newer) == 0
+
+
+def test_versions_are_as_wanted_or_not() -> None:
+    """Take a bare version as the least one, with what it leaves out as it may be."""
+    assert versions.satisfies("3.0.16", "1:3.0.16-1~deb12u1")
+    assert versions.satisfies("3.0.15-1", "3.0.16-1")
+    assert not versions.satisfies("3.0.17", "3.0.16-1")
+    assert versions.satisfies(">= 1.2", "1.2")
+    assert not versions.satisfies(">1.2", "1.2")
+    assert versions.satisfies("< 2", "1.9-3")
+    assert versions.satisfies("= 1.2-3", "1.2-3")
+    assert versions.satisfies("1.2-3", "1.2-3", exactly=True)
+    assert not versions.satisfies("1.2-3", "1.2-4", exactly=True)
+    assert versions.satisfies("3.0.*", "3.0.16-1")
+    assert not versions.satisfies("3.1.*", "3.0.16-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("libc6", "libc6"),
+        ("libc6:amd64", "libc6"),
+        ("libgtk-3-0:amd64", "libgtk-3-0"),
+        ("gir1.2-gtk-3.0:amd64", "gir1.2-gtk-3.0"),
+        ("kernel-core-5.14.0-1.el9:x86_64", "kernel-core"),
+    ],
+)
+def test_packages_are_named_with_more_than_their_names(name: str, key: str) -> None:
+    """Leave architecture and version out of the name that observers give a package."""
+    assert table.of_observed(("packages", "package")).observed_key(name) == key
