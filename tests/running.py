@@ -202,6 +202,10 @@ class Running:
         )
 
 
+# what the fixture `daemons` gives: makes a daemon, with settings
+Make = Callable[..., Running]
+
+
 def environment(bus: str, state_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Give an environment that holds nothing of this machine's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("OP_DBUS_")}
@@ -296,10 +300,37 @@ async def calling(bus: str) -> AsyncIterator[Caller]:
         yield caller
 
 
+def ask(daemon: Running, work: Callable[[Caller], Awaitable[Any]]) -> Any:
+    """Do work as a client of a daemon."""
+
+    async def both() -> Any:
+        async with calling(daemon.bus) as caller:
+            return await work(caller)
+
+    return asyncio.run(both())
+
+
+async def search(caller: Caller, mode: str, question: str = "mail") -> list[Any]:
+    """Search over the bus."""
+    hits: list[Any] = (
+        await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 5, {"mode": mode})
+    )[0]
+    return hits
+
+
 def state_file(path: Path, units: Mapping[str, str]) -> Path:
     """Write a state file with a unit of each description, as editors do: by replacing it."""
     described = {name: {"description": text} for name, text in units.items()}
     return replace(path, json.dumps({"version": 1, "plugins": {"systemd": {"units": described}}}))
+
+
+def many(path: Path, count: int) -> Path:
+    """Write a state file of units with texts of their own."""
+    words = "network mail disk user time login backup service host rule".split()
+    text = [
+        f"{words[n % 10]} {words[n // 10 % 10]} {words[n // 100 % 10]} {n}" for n in range(count)
+    ]
+    return state_file(path, {f"u{n}": text[n] for n in range(count)})
 
 
 def replace(path: Path, text: str) -> Path:
