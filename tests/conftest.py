@@ -63,6 +63,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """Write a tiny model for the test to break."""
+    return write_tiny_model(tmp_path / "mine")
+
+
 @pytest.fixture(scope="session")
 def medium_model() -> folder.Model:
     """Find the medium model, or skip."""
