@@ -192,3 +192,13 @@ def _sibling(name: str, body: bytes) -> dict[str, object]:
         digest = hashlib.sha256(body).hexdigest()
         sibling["lfs"] = {"sha256": digest, "size": len(body), "pointerSize": 130}
     return sibling
+
+
+def visible(models: Path) -> list[str]:
+    """List what the model directory holds for whoever looks for models."""
+    return sorted(path.name for path in models.iterdir() if not path.name.startswith("."))
+
+
+def nothing_left(models: Path) -> bool:
+    """Tell whether no half model lies about."""
+    return not list(models.glob(".*.part-*"))

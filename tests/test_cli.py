@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import pty
 import re
 import select
 import subprocess
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import as_json, fails, ok
 from conftest import EXAMPLE
 from running import Running, calling, environment, read_lines, state_file
 from tiny import write_tiny_model
@@ -21,7 +20,6 @@ from opdbus.engine.host import HERE
 from opdbus.engine.providers import PROVIDERS, cpu_engines
 from opdbus.models.catalogue import LEVELS
 
-ESCAPE = "\x1b"
 SSHD = "systemd/unit/sshd.service"
 
 
@@ -33,28 +31,6 @@ def served(
     models = tmp_path_factory.mktemp("models")
     write_tiny_model(models / LEVELS["high"].folder, seed=5, family="mpnet")
     return shared_daemons(MODEL_DIR=models, PRECISION="auto").start().vectorized()
-
-
-def ok(daemon: Running, *arguments: str, stdin: str = "") -> str:
-    """Run a command that succeeds quietly, and give what it prints."""
-    done = daemon.cli(*arguments, stdin=stdin)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ESCAPE not in done.stdout
-    return str(done.stdout)
-
-
-def as_json(daemon: Running, *arguments: str) -> Any:
-    """Run a command with --json, and give what it prints as values."""
-    return json.loads(ok(daemon, *arguments, "--json"))
-
-
-def fails(daemon: Running, code: int, *arguments: str, **more: str) -> str:
-    """Run a command that fails with one sentence, and give the sentence."""
-    done = daemon.cli(*arguments, **more)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert done.stderr.startswith("op-dbus: ")
-    assert "Traceback" not in done.stderr
-    return str(done.stderr)
 
 
 # short names
@@ -403,109 +379,6 @@ def test_bad_settings(served: Running) -> None:
     assert done.returncode == 2
     assert "OP_DBUS_THREADS='x'" in done.stderr
     assert "OP_DBUS_GPU_DEVICE='-1'" in done.stderr
-
-
-# what is imported, and what is printed to
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["search", "x"], ["list"]])
-def test_clients_import_no_engine(served: Running, arguments: list[str]) -> None:
-    """Start without numpy, onnxruntime or pydantic, which alone take longer than 150 ms."""
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "opdbus", *arguments],
-        env=environment(served.bus, served.state_dir, served.settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "click" in imported
-    heavy = {"numpy", "onnxruntime", "onnx", "tokenizers", "pydantic", "rich", "structlog"}
-    assert not heavy & imported
-
-
-def test_a_reader_who_stops_reading_is_no_error(served: Running) -> None:
-    """End in silence when the reader of the output has seen enough."""
-    command = f"'{sys.executable}' -m opdbus list | head -1; echo ${{PIPESTATUS[0]}} >&2"
-    done = subprocess.run(
-        ["bash", "-c", command],
-        env=environment(served.bus, served.state_dir, served.settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.split() == ["plugin", "kind", "name"]
-    assert done.stderr == "0\n"
-    closed = subprocess.run(
-        ["bash", "-c", f"'{sys.executable}' -m opdbus list >&-"],
-        env=environment(served.bus, served.state_dir, served.settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "Traceback" not in closed.stderr
-
-
-def test_a_terminal_gets_a_table(served: Running) -> None:
-    """Draw tables with colours on a terminal only."""
-    text = on_terminal(served, 120, "list", "-n", "3")
-    assert b"\x1b[1m" in text
-    assert b"plugin" in text
-    assert len(text.splitlines()) == 4
-
-
-def test_names_stay_whole_on_a_narrow_terminal(served: Running) -> None:
-    """Break the text of a hit into lines, but never the name of an object."""
-    names = [
-        "/".join((hit["plugin"], hit["kind"], hit["name"]))
-        for hit in as_json(served, "search", "who am i", "-n", "30")
-    ]
-    text = on_terminal(served, 40, "search", "who am i", "-n", "30").decode()
-    assert [name for name in names if name not in text] == []
-    assert text.count("\n") > 2 * len(names)
-
-
-def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:
-    """Give what a command prints on a terminal of so many columns."""
-    ours, theirs = pty.openpty()
-    environ = environment(served.bus, served.state_dir, served.settings)
-    environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    environ.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        [sys.executable, "-m", "opdbus", *arguments], env=environ, stdout=theirs
-    ) as process:
-        os.close(theirs)
-        text = b""
-        while True:
-            try:
-                more = os.read(ours, 65536)
-            except OSError:  # how Linux tells that the other side is closed
-                break
-            if not more:
-                break
-            text += more
-        assert process.wait(60) == 0
-    os.close(ours)
-    return text
-
-
-def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path) -> None:
-    """Print names that the terminal's encoding lacks, instead of failing on them."""
-    file = state_file(tmp_path / "state.json", {"caf\u00e9 \U0001f600 \u4e2d": "mail"})
-    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
-
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready()
-
-        asyncio.run(wait())
-        done = daemon.cli("list", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"\U0001f600" in done.stdout
 
 
 def test_many_objects_are_listed_over_pages(

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
-from test_fetch import write_low_model
-from tiny import write_tiny_model
+from tiny import write_low_model, write_tiny_model
 
 from opdbus.errors import ModelError
 from opdbus.models import folder, packages

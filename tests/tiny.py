@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from opdbus.models import synthetic
+from opdbus.models.catalogue import LEVELS
 from opdbus.models.shape import Shape
 
 # in the order of the families' own vocabularies
@@ -84,3 +85,15 @@ def _tokenizer(vocabulary: list[str]) -> Tokenizer:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
     )
     return tokenizer
+
+
+def write_low_model(folder: Path) -> Path:
+    """Write a tiny model that says it is as wide as the low one."""
+    write_tiny_model(folder)
+    rewrite(folder / "config.json", hidden_size=LEVELS["low"].dimension)
+    return folder
+
+
+def rewrite(path: Path, **change: object) -> None:
+    """Change keys of a JSON object."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))

@@ -1,0 +1,119 @@
+"""What the command line imports, and what it prints to: terminals, pipes, readers that stop."""
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import as_json
+from running import Running, calling, environment, state_file
+
+
+@pytest.fixture(scope="module")
+def served(shared_daemons: Callable[..., Running]) -> Running:
+    """Serve the example."""
+    return shared_daemons().start().vectorized()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["search", "x"], ["list"]])
+def test_clients_import_no_engine(served: Running, arguments: list[str]) -> None:
+    """Start without numpy, onnxruntime or pydantic, which alone take longer than 150 ms."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "opdbus", *arguments],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in imported
+    heavy = {"numpy", "onnxruntime", "onnx", "tokenizers", "pydantic", "rich", "structlog"}
+    assert not heavy & imported
+
+
+def test_a_reader_that_stops_reading_is_no_error(served: Running) -> None:
+    """End in silence when the reader of the output has seen enough."""
+    command = f"'{sys.executable}' -m opdbus list | head -1; echo ${{PIPESTATUS[0]}} >&2"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["plugin", "kind", "name"]
+    assert done.stderr == "0\n"
+    closed = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m opdbus list >&-"],
+        env=environment(served.bus, served.state_dir, served.settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in closed.stderr
+
+
+def test_a_terminal_gets_a_table(served: Running) -> None:
+    """Draw tables with colours on a terminal only."""
+    text = on_terminal(served, 120, "list", "-n", "3")
+    assert b"\x1b[1m" in text
+    assert b"plugin" in text
+    assert len(text.splitlines()) == 4
+
+
+def test_names_stay_whole_on_a_narrow_terminal(served: Running) -> None:
+    """Break the text of a hit into lines, but never the name of an object."""
+    names = [
+        "/".join((hit["plugin"], hit["kind"], hit["name"]))
+        for hit in as_json(served, "search", "who am i", "-n", "30")
+    ]
+    text = on_terminal(served, 40, "search", "who am i", "-n", "30").decode()
+    assert [name for name in names if name not in text] == []
+    assert text.count("\n") > 2 * len(names)
+
+
+def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:
+    """Give what a command prints on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    environ = environment(served.bus, served.state_dir, served.settings)
+    environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environ.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [sys.executable, "-m", "opdbus", *arguments], env=environ, stdout=theirs
+    ) as process:
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # how Linux tells that the other side is closed
+                break
+            if not more:
+                break
+            text += more
+        assert process.wait(60) == 0
+    os.close(ours)
+    return text
+
+
+def test_any_name_can_be_printed(daemons: Callable[..., Running], tmp_path: Path) -> None:
+    """Print names that the terminal's encoding lacks, instead of failing on them."""
+    file = state_file(tmp_path / "state.json", {"caf\u00e9 \U0001f600 \u4e2d": "mail"})
+    with daemons(STATE_FILE=file, VECTOR_LEVEL="none") as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready()
+
+        asyncio.run(wait())
+        done = daemon.cli("list", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\U0001f600" in done.stdout
