@@ -3,10 +3,8 @@
 import asyncio
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Final
 
 import structlog
@@ -20,6 +18,7 @@ from opdbus.drift.pairs import Pairs
 from opdbus.drift.ranking import Ranked
 from opdbus.drift.record import Records
 from opdbus.drift.table import Sort
+from opdbus.drift.waiting import AT_A_TIME, Waiting
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
@@ -31,8 +30,6 @@ log = structlog.get_logger()
 INTENDED_SECONDS: Final = 600.0
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
-# Things that are looked at at a time: some milliseconds' work.
-_AT_A_TIME: Final = 100
 _NEVER: Final = float("inf")
 
 
@@ -57,9 +54,7 @@ class Tracker:
         self._pairs = Pairs(memory.catalogue)
         self._crossings = Crossings({}, BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
-        self._news = asyncio.Event()
-        # each with the only sorts of them that are to be looked at, if not all
-        self._changes: deque[tuple[Iterator[Thing], frozenset[Sort] | None]] = deque()
+        self._waiting = Waiting()
         self._coverage = Coverage(self._pairs, wall)
         # what was counted after so many changes of it
         self._ranked: tuple[int, Ranked] = 0, ()
@@ -95,10 +90,10 @@ class Tracker:
     def hear(self, event: Event) -> None:
         """Note what may have changed; to be called with each event of the memory."""
         if isinstance(event, Changed):
-            self._look_at(event.changes)
+            self._waiting.add(event.changes)
         elif isinstance(event, Listed):
             for sort in self._coverage.list(event.source, event.sorts):
-                self._look_at(self._coverage.missing(sort))
+                self._waiting.add(self._coverage.missing(sort))
         elif isinstance(event, Claimed):
             self._claim(event.sorts)
 
@@ -108,17 +103,11 @@ class Tracker:
         self._records.claims = claims
         self._activate({table.of_declared(sort).observed for sort in others})
 
-    def _look_at(self, things: Iterable[Thing]) -> None:
-        self._changes.append((iter(tuple(things)), None))
-        self._news.set()
-
     def _activate(self, sorts: set[Sort]) -> None:
         """Look at all observed things of some sorts, which nothing declared met so far."""
-        if not sorts:
-            return
-        self._pairs.active |= sorts
-        self._changes.append((iter(self._memory.catalogue.known()), frozenset(sorts)))
-        self._news.set()
+        if sorts:
+            self._pairs.active |= sorts
+            self._waiting.add(self._memory.catalogue.known(), sorts)
 
     async def run(self) -> None:
         """Compare what changes, until cancelled."""
@@ -136,40 +125,26 @@ class Tracker:
         self._crossings.recall(stored)
         claimed = self._records.claims or frozenset()
         self._pairs.active |= {table.of_declared(sort).observed for sort in claimed}
-        self._look_at([*self._memory.catalogue.known(), *stored])
+        self._waiting.add([*self._memory.catalogue.known(), *stored])
 
     async def work(self) -> bool:
         """Compare some of what has changed, and count what is due; return whether more waits."""
-        if things := self._next():
+        if things := self._waiting.take():
             await self._take(things)
         await self._count()
-        return bool(self._changes)
+        return self._waiting.is_more
 
     async def _until_news(self) -> None:
         """Wait for changes, or until something counts."""
-        if self._changes:
+        if self._waiting.is_more:
             await asyncio.sleep(0)
             return
         due = self._crossings.due
         wait = None if due == _NEVER else max(0.0, due - self._clock())
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                await self._news.wait()
-        self._news.clear()
-
-    def _next(self) -> list[Thing]:
-        """Return some things that may have changed; those of no interest cost next to nothing."""
-        found: dict[Thing, None] = {}
-        while self._changes and len(found) < _AT_A_TIME:
-            things, sorts = self._changes[0]
-            part = list(islice(things, _AT_A_TIME))
-            if not part:
-                self._changes.popleft()
-            if sorts is not None:
-                found |= dict.fromkeys(thing for thing in part if thing[:2] in sorts)
-                break
-            found |= dict.fromkeys(part)
-        return list(found)
+                await self._waiting.news.wait()
+        self._waiting.news.clear()
 
     async def _take(self, things: Sequence[Thing]) -> None:
         """Find out which declared things changes concern, and compare those."""
@@ -219,12 +194,12 @@ class Tracker:
             if self._is_claimed(thing) and not self._pairs.sides(thing).declared:
                 concerned[thing] = None
             if was_published is not self._pairs.is_published(thing[:2]):
-                self._look_at(self._coverage.missing(thing[:2]))
+                self._waiting.add(self._coverage.missing(thing[:2]))
         return concerned
 
     async def _compare(self, things: Sequence[Thing]) -> None:
-        for n in range(0, len(things), _AT_A_TIME):
-            plans = [look.plan(self._pairs, thing) for thing in things[n : n + _AT_A_TIME]]
+        for n in range(0, len(things), AT_A_TIME):
+            plans = [look.plan(self._pairs, thing) for thing in things[n : n + AT_A_TIME]]
             wanted = [one for one in plans if self._is_wanted(one)]
             found = await look.look(self._memory, wanted) if wanted else []
             for plan, fields in zip(wanted, found, strict=True):
@@ -272,7 +247,7 @@ class Tracker:
 
     async def _count(self) -> None:
         """Count what has differed for long enough: store it, and then tell."""
-        while found := self._crossings.take(self._clock(), self._wall(), _AT_A_TIME):
+        while found := self._crossings.take(self._clock(), self._wall(), AT_A_TIME):
             await self._records.write(found)
             for crossing in found:
                 self._on_change(crossing)
