@@ -1,17 +1,15 @@
 """What a service on D-Bus has: its objects, with the names and properties that ours get."""
 
 import marshal
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
-from pathlib import PurePosixPath
 from typing import Final
 
 from opdbus.bus.transport.library import Variant
 from opdbus.observe.batch import Key
-from opdbus.observe.mirror_table import MAIN, NAMED_BY_PATH, NAMING, NOT_MIRRORED
+from opdbus.observe.mirror_names import Names
 from opdbus.observe.mirror_values import Value, field_name, references, resolved, value_of
 from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.system_bus import Signal
@@ -26,9 +24,6 @@ _CHANGED: Final = f"{_STANDARD}Properties", "PropertiesChanged", "sa{sv}as"
 _MAX_PROPERTIES: Final = 500
 # Of all objects, whose properties are held: a service sends only what changes.
 _MAX_ALL_BYTES: Final = 32 << 20
-_MAX_NAME: Final = 512
-# Device1 of BlueZ is a device.
-_VERSION: Final = re.compile("_?[0-9]+$")
 _EMPTY: Final[tuple[Json, ...]] = ("", [], {}, None)
 
 
@@ -52,12 +47,9 @@ class Objects:
     """
 
     def __init__(self, service: str, plugin: str, top: str) -> None:
-        self._service = service
-        self._plugin = plugin
+        self._names = Names(service, plugin)
         self.top = top
         self._things: dict[str, _Thing] = {}
-        self._keys: dict[str, Key] = {}
-        self._holders: dict[Key, str] = {}
         # by the path that is referred to
         self._referring: dict[str, set[str]] = {}
         self._size = 0
@@ -130,7 +122,7 @@ class Objects:
 
     def news(self, path: str) -> Iterator[tuple[Key, Mapping[str, Json] | None]]:
         """Yield the objects that are gone (None) or differ from what was shown last."""
-        before, key = self._keys.get(path), self._named(path)
+        before, key = self._names.key_at(path), self._named(path)
         if before and before != key:
             yield before, None
         yield from self._rendered(path, is_new=before != key)
@@ -200,50 +192,14 @@ class Objects:
         thing.referred = found
 
     def _named(self, path: str) -> Key | None:
-        """Give an object its name, or free it, and return it."""
-        before, thing = self._keys.pop(path, None), self._things.get(path)
-        if before:
-            self._holders.pop(before, None)
-        if thing is None:
-            return None
-        main = self._main(thing)
-        kind = _VERSION.sub("", field_name(self._short(main)))
-        if (self._plugin, kind) in NOT_MIRRORED:
-            return None
-        end = PurePosixPath(path).name or self._plugin
-        name = self._name(kind, thing.interfaces[main]) or end
-        names = (name, f"{name} ({end})", path)
-        key = next(k for n in names if (k := Key(kind, n)) not in self._holders or n == path)
-        self._keys[path], self._holders[key] = key, path
-        return key
-
-    def _name(self, kind: str, values: Mapping[str, Value]) -> str:
-        if (self._plugin, kind) in NAMED_BY_PATH:
-            return ""
-        given = (values.get(name) for name in NAMING)
-        found = next((n for n in given if type(n) is str and 0 < len(n) <= _MAX_NAME), "")
-        return PurePosixPath(found).stem if found.startswith("/") else found
-
-    def _main(self, thing: _Thing) -> str:
-        """Return the interface that says what an object is."""
-
-        def rank(interface: str) -> tuple[int, bool, int, str]:
-            short = self._short(interface)
-            main = MAIN.index(short) if short in MAIN else len(MAIN)
-            is_foreign = not interface.startswith(self._service)
-            return main, is_foreign, short.count("."), interface
-
-        return min(thing.interfaces, key=rank)
-
-    def _short(self, interface: str) -> str:
-        own = interface.removeprefix(self._service + ".")
-        return own if own != interface else interface.rpartition(".")[2]
+        thing = self._things.get(path)
+        return self._names.give(path, thing.interfaces if thing else {})
 
     def _rendered(
         self, path: str, *, is_new: bool = False
     ) -> Iterator[tuple[Key, Mapping[str, Json]]]:
         """Yield an object if its properties differ from what was shown."""
-        key = self._keys.get(path)
+        key = self._names.key_at(path)
         if key is None:
             return
         thing = self._things[path]
@@ -254,20 +210,15 @@ class Objects:
 
     def _properties(self, path: str, thing: _Thing) -> dict[str, Json]:
         """Return all properties: those of the main interface first, and nothing that is empty."""
-        main = self._main(thing)
+        main = self._names.main(thing.interfaces)
         found: dict[str, Json] = {"object_path": path}
         for interface in (main, *sorted(thing.interfaces.keys() - {main})):
             for name, value in thing.interfaces[interface].items():
                 field = field_name(name)
                 if field in found:
-                    own = self._short(interface).removeprefix(f"{self._short(main)}.")
-                    field = f"{field_name(own)}_{field}"
-                found[field] = resolved(value, self._name_at)
+                    field = f"{field_name(self._names.own(interface, main))}_{field}"
+                found[field] = resolved(value, self._names.at)
         return {field: value for field, value in found.items() if value not in _EMPTY}
-
-    def _name_at(self, path: str) -> str:
-        key = self._keys.get(path)
-        return key.name if key else path
 
 
 def _read(values: Mapping[str, Variant]) -> Iterator[tuple[str, Value]]:
