@@ -16,19 +16,6 @@ from running import (
     replace,
 )
 
-from opdbus.bus.service import node
-from opdbus.bus.service.history import HistoryInterface
-from opdbus.config import load
-from opdbus.drift.tracker import Tracker
-from opdbus.history.change import Change, FieldChange, Why
-from opdbus.index import past
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
-from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity
-
-PACKAGE = "/org/opdbus/state/packages/package/x"
 DECLARED = {
     "systemd": {"units": {"acme": {"active_state": "active"}}},
     "packagekit": {"packages": {"x": {"version": "3.0"}}},
@@ -118,36 +105,3 @@ def test_a_part_of_a_name_is_forgotten(served: Callable[..., Any]) -> None:
         assert "do you mean packages/package/gone-tool?" in told.stderr
 
     served(work)
-
-
-def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
-    """Erase what says of an object's declaration how the host was other, and nothing else of it."""
-    told = [
-        ("packages/package/x", "changed", True),
-        ("packagekit/package/x", "appeared", False),
-        ("packagekit/package/x", "drift", True),
-        ("packagekit/package/x", "healed", True),
-        ("apt/package/x:amd64", "intended", True),
-        ("packagekit/package/y", "drift", False),
-        ("systemd/unit/x", "drift", False),
-    ]
-
-    async def work() -> list[bool]:
-        async with Memory(tmp_path / "memory.db") as memory:
-            fields = [FieldChange(["version"], ["3.0"], ["2.0"])]
-            rows = [
-                Change(Identity("file", *name.split("/")), what, Why(), fields)
-                for name, what, _ in told
-            ]
-            await memory.record(rows, lambda _: None)
-            finder = ChangeFinder(ObjectVectors(memory, Serving(load({}))))
-            history = HistoryInterface(memory, finder, Tracker(memory), _nothing)
-            await history.forget(node.Caller(":1.1", 0), {"object": PACKAGE})
-            kept = await past.numbered(memory, range(1, len(told) + 1))
-            return [row.fields[0].path == [] for row in kept]
-
-    assert asyncio.run(work()) == [is_erased for *_, is_erased in told]
-
-
-async def _nothing(_: str) -> list[str]:
-    return []

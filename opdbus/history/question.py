@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
 
 from opdbus.errors import InvalidArgs
-from opdbus.history.change import FieldChange, What, from_json
+from opdbus.history.change import FIRST, FieldChange, What, from_json
 from opdbus.history.ledger import BLOCK
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
@@ -49,6 +49,8 @@ class Filter:
     things: Collection[Thing] | None = None
     where: Sequence[Condition] = ()
     is_oldest_first: bool = False
+    # what was there when it was first listed, which is no change
+    has_first: bool = True
 
     def __post_init__(self) -> None:
         """Check what is named; raises InvalidArgs."""
@@ -223,6 +225,8 @@ def clause(wanted: Filter) -> Clause:
         tests += [("fields LIKE ? ESCAPE '\\'", [text]) for text in _patterns(condition)]
     if wanted.cause:
         tests.append(_of_cause(wanted.cause))
+    if not wanted.has_first:
+        tests.append(("cause <> ?", (FIRST,)))
     if wanted.things is not None:
         tests.append(of_things(wanted.things))
     return Clause(

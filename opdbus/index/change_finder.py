@@ -13,7 +13,6 @@ from opdbus import kinds
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
 from opdbus.history import question
-from opdbus.history.change import FIRST
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
@@ -130,10 +129,8 @@ class ChangeFinder:
 
     async def _led_to(self, event: Row, wanted: Filter, limit: int, within: int) -> list[Found]:
         since, below = max(wanted.since, event.at - within), min(wanted.below, event.seq)
-        window = replace(wanted, since=since, below=below, is_oldest_first=False)
-        listed = await past.first(self._memory, window, _MOST_ROWS)
-        # what was there when it was first listed has not changed
-        rows = [row for row in listed if row.cause != FIRST]
+        window = replace(wanted, since=since, below=below, is_oldest_first=False, has_first=False)
+        rows = await past.first(self._memory, window, _MOST_ROWS)
         near = await self._near_to(event, rows)
         things = await connected.around(self._memory, Thing(*event.identity[1:]))
 

@@ -116,7 +116,7 @@ class HistoryInterface:
         required = await self._required(thing.name) if thing[:2] == connected.UNIT else ()
         things = self._all_of(await connected.around(self._memory, thing, required))
         wanted = things if found.things is None else things.intersection(found.things)
-        return replace(found, things=wanted)
+        return replace(found, things=wanted, has_first=bool(found.cause))
 
     def _all_of(self, things: Collection[Thing]) -> frozenset[Thing]:
         """Return things with what they are called where they are declared or observed."""
