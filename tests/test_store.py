@@ -110,8 +110,8 @@ def test_an_object_keeps_its_id_when_it_changes(store: Store) -> None:
     put(store, record("a", "new words"))
     (after,) = store.entries()
     assert (before.id, before.text_digest) == (after.id, b"old words")
-    assert store.match(["new"], 10)
-    assert not store.match(["old"], 10)
+    assert store.words.match(["new"], 10)
+    assert not store.words.match(["old"], 10)
 
 
 def test_the_best_matches_come_first_and_no_more_than_asked_for(store: Store) -> None:
@@ -119,12 +119,12 @@ def test_the_best_matches_come_first_and_no_more_than_asked_for(store: Store) ->
     texts = ["mail", "mail for the office", "clock", "disk", "name", "time"]
     put(store, *(record(text, text) for text in texts))
     names = {entry.id: entry.identity.name for entry in store.entries()}
-    found = store.match(["mail", "office"], 10)
+    found = store.words.match(["mail", "office"], 10)
     assert [names[number] for number, _ in found] == ["mail for the office", "mail"]
     assert found[0][1] > found[1][1] > 0
-    assert store.match(["mail", "office"], 1) == found[:1]
-    assert store.match(["mail", "office"], 10, every=True) == found[:1]
-    assert store.match(["nothing"], 10) == []
+    assert store.words.match(["mail", "office"], 1) == found[:1]
+    assert store.words.match(["mail", "office"], 10, every=True) == found[:1]
+    assert store.words.match(["nothing"], 10) == []
 
 
 @pytest.mark.parametrize("damage", ["no database", "a hole", "a stranger"])
@@ -263,7 +263,7 @@ def test_what_was_deleted_leaves_no_byte(store: Store) -> None:
     store.scrub()
     for file in store.path.parent.iterdir():
         assert b"unforgettable" not in file.read_bytes()
-    assert len(store.match(["text"], 100)) == 50
+    assert len(store.words.match(["text"], 100)) == 50
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[_SHARED])
@@ -272,8 +272,8 @@ def test_no_question_breaks_the_lexicon(store: Store, terms: list[str]) -> None:
     """Answer any words, also those that mean something to FTS5."""
     found = lexical.terms(" ".join(terms))
     if found:
-        store.match(found, 10)
-        store.count_matches(found[0])
+        store.words.match(found, 10)
+        store.words.count_matches(found[0])
 
 
 def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
         store.put_vectors([b"key"], [b"about a"], np.ones((1, 3), np.float32))
     with closing(sqlite3.connect(path)) as old:
         old.execute("ALTER TABLE objects DROP COLUMN traits")
-        for table in ("sentence_words", "sentences", "history", "drifts"):
+        for table in ("sentence_words", "sentences", "history", "history_times", "drifts"):
             old.execute(f"DROP TABLE {table}")
         old.execute("PRAGMA user_version = 1")
     for _ in range(2):
@@ -293,4 +293,4 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
             (entry,) = store.entries()
             assert (entry.identity.name, entry.traits) == ("a", bytes(1))
             assert [row[0] for row in store.vectors()] == [b"key"]
-            assert len(store.match(["words"], 5)) == 1
+            assert len(store.words.match(["words"], 5)) == 1
