@@ -113,7 +113,7 @@ def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
         assert names(memory) == {"before"} == await stored(memory)
         assert memory.generation == generation
         assert "make room" in memory.archive.fault
-        assert await memory.archive.read(lambda store: store.match(["network"], 5))
+        assert await memory.archive.read(lambda store: store.words.match(["network"], 5))
         changed.clear()
         ballast.unlink()
         async with asyncio.timeout(30):

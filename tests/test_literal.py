@@ -36,7 +36,9 @@ def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[s
 
     def read(store: Store) -> Sequence[literal.Literal]:
         terms = lexical.terms(question)
-        return literal.read(store, question, {term: store.count_matches(term) for term in terms})
+        return literal.read(
+            store, question, {term: store.words.count_matches(term) for term in terms}
+        )
 
     return asyncio.run(work())
 

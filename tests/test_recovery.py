@@ -52,7 +52,7 @@ async def names(memory: Memory) -> set[str]:
     entries = list(memory.catalogue)
     contents = await memory.content(entries[:100])
     assert len(contents) == len(entries[:100])
-    await memory.archive.read(lambda store: store.match(["text"], 10))
+    await memory.archive.read(lambda store: store.words.match(["text"], 10))
     return {entry.identity.name for entry in entries}
 
 
@@ -212,7 +212,7 @@ def test_damage_that_is_found_later_ends_the_daemon_once(tmp_path: Path) -> None
         hole(tmp_path / "memory.db")
         with pytest.raises(StoreError, match="damaged"):  # noqa: PT012 -- whichever meets it first
             for _ in range(3):
-                await memory.archive.read(lambda store: store.match(["text"], 5000))
+                await memory.archive.read(lambda store: store.words.match(["text"], 5000))
                 await memory.content(entries)
                 await memory.publish([unit(f"more {n}") for n in range(100)], OWNER)
         with pytest.raises(Damaged, match="sets it aside at its next start"):

@@ -130,7 +130,7 @@ class Reader:
         sql, values = clause(wanted)
         index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
-        # as one row: see Store.match
+        # as one row: see Words.match
         (text,) = self._database.execute(
             f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history {index}"  # noqa: S608 -- our own constants
             f" WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?) AS meant",

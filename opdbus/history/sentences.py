@@ -90,12 +90,12 @@ class Sentences:
 
     def match(self, terms: Iterable[str], limit: int) -> dict[int, float]:
         """Return the BM25 scores of the sentences that best match any term, by number."""
-        # as one row: see Store.match
+        # as one row: see Words.match
         (found,) = self._database.execute(
             "SELECT json_group_array(json_array(id, score)) FROM (SELECT rowid AS id,"
             " -bm25(sentence_words) AS score FROM sentence_words WHERE sentence_words MATCH ?"
             " ORDER BY score DESC LIMIT ?)",
-            (" OR ".join(map(_quoted, terms)), limit),
+            (" OR ".join(map(quoted, terms)), limit),
         ).fetchone()
         return dict(json.loads(found))
 
@@ -104,14 +104,14 @@ class Sentences:
         (found,) = self._database.execute(
             "SELECT json_group_array(rowid) FROM (SELECT rowid FROM sentence_words"
             " WHERE sentence_words MATCH ? ORDER BY rowid DESC LIMIT ?)",
-            (_quoted(phrase), limit),
+            (quoted(phrase), limit),
         ).fetchone()
         return list(json.loads(found))
 
     def count_matches(self, term: str) -> int:
         """Count the sentences that match a term, in any word form."""
         counting = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH ?"
-        return int(self._database.execute(counting, (_quoted(term),)).fetchone()[0])
+        return int(self._database.execute(counting, (quoted(term),)).fetchone()[0])
 
     def meant(self, sql: str, values: Sequence[str | int]) -> list[tuple[int, int, int]]:
         """Return (sentence, newest row, count of rows) of the rows of which some SQL is true."""
@@ -157,6 +157,6 @@ def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:
     return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
 
 
-def _quoted(term: str) -> str:
+def quoted(term: str) -> str:
     """Quote a term for FTS5, so that it has no operators."""
     return '"' + term.replace('"', '""') + '"'

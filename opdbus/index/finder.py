@@ -268,9 +268,9 @@ def _matches(store: Store, question: str, objects: int) -> _Matches:
     terms = lexical.terms(question)
     if not terms:
         return _Matches(question)
-    counts = {term: store.count_matches(term) for term in terms}
+    counts = {term: store.words.count_matches(term) for term in terms}
     highest = ceiling([*counts.values()], objects)
-    found = store.match(terms, _LEXICAL_CANDIDATES)
+    found = store.words.match(terms, _LEXICAL_CANDIDATES)
     shares = {entry: min(1.0, score / highest) for entry, score in found}
     shares |= dict.fromkeys(_named(store, terms), 1.0)
     return _Matches(question, len(terms), shares, literal.read(store, question, counts))
@@ -281,5 +281,5 @@ def _named(store: Store, terms: Sequence[str]) -> list[int]:
     identifiers = [term for term in terms if lexical.is_identifier(term)]
     if not identifiers:
         return []
-    having = store.match(identifiers, _FEW + 1, every=True)
+    having = store.words.match(identifiers, _FEW + 1, every=True)
     return [entry for entry, _ in having] if len(having) <= _FEW else []

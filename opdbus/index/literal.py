@@ -54,7 +54,9 @@ class Literal(NamedTuple):
 
 def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Literal]:
     """Find what has the values of a question; `matches` says how many objects have its terms."""
-    found = [Literal("", store.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)]
+    found = [
+        Literal("", store.words.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)
+    ]
     words = [w for w in lexical.names(question) if matches.get(w.lower(), 0) <= _MOST]
     fields = _fields(question)
     found += [Literal(word, _whole(store, word, fields)) for word in words[:_MAX_VALUES]]
@@ -88,7 +90,7 @@ def _whole(store: Store, word: str, fields: frozenset[str]) -> list[int]:
         keys |= _STATES
     return [
         entry
-        for entry, properties in store.properties_having(word, _MOST, _MOST_CHARACTERS)
+        for entry, properties in store.words.properties_having(word, _MOST, _MOST_CHARACTERS)
         if any(
             isinstance(found, str) and _is(found.lower(), value) and _key(path) in keys
             for path, _, found in leaves(properties)

@@ -100,7 +100,7 @@ async def _parts(
     """Yield what work gives for objects of which a clause is true, part by part."""
 
     def read(store: Store, after: int) -> tuple[int, list[T]]:
-        rows = store.sift(after, *clause, _AT_A_TIME)
+        rows = store.words.sift(after, *clause, _AT_A_TIME)
         found: list[T] = []
         for number, properties in rows:
             # without those that are being removed

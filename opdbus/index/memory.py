@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
-from opdbus.errors import AccessDenied, StoreError
+from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
@@ -17,13 +17,13 @@ from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event, Recorded
+from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.quota import Usage
 from opdbus.index.records import RecentTexts, Recorder, Update, begin, commit, load_entries
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.transient import TransientObjects
-from opdbus.state.object import FILE, PUBLISHED, Identity, Json, StateObject, Thing
+from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
 
-ROOT: Final = 0
 # Entries taken into the catalogue at a time: two milliseconds' work.
 _AT_A_TIME: Final = 500
 _MAX_MOVED: Final = 10_000
@@ -120,7 +120,7 @@ class Memory:
             try:
                 async with self._one_writer:
                     for item in objects:
-                        self._require_owner(self.catalogue.get(item.identity), owner)
+                        require_owner(self.catalogue.get(item.identity), owner)
                     why, transient = _always(cause), bool(holder)
                     await self._write(objects, [], owner=owner, transient=transient, why=why)
                     self._hold(objects, holder)
@@ -185,7 +185,9 @@ class Memory:
 
         async def work() -> int:
             async with self._one_writer:
-                gone = {e.id: e for thing in things for e in self._owned(thing, owner)}
+                gone = {
+                    e.id: e for thing in things for e in owned(self.catalogue.about(thing), owner)
+                }
                 left = list(gone.values())
                 await self._write([], left, owner=owner, why=_always(cause), withdrawn=True)
                 return len(gone)
@@ -315,27 +317,6 @@ class Memory:
             self._transient.add(identities, holder)
         else:
             self._transient.discard(identities)
-
-    def _owned(self, thing: Thing, owner: int) -> list[Entry]:
-        entries = self.catalogue.about(thing)
-        published = [e for e in entries if e.identity.source.startswith(PUBLISHED)]
-        mine = [e for e in published if owner in {ROOT, e.owner}]
-        if not mine:
-            is_declared = entries[0].identity.source == FILE
-            other = "the state file declares it" if is_declared else "op-dbus observes it"
-            raise AccessDenied(
-                f"{'/'.join(thing)} was not published by you, so you cannot withdraw it;"
-                f" {'its publisher can' if published else other}"
-            )
-        return mine
-
-    @staticmethod
-    def _require_owner(entry: Entry | None, owner: int) -> None:
-        if entry is not None and owner not in {ROOT, entry.owner}:
-            raise AccessDenied(
-                f"{'/'.join(entry.identity[1:])} of {entry.identity.source} belongs to uid"
-                f" {entry.owner}: publish under a source name of your own"
-            )
 
     # reading
 

@@ -19,7 +19,8 @@ from opdbus.history.prune import prune
 from opdbus.history.question import Reader
 from opdbus.history.sentences import Sentences
 from opdbus.index import database
-from opdbus.state.object import Identity, Json, Thing
+from opdbus.index.words import Words
+from opdbus.state.object import Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
 _UPSERT: Final = """
@@ -127,6 +128,7 @@ class Store:
         self.ledger = Ledger(self._database)
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
+        self.words = Words(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -213,20 +215,6 @@ class Store:
             )
         }
 
-    def sift(
-        self, after: int, clause: str, values: Sequence[str | int], limit: int
-    ) -> list[tuple[int, dict[str, Json]]]:
-        """Return (id, properties) of the next objects of which an SQL clause is true."""
-        # as one row: see `match`; and as one JSON text, which is read in half of the time
-        ids, contents = self._database.execute(
-            "SELECT group_concat(id), group_concat(properties) FROM"  # noqa: S608 -- the clause is our own
-            f" (SELECT * FROM objects WHERE id > ? AND ({clause}) ORDER BY id LIMIT ?)",
-            (after, *values, limit),
-        ).fetchone()
-        if ids is None:
-            return []
-        return list(zip(map(int, ids.split(",")), json.loads(f"[{contents}]"), strict=True))
-
     # vectors
 
     def put_vectors(
@@ -301,51 +289,6 @@ class Store:
             ((*thing, *rest) for thing, *rest in rows),
         )
 
-    # lexical search
-
-    def match(
-        self, terms: Sequence[str], limit: int, *, every: bool = False
-    ) -> list[tuple[int, float]]:
-        """Return (id, BM25 score, larger is better) of the best matches of any or `every` term."""
-        joined = (" AND " if every else " OR ").join(map(_quoted, terms))
-        # as one row: the driver releases the GIL for each row, and gets it back from a busy thread
-        # only after 5 ms
-        ids, scores = self._database.execute(
-            "SELECT group_concat(id), group_concat(score) FROM ("
-            "SELECT rowid AS id, -bm25(lexicon, 4.0, 2.0, 1.0) AS score FROM lexicon"
-            " WHERE lexicon MATCH ? ORDER BY score DESC LIMIT ?)",
-            (joined, limit),
-        ).fetchone()
-        if ids is None:
-            return []
-        return list(zip(map(int, ids.split(",")), map(float, scores.split(",")), strict=True))
-
-    def count_matches(self, term: str) -> int:
-        """Count the objects that match a term, in any word form."""
-        counting = "SELECT count(*) FROM lexicon WHERE lexicon MATCH ?"
-        return int(self._database.execute(counting, (_quoted(term),)).fetchone()[0])
-
-    def having(self, phrase: str, limit: int) -> list[int]:
-        """Return the ids of objects that have a phrase, in any word form; at most so many."""
-        (ids,) = self._database.execute(
-            "SELECT group_concat(rowid) FROM"
-            " (SELECT rowid FROM lexicon WHERE lexicon MATCH ? LIMIT ?)",
-            (_quoted(phrase), limit),
-        ).fetchone()
-        return [int(number) for number in ids.split(",")] if ids else []
-
-    def properties_having(
-        self, phrase: str, limit: int, longest: int
-    ) -> list[tuple[int, dict[str, Json]]]:
-        """Return (id, properties) of objects that have a phrase; none that is longer."""
-        listed = json.dumps(self.having(phrase, limit))
-        return self.sift(
-            0,
-            "id IN (SELECT value FROM json_each(?)) AND length(properties) <= ?",
-            [listed, longest],
-            limit,
-        )
-
     # named values
 
     def fact(self, name: str) -> str | None:
@@ -370,8 +313,3 @@ def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int, b
     return Entry(
         row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10], traits=row[11]
     )
-
-
-def _quoted(term: str) -> str:
-    """Quote a term for FTS5, so that it has no operators."""
-    return '"' + term.replace('"', '""') + '"'
