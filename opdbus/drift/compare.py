@@ -153,7 +153,8 @@ def _generic(path: Path, name: str, value: Json, seen: list[Properties]) -> Iter
     is_state = name in _STATES and isinstance(value, str | bool)
     if not found and is_state and words.is_state(value):
         # what is declared as `running` may be observed as `state`
-        found = [one for part in seen for key in _STATES for one in _found(part, key)]
+        others = (one for part in seen for key in _STATES for one in _found(part, key))
+        found = list(filter(words.is_state, others))
     if not found:
         return
     if is_state:

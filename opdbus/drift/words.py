@@ -13,8 +13,12 @@ from opdbus.drift.field import PATIENT_SECONDS, QUIET_SECONDS, Severity
 from opdbus.state.object import Json
 
 Seen: TypeAlias = Mapping[str, Json]
-UP: Final = frozenset("active running up started online on true yes listening mounted 1".split())
-DOWN: Final = frozenset("inactive dead stopped exited down offline off false no halted 0".split())
+UP: Final = frozenset(
+    "active running up started online on true yes 1 enabled listening mounted ok healthy".split()
+)
+DOWN: Final = frozenset(
+    "inactive dead stopped exited down offline off false no 0 disabled paused halted".split()
+)
 FAILED: Final = frozenset("failed failure error crashed".split())
 # Ways to one of the others; what they lead to is what counts.
 _MOVING: Final = frozenset(
@@ -68,9 +72,9 @@ def at_least(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     return None if all(is_there) else Difference(observed)
 
 
-def is_state(declared: Json) -> bool:
-    """Return whether a value says that something is to run, or not to."""
-    return _word(declared) in UP | DOWN
+def is_state(value: Json) -> bool:
+    """Return whether a value says that something runs, or does not."""
+    return _word(value) in UP | DOWN | FAILED
 
 
 def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
@@ -91,9 +95,11 @@ def state(declared: Json, observed: Json, seen: Seen) -> Difference | None:
         return Difference(observed, bad, PATIENT_SECONDS)
     if found in FAILED:
         return Difference(observed, Severity.ERROR)
-    if found not in UP | DOWN or (wanted in UP) == (found in UP):
-        return None
-    return Difference(observed, bad)
+    if found not in UP | DOWN:
+        # such as a degraded array; a number counts something else
+        is_word = isinstance(observed, str) and found.isalpha()
+        return Difference(observed, Severity.WARNING) if is_word else None
+    return None if (wanted in UP) == (found in UP) else Difference(observed, bad)
 
 
 def enabled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
