@@ -1,1 +1,1 @@
-"""Drift: what is observed other than the state file declares it; `table.py` says who meets whom."""
+"""Drift: what is observed other than declared; `table.py` says which objects meet."""

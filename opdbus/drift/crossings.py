@@ -115,10 +115,7 @@ class Crossings:
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
             self.counted[thing] = replace(counted, fields=tuple(new.values()))
             self.changes += 1
-            self._pending.pop(thing, None)
-            if what == "intended":
-                self._pending[thing] = _Pending(now, now, intended_until, new)
-                self._wait(thing, intended_until)
+            self._wait_while_intended(thing, new, now, intended_until)
             return
         if pending is None:
             before = {one.path: one for one in counted.fields} if counted else {}
@@ -169,6 +166,15 @@ class Crossings:
         crossing = Crossing(thing, before, after)
         if crossing.began or crossing.ended:
             yield crossing
+
+    def _wait_while_intended(
+        self, thing: Thing, fields: Mapping[Path, Field], now: float, until: float
+    ) -> None:
+        """Look at a thing that is counted as it is when it is intended no longer, if it is now."""
+        self._pending.pop(thing, None)
+        if now < until:
+            self._pending[thing] = _Pending(now, now, until, fields)
+            self._wait(thing, until)
 
     def _wait(self, thing: Thing, due: float) -> None:
         self._pending[thing].due = due

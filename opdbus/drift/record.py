@@ -36,7 +36,7 @@ class Records:
         self._pairs = pairs
         # what could not be written
         self._unsaved: dict[Thing, Drifted | None] = {}
-        # things of which programs told, who may withdraw what they said
+        # things of which programs told: these may withdraw what they said
         self._told: set[Thing] = set()
 
     async def read(self) -> dict[Thing, Drifted]:

@@ -22,7 +22,7 @@ DOWN: Final = frozenset(
 FAILED: Final = frozenset("failed failure error crashed".split())
 # Ways to one of the others; what they lead to is what counts.
 _MOVING: Final = frozenset(
-    "activating deactivating starting stopping restarting maintenance".split()
+    "activating deactivating starting stopping restarting opening closing maintenance".split()
 )
 _RELOADING: Final = frozenset({"reloading", "refreshing"})
 ABSENT: Final = frozenset(

@@ -100,10 +100,7 @@ class Sightings:
             seen = self._seen[key]
             new.gone.add(seen.identity)
             new.whys[seen.identity] = counted(seen.held, self._why(batch, key, since))
-        for key, why in batch.events.items():
-            identity = self._identity(key)
-            more = new.events[identity].folded + 1 if identity in new.events else 0
-            new.events[identity] = why._replace(folded=why.folded + more)
+        self._add_events(new, batch)
         new.gone = new.gone.union(earlier) - new.holders.keys()
         self._refused = new.refused
         return new
@@ -121,6 +118,12 @@ class Sightings:
         self._folded |= {key for key, seen in new.seen.items() if seen.folded is not None}
         self._seen |= new.seen
         self._holders, self._size = new.holders, new.size
+
+    def _add_events(self, new: Prepared, batch: Batch) -> None:
+        for key, why in batch.events.items():
+            identity = self._identity(key)
+            more = new.events[identity].folded + 1 if identity in new.events else 0
+            new.events[identity] = why._replace(folded=why.folded + more)
 
     def _identity(self, key: Key) -> Identity:
         seen = self._seen.get(key)
