@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.cli import grouping, printing, telling
+from opdbus.cli import causes, grouping, printing, telling
 
 
 def change(
@@ -149,6 +149,7 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
         ("apt:2026-11-22T07:01:02 apt upgrade -y", "package run 07:01 apt upgrade -y"),
         ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
         ("bus::1.42 uid 1000", "published by alice (:1.42)"),
+        ("bus:org.freedesktop.UDisks2", "by org.freedesktop.UDisks2"),
         ("first", "listed for the first time"),
         ("", "cause not known"),
         ("moon: full", "moon: full"),
@@ -156,7 +157,7 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
 )
 def test_causes_are_told_in_plain_words(cause: str, said: str) -> None:
     """Say each cause that is known, and any other as it is."""
-    assert telling.cause(cause, {1000: "alice"}.__getitem__) == said
+    assert causes.said(cause, {1000: "alice"}.__getitem__) == said
 
 
 def written(what: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:

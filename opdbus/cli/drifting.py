@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import sys
-import textwrap
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from opdbus.bus import paths
-from opdbus.cli import output
+from opdbus.cli import output, telling
 from opdbus.cli.asking import ask, chosen
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
@@ -36,7 +34,7 @@ _PLAIN: Final = frozenset("active_state state status ensure presence running".sp
 _COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
 # What the daemon says of an object that the state file would have to declare.
 _NOT_DECLARED: Final = "not declared"
-_WIDTH: Final = max(map(len, SEVERITIES)) + 2
+_WIDTH: Final = max(map(len, SEVERITIES))
 
 
 @root.command()
@@ -120,7 +118,7 @@ def _printed(what: str, row: Row) -> None:
     now = f"{stamp(time.time_ns() // 1000)}  "
     if what == "healed":
         fields = ", ".join(field[0] for field in row[5])
-        _broken("healed", f"{_name(row[0])}{fields and f': {fields}'}", now)
+        _labelled("healed", f"{_name(row[0])}{fields and f': {fields}'}", now)
     elif what:
         _print(row, now)
 
@@ -149,16 +147,14 @@ def _read(text: str) -> Any:  # noqa: ANN401 -- any JSON
 def _print(row: Row, at: str = "") -> None:
     """Print one line for each field."""
     for severity, text in _lines(row):
-        _broken(severity, text, at)
+        _labelled(severity, text, at)
 
 
-def _broken(label: str, text: str, at: str = "") -> None:
-    """Print a line at once, for a pipe is read as it is written, broken where the terminal ends."""
-    width = len(at) + _WIDTH
-    room = max(40, shutil.get_terminal_size().columns - width)
-    first, *more = textwrap.wrap(output.visible(text), room, subsequent_indent="  ")
+def _labelled(label: str, text: str, at: str) -> None:
     coloured = output.style(f"{label:{_WIDTH}}", _COLOURS.get(label, "cyan"))
-    print(f"{at}{coloured}{first}", *(" " * width + line for line in more), sep="\n", flush=True)
+    output.labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
+    # a pipe is read as it is written
+    sys.stdout.flush()
 
 
 def _lines(row: Row) -> Iterator[tuple[str, str]]:
@@ -174,8 +170,8 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
 
 def _name(path: str) -> str:
     """Give the name of an object as people call it."""
-    _, kind, name = paths.parse(path)
-    return name if kind == "unit" else f"{kind} {name}"
+    plugin, kind, name = paths.parse(path)
+    return telling.subject_of((plugin, kind), name)
 
 
 def _said(text: str) -> str:

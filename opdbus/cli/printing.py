@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from opdbus.cli import grouping, output, telling
+from opdbus.cli import causes, grouping, output
 
 # of the lines that a program reads: the second number grows with what is added
 FORMAT: Final = "1.0"
@@ -44,7 +44,7 @@ def print_lines(
 ) -> None:
     """Print changes for people, and more about them; if `after` a time, how long after it."""
     for line in grouping.lines(rows, is_cut=is_cut):
-        why = f" ({telling.cause(line.cause, _user)})" if line.cause else ""
+        why = f" ({causes.said(line.cause, _user)})" if line.cause else ""
         label = f"{_later(line.at - after):>{_WIDTH}}" if after else stamp(line.at)
         _print(label, f"{line.text}{why}{more}")
 
@@ -52,7 +52,7 @@ def print_lines(
 def _print_by_cause(rows: Sequence[dict[str, Any]], *, is_cut: bool) -> None:
     for cause, items in grouping.by_cause(rows):
         is_part = is_cut and items[0] is rows[0]
-        lines, why = grouping.lines(items, is_cut=is_part), telling.cause(cause, _user)
+        lines, why = grouping.lines(items, is_cut=is_part), causes.said(cause, _user)
         if len(items) == 1:
             _print(stamp(items[0]["at"]), f"{next(lines).text} ({why})")
             continue
