@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from opdbus.index.finder import Finder, Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.rerank import Reranker
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.serving import Serving
@@ -46,12 +48,19 @@ async def measure(state_file: Path, questions: list[dict[str, Any]]) -> dict[str
     """Give the mean reciprocal ranks over one state file and its questions."""
     with tempfile.TemporaryDirectory() as scratch:
         settings = config.load({**os.environ, "OP_DBUS_STATE_DIR": scratch})
-        async with Memory(Path(scratch) / "db") as memory, Serving(settings) as serving:
-            vectors = ObjectVectors(memory, serving)
-            await serving.embedder()
-            await memory.replace(FILE, *StateFile(state_file).read())
-            await _vectorize(vectors)
-            return await _figures(Finder(vectors), questions)
+        async with opened(state_file, settings, Path(scratch)) as finder:
+            return await _figures(finder, questions)
+
+
+@asynccontextmanager
+async def opened(state_file: Path, settings: config.Config, scratch: Path) -> AsyncIterator[Finder]:
+    """Yield a finder of all objects of a state file, which have their vectors."""
+    async with Memory(scratch / "db") as memory, Serving(settings) as serving:
+        vectors = ObjectVectors(memory, serving)
+        await serving.embedder()
+        await memory.replace(FILE, *StateFile(state_file).read())
+        await _vectorize(vectors)
+        yield Finder(vectors, Reranker(serving))
 
 
 async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> dict[str, float]:
@@ -110,13 +119,20 @@ async def _figures(finder: Finder, questions: list[dict[str, Any]]) -> dict[str,
 
 
 async def _mrr(finder: Finder, questions: list[dict[str, Any]], mode: str) -> float:
-    total = 0.0
+    return float(np.mean(await reciprocal_ranks(finder, questions, mode)))
+
+
+async def reciprocal_ranks(
+    finder: Finder, questions: list[dict[str, Any]], mode: str, level: str = ""
+) -> list[float]:
+    """Return 1 / the rank of each question's object, 0 past 50; a level puts the best in order."""
+    found = []
     for question in questions:
-        hits = await finder.search(str(question["question"]), Page(50), mode)
+        hits = await finder.search(str(question["question"]), Page(50), mode, level)
         names = ["/".join(hit.thing) for hit in hits]
         wanted = str(question["object"])
-        total += 1 / (names.index(wanted) + 1) if wanted in names else 0.0
-    return total / len(questions)
+        found.append(1 / (names.index(wanted) + 1) if wanted in names else 0.0)
+    return found
 
 
 def main() -> None:

@@ -13,12 +13,11 @@ from tiny import write_tiny_model
 
 from opdbus import config
 from opdbus.bench.texts import objects, shorts
-from opdbus.engine import static_table
 from opdbus.engine.static_encoder import StaticEncoder
-from opdbus.engine.static_table import StaticTable
 from opdbus.errors import ModelError
-from opdbus.models import folder
+from opdbus.models import folder, static_table
 from opdbus.models.catalogue import LEVELS
+from opdbus.models.static_table import StaticTable
 
 LIMIT = 64
 Vandalize = Callable[[Path], object]
@@ -69,7 +68,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> StaticEncoder:
 
 def deviation(encoder: StaticEncoder, texts: list[str]) -> float:
     """Return the largest difference of any component from the reference."""
-    return float(np.abs(encoder.encode(texts).vectors - encoder.table.reference(texts)).max())
+    return float(np.abs(encoder.encode(texts).vectors - encoder.reference(texts)).max())
 
 
 @given(texts=TEXTS)
@@ -91,7 +90,7 @@ def test_real_words_are_split_as_the_tokenizer_splits_them(
 @given(word=st.text("abcdexyz019", min_size=1, max_size=20))
 def test_pieces_of_words_are_the_tokenizers(real: StaticEncoder, word: str) -> None:
     """A word of ASCII letters and digits has the real tokenizer's ids."""
-    (tokens,) = real.table.tokenizer.encode([word])
+    (tokens,) = real.tokenizer.encode([word])
     first, *ids, last = tokens.ids.tolist()
     assert (first, last) == real.table.around
     assert real.table.split(word) == ids
@@ -109,7 +108,7 @@ def test_texts_are_cut_at_the_limit(encoder: StaticEncoder) -> None:
     found = encoder.encode(texts)
     assert found.truncated.tolist() == [False, True, True, True, False]
     np.testing.assert_allclose(found.vectors[1], found.vectors[0], atol=1e-6)
-    np.testing.assert_allclose(found.vectors, encoder.table.reference(texts), atol=1e-6)
+    np.testing.assert_allclose(found.vectors, encoder.reference(texts), atol=1e-6)
 
 
 def test_vectors_have_length_1(encoder: StaticEncoder) -> None:
@@ -134,7 +133,7 @@ def test_threads_share_the_words(table: StaticTable) -> None:
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(encoder.encode, texts * 4))
     for part, each in zip(texts * 4, found, strict=True):
-        np.testing.assert_allclose(each.vectors, table.reference(part), atol=1e-6)
+        np.testing.assert_allclose(each.vectors, encoder.reference(part), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_broken_tables_are_refused(
     table: StaticTable, tmp_path: Path, vandalize: Vandalize, complaint: str
 ) -> None:
     """What is no whole table is an error that names the folder."""
-    for name in (static_table.TABLE, static_table.TOKENIZER):
+    for name in (static_table.TABLE, static_table.WORDS):
         (tmp_path / name).write_bytes((table.folder / name).read_bytes())
     vandalize(tmp_path)
     with pytest.raises(ModelError, match=complaint) as caught:

@@ -5,25 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.engine.tokenizer import Tokenizer
 from opdbus.engine.word_cache import AT_ONCE, MOST_WORDS, WordCache, Words
+from opdbus.models.table_files import WORDS
 
 if TYPE_CHECKING:
-    from opdbus.engine.static_table import StaticTable
+    from opdbus.models.static_table import StaticTable
 
 # Rows gathered at a time: few enough to be summed while they are in the processor's cache.
 _ROWS: Final = 2048
+# Past so many words, rounding in single precision would add up.
+_MANY: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Vectors (texts, dimension) of length 1, and which texts were cut."""
+    """Vectors (texts, dimension) of length 1, their tokens, and which texts were cut."""
 
     vectors: NDArray[np.float32]
+    tokens: NDArray[np.intp]
     truncated: NDArray[np.bool_]
 
 
@@ -36,25 +42,39 @@ class StaticEncoder:
         self._special = re.compile("|".join(map(re.escape, table.specials)), re.IGNORECASE)
         self._around = table.sums(np.array(table.around)).astype(np.float32)
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The real tokenizer, for texts that are not plain; opened when the first one comes."""
+        return Tokenizer(self.table.folder / WORDS, self.table.max_tokens)
+
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Return the vectors of texts; takes about 10 us a text."""
         vectors = np.empty((len(texts), self.table.dimension), np.float32)
+        tokens = np.empty(len(texts), np.intp)
         truncated = np.zeros(len(texts), np.bool_)
         buffer = np.empty((_ROWS, self.table.dimension), np.float32)
         strange: list[int] = []
         for first, part, odd in self._parts(texts):
-            words = self._cache.look_up(part)
-            is_long = words.tokens > self.table.max_tokens - len(self.table.around)
+            words, last = self._cache.look_up(part), first + len(part)
+            tokens[first:last] = words.tokens + len(self.table.around)
+            is_long = tokens[first:last] > self.table.max_tokens
             strange += odd
             strange += (first + np.flatnonzero(is_long | ~words.plain)).tolist()
-            _sum(words, vectors[first : first + len(part)], buffer)
+            _sum(words, vectors[first:last], buffer)
         vectors += self._around
         if strange:
-            rows = self.table.tokenizer.encode([texts[number] for number in strange])
+            rows = self.tokenizer.encode([texts[number] for number in strange])
             vectors[strange] = [self.table.sums(row.ids) for row in rows]
+            tokens[strange] = [len(row) for row in rows]
             truncated[strange] = [row.truncated for row in rows]
         vectors /= np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]
-        return Encoded(vectors, truncated)
+        return Encoded(vectors, tokens, truncated)
+
+    def reference(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return vectors (texts, dimension) by the real tokenizer, in double precision."""
+        sums = np.array([self.table.sums(row.ids) for row in self.tokenizer.encode(texts)])
+        sums /= np.linalg.norm(sums, axis=1, keepdims=True)
+        return sums
 
     def _parts(self, texts: Sequence[str]) -> Iterator[tuple[int, list[str], list[int]]]:
         """Yield texts to look up together: where they begin, themselves, and those left out."""
@@ -100,4 +120,5 @@ def _sum(words: Words, into: NDArray[np.float32], buffer: NDArray[np.float32]) -
         at[np.arange(most)[:, None] >= counts[group]] = len(words.places)
         rows = buffer[: at.size]
         words.vectors.take(places.take(at.ravel()), axis=0, out=rows, mode="clip")
-        into[group] = rows.reshape(most, size, rows.shape[1]).sum(axis=0)
+        kind = np.float64 if most > _MANY else np.float32
+        into[group] = rows.reshape(most, size, rows.shape[1]).sum(axis=0, dtype=kind)

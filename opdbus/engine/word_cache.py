@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from opdbus.engine.static_table import StaticTable
+    from opdbus.models.static_table import StaticTable
 
 # Words that are kept; a kibibyte each, at 256 dimensions.
 MOST_WORDS: Final = 1 << 15
@@ -83,11 +83,11 @@ class WordCache:
         bounds = np.concatenate(([0], lengths.cumsum()))
         first = starts.searchsorted(bounds)
         is_plain = np.ones(len(texts), np.bool_)
-        strange = [
-            np.flatnonzero(kinds == _OTHER),
-            starts[ends - starts > self._table.longest_word],
-        ]
-        is_plain[bounds.searchsorted(np.concatenate(strange), "right") - 1] = False
+        longest = starts + self._table.longest_word
+        strange = np.concatenate((np.flatnonzero(kinds == _OTHER), starts[ends > longest]))
+        is_plain[bounds.searchsorted(strange, "right") - 1] = False
+        # what is longer is no word, and costs nothing
+        ends = np.minimum(ends, longest)
         slots, places = self._places(joined, starts, ends)
         counted = np.concatenate(([0], slots.sizes.take(places).cumsum()))
         return Words(places, first, np.diff(counted.take(first)), is_plain, slots.vectors)

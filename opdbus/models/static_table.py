@@ -11,18 +11,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ModelError
-from opdbus.models.record import sha256
+from opdbus.models.table_files import TABLE, WORDS
 
-TABLE: Final = "table.npy"
-TOKENIZER: Final = "tokenizer.json"
 _PREFIX: Final = "##"
 
 
 @dataclass(frozen=True)
 class StaticTable:
-    """The rows of a table, mapped into memory, and the words that they are for.
+    """The rows of a table, and the words that they are for.
 
     A row is `scale` times 8-bit integers. Its length says how much the piece counts: a text's
     vector is the sum of the rows of its pieces, [CLS] and [SEP] among them, made 1 long.
@@ -38,20 +35,20 @@ class StaticTable:
     unknown: int
     max_tokens: int
     longest_word: int
-    sha256: str
 
     @classmethod
     def read(cls, folder: Path, max_tokens: int) -> StaticTable:
-        """Map a folder's table; raises ModelError for anything that is none."""
+        """Read a folder's table; raises ModelError for anything that is none."""
         path = folder / TABLE
         try:
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
-            words = json.loads((folder / TOKENIZER).read_bytes())
+            # not mapped: a process would die of a file that is written over
+            table = np.load(path, allow_pickle=False)
+            words = json.loads((folder / WORDS).read_bytes())
             made = cls._made(folder, table, words, max_tokens)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"cannot read the static table {folder}: {error}") from None
         if max(made.pieces.values(), default=0) >= len(table):
-            raise ModelError(f"{path} has {len(table)} rows, and {TOKENIZER} names more pieces")
+            raise ModelError(f"{path} has {len(table)} rows, and {WORDS} names more pieces")
         return made
 
     @classmethod
@@ -70,7 +67,6 @@ class StaticTable:
             pieces[model["unk_token"]],
             max_tokens,
             model["max_input_chars_per_word"],
-            sha256(folder / TABLE),
         )
 
     @property
@@ -83,11 +79,6 @@ class StaticTable:
     def longest_piece(self) -> int:
         """The most characters of a piece."""
         return max(map(len, self.pieces))
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The real tokenizer, which is slow to open: for texts that are not plain."""
-        return Tokenizer(self.folder / TOKENIZER, self.max_tokens)
 
     def split(self, word: str) -> list[int]:
         """Return the pieces of a word of lower-case ASCII, each as long as can be: WordPiece's."""
@@ -108,12 +99,6 @@ class StaticTable:
         found: NDArray[np.float64] = rows.sum(axis=-2)
         return found
 
-    def reference(self, texts: list[str]) -> NDArray[np.float64]:
-        """Return vectors (texts, dimension) by the real tokenizer, in double precision."""
-        sums = np.array([self.sums(tokens.ids) for tokens in self.tokenizer.encode(texts)])
-        sums /= np.linalg.norm(sums, axis=1, keepdims=True)
-        return sums
-
 
 def _require_plain(words: dict[str, Any]) -> None:
     """Raise ValueError unless words are split and lowered as the word cache does it."""
@@ -122,11 +107,20 @@ def _require_plain(words: dict[str, Any]) -> None:
         "BertPreTokenizer"
     )
     if not is_bert or model["type"] != "WordPiece" or model["continuing_subword_prefix"] != _PREFIX:
-        raise ValueError(f"{TOKENIZER} is no lower-case WordPiece tokenizer")
+        raise ValueError(f"{WORDS} is no lower-case WordPiece tokenizer")
     if not (normalizer["lowercase"] and normalizer["clean_text"]):
-        raise ValueError(f"{TOKENIZER} keeps capitals or control characters")
+        raise ValueError(f"{WORDS} keeps capitals or control characters")
     if not all(token["content"].startswith("[") for token in words["added_tokens"]):
-        raise ValueError(f"{TOKENIZER} has special tokens that do not begin with [")
+        raise ValueError(f"{WORDS} has special tokens that do not begin with [")
+
+
+def shape(folder: Path) -> tuple[int, int]:
+    """Return how many rows a folder's table has, and their length; raises ModelError."""
+    try:
+        table = np.load(folder / TABLE, mmap_mode="r", allow_pickle=False)
+        return len(table), table["row"].shape[1]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ModelError(f"cannot read the static table {folder}: {error}") from None
 
 
 def write(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> None:
@@ -140,4 +134,4 @@ def write(folder: Path, vectors: NDArray[np.float64], words: dict[str, Any]) -> 
     table["row"] = np.rint(vectors / table["scale"][:, None].astype(np.float64)).clip(-127, 127)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / TABLE, table)
-    (folder / TOKENIZER).write_text(json.dumps(words, ensure_ascii=False), "utf-8")
+    (folder / WORDS).write_text(json.dumps(words, ensure_ascii=False), "utf-8")
