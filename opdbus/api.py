@@ -20,6 +20,7 @@ from opdbus.engine.chain import Fallback, Proven, require_provider
 from opdbus.engine.embedder import Embedder as Engine
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.proof import Proof
+from opdbus.engine.tokenizer import Row
 from opdbus.errors import (
     CallerError,
     ConfigError,
@@ -59,7 +60,7 @@ class Embedder:
             {"vector_level": level, "execution_provider": provider, **settings}, os.environ
         )
         if self._config.vector_level == "none":
-            raise ConfigError("the level none has no model: give low, medium or high")
+            raise ConfigError("the level none has no model: give static, low, medium or high")
         # held while work is handed to the loop, so that none arrives after its end
         self._handing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -239,7 +240,8 @@ class Embedder:
     async def _bulk(
         self, texts: Sequence[str], first: int, *, truncate: bool
     ) -> NDArray[np.float32]:
-        engine, rows = self._opened, []
+        engine = self._opened
+        rows: list[Row] = []
         for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
             rows += await engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
         cut = next((number for number, row in enumerate(rows) if row.truncated), None)

@@ -29,7 +29,7 @@ ARGUMENT: Final = "argument"
 _ARGUMENTS: Final = {"execution_provider": "provider", "vector_level": "level"}
 # Named by the service's unit; root's models lie there too, where the service finds them.
 _SERVICE: Final = Path("/var/lib/op-dbus")
-LEVELS: Final = ("none", "low", "medium", "high")
+LEVELS: Final = ("none", "static", "low", "medium", "high")
 PROVIDERS: Final = (
     "cpu",
     "cpu:openvino",
@@ -146,7 +146,8 @@ class Config:
     vector_level: str = _engine(
         "medium",
         parsing.choice(*LEVELS, aliases={"med": "medium"}),
-        "which model: `none` (lexical search only), `low`, `medium` (`med`), `high`",
+        "which model: `none` (lexical search only), `static` (a table, which runs on no provider),"
+        " `low`, `medium` (`med`), `high`",
     )
     model: Path | None = _engine(
         "",

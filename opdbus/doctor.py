@@ -33,6 +33,8 @@ Status: TypeAlias = Literal["ok", "warning", "wrong"]
 
 # modules, each of a package of the same name
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
+# Levels that no provider runs.
+_TABLES: Final = frozenset(level.name for level in LEVELS.values() if level.is_table)
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _START: Final = "start the daemon with `systemctl start op-dbus` or `op-dbus daemon`"
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
@@ -124,14 +126,16 @@ def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
 def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdict]:
     """Say what to install where nothing can run a model."""
     found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
-    if found or config.vector_level == "none":
+    if found or config.vector_level in {"none", *_TABLES}:
         return [Verdict("runtime", "ok", f"{' and '.join(found) or 'none'} installed")]
     advice = "pip install 'op-dbus[cpu]'; 'op-dbus[gpu]' where there is an NVIDIA GPU"
     return [Verdict("runtime", "wrong", "nothing that runs a model is installed", advice)]
 
 
 def _providers(config: Config) -> list[Verdict]:
-    verdicts = []
+    verdicts: list[Verdict] = []
+    if config.vector_level in _TABLES:
+        return verdicts
     for provider in candidates(config.execution_provider.names):
         try:
             devices = provider.require(config.gpu_device)
@@ -185,9 +189,13 @@ def _model(config: Config) -> Verdict:
 
 def _open(model: folder.Model) -> None:
     """Open the files that only the daemon reads; raises ModelError, ImportError."""
+    from opdbus.engine.static_engine import open_table
     from opdbus.engine.tokenizer import Tokenizer
     from opdbus.models import weights
 
+    if model.is_table:
+        open_table(model, None)
+        return
     Tokenizer.of(model)
     weights.require_readable(model.weights)
 

@@ -171,7 +171,7 @@ def child_of(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--level", "highest"), 2, "there are low, medium, high"),
+        (("--level", "highest"), 2, "there are static, low, medium, high"),
         (("--level", "low"), 3, "op-dbus models pull low"),
         (("--json", "/nonexistent/x.json"), 2, "make it first"),
         (("--chart", "/nonexistent"), 2, "make it first"),

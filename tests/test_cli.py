@@ -86,7 +86,7 @@ def test_status(served: Running) -> None:
 def test_levels(served: Running) -> None:
     """List the levels, and say how to get those that are missing."""
     rows = {row["level"]: row for row in as_json(served, "levels")}
-    assert rows.keys() == {"none", "low", "medium", "high"}
+    assert rows.keys() == {"none", "static", "low", "medium", "high"}
     assert (rows["medium"]["status"], rows["none"]["dimension"]) == ("loaded", 0)
     assert "medium" in ok(served, "levels")
 

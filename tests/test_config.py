@@ -54,7 +54,8 @@ def test_every_setting_has_a_field_and_words() -> None:
 
 def test_a_bad_argument_is_shown_as_an_argument() -> None:
     """Show what a caller in Python or on the bus gave as an argument, not as a flag."""
-    with pytest.raises(ConfigError, match=r"^level='huge' is not accepted: give one of none, low"):
+    refusal = r"^level='huge' is not accepted: give one of none, static, low"
+    with pytest.raises(ConfigError, match=refusal):
         load(HOME, {"vector_level": "huge"}, source=ARGUMENT)
     with pytest.raises(InvalidArgs, match=r"^provider='psychic' is not accepted"):
         load(HOME).on("psychic")
@@ -166,7 +167,7 @@ BAD = [
         for name in ("GPU_MEM_LIMIT", "MAX_LOADED_BYTES")
         for text in ("0", "-1", "8.5G", "G", "lots", "8P", "²G", "8 G 1", "9" * 5000, "9999999T")
     ],
-    ("VECTOR_LEVEL", "huge", "none, low, medium, high, med"),
+    ("VECTOR_LEVEL", "huge", "none, static, low, medium, high, med"),
     ("MODEL", "a\0b", "a path"),
     ("STATE_FILE", "~nosuch/x", "a path; ~nosuch is nobody's home folder"),
     ("STATE_DIR", "~nosuch", "~nosuch is nobody's home folder"),

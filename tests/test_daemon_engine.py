@@ -161,6 +161,21 @@ def test_the_level_begins_and_ends_with_a_reload(daemons: Make, tmp_path: Path) 
         ask(daemon, work)
 
 
+def test_the_level_static(daemons: Make) -> None:
+    """The level static finds objects by meaning, and serves its vectors like any other."""
+
+    async def work(caller: Caller) -> None:
+        await caller.ready("ready")
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:numpy"
+        assert await search(caller, "vector")
+        asked = ["asa{sv}", ["x", "y"], {}]
+        found = await caller.call(ROOT_PATH, f"{VECTORIZER}.VectorizeMany", *asked)
+        assert (found[0], found[1], len(found[3])) == (2, 256, 2 * 256 * 4)
+
+    with daemons(MODEL="", VECTOR_LEVEL="static") as daemon:
+        ask(daemon, work)
+
+
 def test_opening_a_level_is_part_of_the_timeout(daemons: Make, tmp_path: Path) -> None:
     """Answer TimedOut also where the level must be opened first, and open it all the same."""
     write_tiny_model(tmp_path / "models" / LEVELS["high"].folder, family="mpnet")

@@ -40,6 +40,7 @@ def test_levels() -> None:
         level.name: (level.folder, level.dimension, level.max_tokens) for level in LEVELS.values()
     }
     assert rows == {
+        "static": ("static-1", 256, 512),
         "low": ("paraphrase-MiniLM-L3-v2", 384, 128),
         "medium": ("all-MiniLM-L6-v2", 384, 256),
         "high": ("all-mpnet-base-v2", 768, 384),

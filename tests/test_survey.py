@@ -105,7 +105,7 @@ def test_proofs_that_fail(settings: Config) -> None:
     nowhere = replace(settings, model=settings.state_dir / "nowhere")
     assert "nowhere" in asyncio.run(prove("cpu", nowhere)).reason
     none = replace(settings, vector_level="none")
-    assert asyncio.run(prove("cpu", none)).reason == NO_MODEL
+    assert asyncio.run(prove("cpu", none)).reason == NO_MODEL.format("none")
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from opdbus.bench.process import Child
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
 from opdbus.models import folder as folders
+from opdbus.models import table_files
 from opdbus.models.catalogue import LEVELS
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
@@ -98,6 +99,8 @@ def measure(task: Task, notify: Notify) -> EngineFigures:
         rates = tuple(measures.rates(embedder, some, effort, shape))
         notify("streams")
         streams = tuple(measures.streams(embedder, some, effort))
+    if not shape.layers:
+        return replace(found, latencies=latencies, rates=rates, streams=streams)
     notify("the device's ceiling")
     with tempfile.TemporaryDirectory(dir=task.scratch) as scratch:
         only = "" if effort.all_precisions else found.precision
@@ -161,7 +164,9 @@ def _texts(task: Task) -> Texts:
 
 
 def arithmetic(folder: Path) -> Arithmetic:
-    """Read what a model's arithmetic follows from."""
+    """Read what a model's arithmetic follows from; a static table has no layers."""
+    if (folder / table_files.TABLE).is_file():
+        return Arithmetic(0, 0, 0)
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size")
     return Arithmetic(*(config[key] for key in keys))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from opdbus.engine.embedder import open_embedder
 from opdbus.engine.runtimes import open_session
+from opdbus.engine.tokenizer import Tokens
 from opdbus.models import build
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ async def profile(
         found = [await _steps(engine, texts, runs) for _ in range(_WARM + requests)][_WARM:]
         rows = await engine.tokenize(texts)
         proven = engine.proven
-    inside = await _operators(model, config, proven, rows[0].ids) if operators else ()
+    inside: Sequence[Operator] = ()
+    if operators and isinstance(row := rows[0], Tokens):
+        inside = await _operators(model, config, proven, row.ids)
     tokens, precision = sum(map(len, rows)), proven.proof.precision
     steps = _median(found)
     return Profile(

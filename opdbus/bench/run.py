@@ -78,7 +78,9 @@ def bench(
         tasks = models(options, config, Path(scratch))
         engines = [each for task in tasks for each in _engines(task, notify)]
         comparisons = []
-        for task in tasks if options.peers else ():
+        # no other program has our table
+        compared = [task for task in tasks if not LEVELS[task.subject.level].is_table]
+        for task in compared if options.peers else ():
             place = Workspace(venvs, task.scratch, environ)
             comparisons.append(_compared(task, place, notify))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -130,7 +132,8 @@ def _effort(options: Options, usual: Effort) -> Effort:
 
 def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
-    names = (row.name for row in PROVIDERS.values() if not row.is_cpu)
+    is_table = LEVELS[task.subject.level].is_table
+    names = (row.name for row in PROVIDERS.values() if not row.is_cpu and not is_table)
     accelerators = filter(api.Embedder.is_available, names)
     for provider in ("cpu", *islice(accelerators, 1)):
         yield figures(replace(task, provider=provider), notify)

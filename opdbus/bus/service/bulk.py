@@ -18,7 +18,7 @@ from opdbus.bus.service.node import Caller
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.tokenizer import Row
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.serving.lease import Lease
 
@@ -151,7 +151,7 @@ class _Pipeline:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
-        rows: list[Tokens] = []
+        rows: list[Row] = []
         for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
             rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
         self._count_truncated(rows, row)
@@ -159,7 +159,7 @@ class _Pipeline:
         await self._threads.run(file.write, row, vectors)
         self._job.advance(len(rows))
 
-    def _count_truncated(self, rows: Sequence[Tokens], first: int) -> None:
+    def _count_truncated(self, rows: Sequence[Row], first: int) -> None:
         cut = [number for number, row in enumerate(rows, first + 1) if row.truncated]
         if cut and not self._options.truncate:
             raise Truncated(
