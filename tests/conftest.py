@@ -5,8 +5,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from opdbus.models import build, folder
 from opdbus.models.catalogue import LEVELS
 
 sys.path.insert(0, str(Path(__file__).parent))
+from house import House, house
 from running import Bus, Running
 from tiny import write_tiny_model
 
@@ -93,6 +95,21 @@ def settings(tmp_path: Path, tiny_model: Path) -> Config:
             "OP_DBUS_PRECISION": "fp32",
         }
     )
+
+
+@pytest.fixture
+def live(settings: Config, tiny_graphs: Path) -> Callable[..., Any]:
+    """Run work with a house whose graph is built already."""
+    shutil.copytree(tiny_graphs, settings.state_dir / "graphs")
+
+    def run(work: Callable[[House], Awaitable[Any]], **more: Any) -> Any:
+        async def both() -> Any:
+            async with house(replace(settings, **more.pop("settings", {})), **more) as made:
+                return await work(made)
+
+        return asyncio.run(both())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,10 @@ from tiny import rewrite, write_tiny_model
 from opdbus import config
 from opdbus.errors import ModelError
 from opdbus.models import fetch, folder, model_store, record, shape
-from opdbus.models.catalogue import LEVELS, Level
+from opdbus.models.catalogue import Level
 from opdbus.models.fetch import Request
 from opdbus.models.record import Record
 
-LOW = LEVELS["low"]
 OWN = Level("low", "someone/tiny", 32, 20)
 NAMES = {*folder.KEPT, record.NAME}
 

@@ -1,0 +1,105 @@
+"""A memory whose events are kept, and the loop that vectorizes it, with the tiny model."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from opdbus.config import Config
+from opdbus.engine.embedder import open_level
+from opdbus.engine.runtimes import open_session
+from opdbus.index.finder import Finder
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.level import RETRY_SECONDS
+from opdbus.serving.serving import Serving
+from opdbus.state.object import FILE, Identity, StateObject
+
+OWNER, OTHER, ROOT = 1000, 1001, 0
+WORDS = "network mail disk user time login backup service host rule".split()
+
+
+class House:
+    """A memory whose events are kept, and the loop that vectorizes it."""
+
+    def __init__(self, memory: Memory, serving: Serving) -> None:
+        self.memory = memory
+        self.serving = serving
+        self.vectors = ObjectVectors(memory, serving)
+        self.finder = Finder(self.vectors)
+        # vectors that were kept on disk
+        self.known = 0
+        self.events: list[Any] = []
+        self._news = asyncio.Event()
+        memory.notify = self._take
+
+    def _take(self, event: Any) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def event(self, kind: type[Any]) -> Any:
+        """Wait for the next event of a kind, and forget what came before it."""
+        async with asyncio.timeout(30):
+            while True:
+                while self.events:
+                    event = self.events.pop(0)
+                    if isinstance(event, kind):
+                        return event
+                self._news.clear()
+                await self._news.wait()
+
+    async def declare(self, *objects: StateObject) -> Any:
+        """Make these all that the state file declares."""
+        return await self.memory.replace(FILE, {o.identity for o in objects}, objects)
+
+    async def publish(self, *objects: StateObject, owner: int = OWNER, holder: str = "") -> None:
+        """Publish observed objects."""
+        await self.memory.publish(objects, owner, holder=holder)
+
+
+@asynccontextmanager
+async def house(
+    settings: Config,
+    *,
+    engine: bool = True,
+    opener: Any = open_session,
+    serving_retry: tuple[float, ...] = RETRY_SECONDS,
+    kind: type[Memory] = Memory,
+    **indexer: Any,
+) -> AsyncIterator[House]:
+    """Open the memory in the settings' folder, and vectorize it."""
+    async with (
+        kind(settings.state_dir / "memory.db") as memory,
+        Serving(settings, partial(open_level, opener=opener), serving_retry) as serving,
+    ):
+        made = House(memory, serving)
+        if not engine:
+            yield made
+            return
+        embedder = await serving.embedder()
+        made.known = len(await made.vectors.index(embedder.numerics, embedder.dimension))
+        indexing = asyncio.create_task(Indexer(made.vectors, **indexer).run())
+        try:
+            yield made
+        finally:
+            indexing.cancel()
+            with suppress(asyncio.CancelledError):
+                await indexing
+
+
+def unit(name: str, description: str, source: str = FILE, **more: Any) -> StateObject:
+    """Make an object as the state file or a publisher gives it."""
+    identity = Identity(source, "systemd", "unit", name)
+    return StateObject(identity, {"description": description, **more})
+
+
+def units(count: int) -> list[StateObject]:
+    """Make units with a text each."""
+    return [unit(f"u{n}", f"{WORDS[n % 10]} {WORDS[n // 10 % 10]} {n}") for n in range(count)]
+
+
+def observed(name: str, description: str, **more: Any) -> StateObject:
+    """Make a unit as a program observes it."""
+    return unit(name, description, "publish:test", **more)

@@ -1,0 +1,152 @@
+"""Searches over the memory: pages, twins, and words where there is no model."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from house import House, observed, unit, units
+from sessions import Mortal
+
+from opdbus.config import ProviderRequest
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Session
+from opdbus.errors import (
+    NoModel,
+    NoVector,
+    ProviderError,
+    UnknownObject,
+)
+from opdbus.index.events import Vectorized
+from opdbus.index.finder import Page
+from opdbus.state.object import Thing
+
+
+def test_before_the_model_lexical_answers_and_the_rest_waits(
+    live: Callable[..., Any],
+) -> None:
+    """Answer lexical search at once, and hybrid, vector and similar when the model is there."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network mail"), unit("b", "disk"))
+        assert len(await made.finder.search("mail", Page(5), "lexical")) == 1
+        waiting = [
+            asyncio.ensure_future(made.finder.search("mail", Page(5))),
+            asyncio.ensure_future(made.finder.search("mail", Page(5), "vector")),
+        ]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        await made.serving.start()
+        for hits in await asyncio.gather(*waiting):
+            assert len(hits) == 2
+        with pytest.raises(NoVector, match="wait for the signal Vectorized"):
+            await made.vectors.vector(Thing("systemd", "unit", "a"))
+
+    live(work, engine=False)
+
+
+def test_without_a_model_words_are_left(live: Callable[..., Any]) -> None:
+    """Answer by words at level none, and raise NoModel for whatever needs vectors."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network"))
+        thing = Thing("systemd", "unit", "a")
+        asked = (
+            made.finder.search("x", Page(5), "vector"),
+            made.finder.similar(thing, Page(5)),
+            made.vectors.vector(thing),
+        )
+        for ask in asked:
+            with pytest.raises(NoModel):
+                await ask
+        assert made.vectors.waiting() == 0
+        for mode in ("lexical", "hybrid"):
+            (hit,) = await made.finder.search("network", Page(5), mode)
+            assert hit.thing == thing
+
+    live(work, settings={"vector_level": "none"}, engine=False)
+
+
+def test_pages_are_exact(live: Callable[..., Any]) -> None:
+    """Give every object once over all pages, in the order of one large page."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(60))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        for mode in ("hybrid", "vector", "lexical"):
+            whole = await made.finder.search("network mail 7", Page(100), mode)
+            pages = [await made.finder.search("network mail 7", Page(7, o), mode)
+                     for o in range(0, 100, 7)]  # fmt: skip
+            assert [h.thing for page in pages for h in page] == [h.thing for h in whole]
+            assert len({h.thing for h in whole}) == len(whole)
+        found = await made.finder.search("network", Page(5, wanted={"plugin": "nowhere"}))
+        assert found == []
+
+    live(work)
+
+
+def test_what_is_like_an_object_leaves_it_out(live: Callable[..., Any]) -> None:
+    """Find an object's twin first, and never the object itself."""
+
+    async def work(made: House) -> None:
+        twins = [unit("mail one", "mail"), unit("mail two", "mail"), unit("disk", "disk time")]
+        await made.declare(*twins)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        thing = Thing("systemd", "unit", "mail one")
+        hits = await made.finder.similar(thing, Page(10))
+        assert hits[0].thing.name == "mail two"
+        assert thing not in [hit.thing for hit in hits]
+        with pytest.raises(UnknownObject):
+            await made.finder.similar(Thing("a", "b", "c"), Page(10))
+
+    live(work)
+
+
+def test_a_thing_counts_once(live: Callable[..., Any]) -> None:
+    """Give one hit for a thing that is both declared and observed."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network"))
+        await made.publish(observed("a", "network mail"))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        assert len(await made.finder.search("network", Page(10))) == 1
+        assert len(made.memory.catalogue) == 1
+
+    live(work)
+
+
+def test_searches_go_on_when_no_provider_is_left(live: Callable[..., Any]) -> None:
+    """Answer by words and say why while nothing can be proven, take in what comes, and recover."""
+    dead: set[str] = set()
+    faults: asyncio.Queue[str] = asyncio.Queue()
+
+    def opener(*given: Any) -> Session:
+        return Mortal(open_session(*given), given[1].name, dead)
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network mail"))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        dead.add("cpu:onnxruntime")
+        await made.publish(observed("b", "mail disk"))
+        async with asyncio.timeout(60):
+            while "stopped working" not in await faults.get():
+                pass
+            hits = await made.finder.search("mail", Page(5))
+            assert {hit.thing.name for hit in hits} == {"a", "b"}
+            # what was computed before is still compared
+            assert await made.finder.similar(Thing("systemd", "unit", "a"), Page(5))
+            with pytest.raises(ProviderError, match="cpu:onnxruntime"):
+                await made.finder.search("mail", Page(5), "vector")
+            await made.publish(observed("c", "mail user"))
+            dead.clear()
+            while made.vectors.waiting():
+                await made.event(Vectorized)
+            assert await made.finder.search("mail", Page(5), "vector")
+
+    only = {"execution_provider": ProviderRequest(("cpu:onnxruntime",))}
+    fast = {"retry_seconds": (0.01,), "serving_retry": (0.2,)}
+    live(work, opener=opener, on_fault=faults.put_nowait, settings=only, **fast)

@@ -1,0 +1,273 @@
+"""Every object gets its vector, once; what is known is not computed again."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from house import House, observed, unit, units
+from sessions import Wrapped
+from tiny import write_tiny_model
+
+from opdbus import text
+from opdbus.config import Config
+from opdbus.engine.runtimes import open_session
+from opdbus.engine.session import Session
+from opdbus.index.catalogue import thing_of
+from opdbus.index.events import Changed, Vectorized
+from opdbus.index.memory import Memory
+from opdbus.index.store import Content, Entry
+from opdbus.state.object import FILE, Thing
+
+
+async def agree(made: House) -> None:
+    """Check that catalogue, database, vectors in memory and vectors on disk agree exactly."""
+    index = made.vectors.current
+    assert index is not None
+    entries = list(made.memory.catalogue)
+    on_disk = {
+        key: data for key, _, data in await made.memory.archive.read(lambda s: list(s.vectors()))
+    }
+    stored = await made.memory.archive.read(lambda s: list(s.entries()))
+    assert sorted(stored, key=lambda e: e.id) == sorted(entries, key=lambda e: e.id)
+    assert {index.key(e.text_digest) for e in entries} == on_disk.keys()
+    assert len(index) == len(on_disk)
+    contents = await made.memory.content(entries)
+    fresh = (await made.serving.embed([contents[e.id].text for e in entries])).vectors
+    for entry, vector in zip(entries, fresh, strict=True):
+        data = on_disk[index.key(entry.text_digest)]
+        np.testing.assert_allclose(np.frombuffer(data, "<f4"), vector, atol=1e-5)
+        held = index.get(entry.text_digest)
+        assert held is not None
+        np.testing.assert_allclose(held, vector, atol=1e-5)
+
+
+def test_every_object_gets_its_vector(live: Callable[..., Any]) -> None:
+    """Tell of each change and of the vectors that follow, and keep memory and disk the same."""
+
+    async def work(made: House) -> None:
+        await made.event(Vectorized)
+        await made.declare(*units(50))
+        changed = await made.event(Changed)
+        assert (changed.generation, set(changed.changes.values())) == (1, {"added"})
+        done = await made.event(Vectorized)
+        assert (done.generation, done.level, done.computed, done.reused) == (1, "medium", 50, 0)
+        assert made.vectors.waiting() == 0
+        await agree(made)
+
+    live(work)
+
+
+def test_only_what_changed_is_computed(live: Callable[..., Any]) -> None:
+    """Compute the text that changed, and reuse all others."""
+
+    async def work(made: House) -> None:
+        before = units(20)
+        await made.event(Vectorized)
+        await made.declare(*before)
+        await made.event(Vectorized)
+        changed = [unit("u3", "printing"), *before[5:]]
+        changes = await made.memory.replace(FILE, {o.identity for o in changed}, changed)
+        names = {thing.name: what for thing, what in changes.items()}
+        assert names == {"u3": "changed"} | dict.fromkeys(["u0", "u1", "u2", "u4"], "removed")
+        done = await made.event(Vectorized)
+        assert (done.computed, done.reused) == (1, 15)
+
+    live(work)
+
+
+def test_a_restart_computes_nothing(live: Callable[..., Any]) -> None:
+    """Load every vector from the database when nothing has changed."""
+
+    async def first(made: House) -> None:
+        await made.declare(*units(30))
+        while (await made.event(Vectorized)).computed < 30:
+            pass
+
+    async def second(made: House) -> None:
+        assert made.known == 30
+        assert await made.declare(*units(30)) == {}
+        done = await made.event(Vectorized)
+        assert (done.generation, done.computed, done.reused) == (1, 0, 30)
+        await agree(made)
+
+    live(first)
+    live(second)
+
+
+def test_a_text_that_comes_back_is_kept_on_disk(live: Callable[..., Any]) -> None:
+    """Store the vector of an object again that was removed, pruned, and then came back."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(10))
+        while (await made.event(Vectorized)).computed < 10:
+            pass
+        await made.declare(*units(9))
+        await made.event(Vectorized)
+        await made.declare(*units(10))
+        await made.event(Vectorized)
+        await agree(made)
+
+    live(work)
+
+
+def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
+    """Compute all vectors anew for another model, and have the old ones when going back."""
+    other = write_tiny_model(tmp_path / "other", seed=1)
+
+    async def fill(made: House) -> int:
+        await made.declare(*units(10))
+        computed = 0
+        while made.vectors.waiting():
+            computed += (await made.event(Vectorized)).computed
+        vectors = [made.vectors.current.get(e.text_digest) for e in made.memory.catalogue]  # type: ignore[union-attr]
+        contents = await made.memory.content(made.memory.catalogue.entries())
+        texts = [contents[e.id].text for e in made.memory.catalogue.entries()]
+        fresh = (await made.serving.embed(texts)).vectors
+        np.testing.assert_allclose(np.stack(vectors), fresh, atol=1e-5)  # type: ignore[arg-type]
+        return made.known
+
+    assert live(fill) == 0
+    assert live(fill, settings={"model": other}) == 0
+    assert live(fill) == 10
+
+
+def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
+    """Count a thing that waits for vectors once, and until it has those of all its sources."""
+
+    async def work(made: House) -> None:
+        await made.serving.start()
+        await made.declare(unit("a", "network"), unit("b", "network"))
+        await made.publish(observed("a", "mail"), observed("c", "mail"))
+        assert made.vectors.waiting() == 3
+        embedder = await made.serving.embedder()
+        index = await made.vectors.index(embedder.numerics, embedder.dimension)
+        about = made.memory.catalogue.about
+        for name, left in (("b", 2), ("a", 1)):
+            for entry in about(Thing("systemd", "unit", name)):
+                assert made.vectors.waiting() == left + 1
+                index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
+            assert made.vectors.waiting() == left
+
+    live(work, engine=False)
+
+
+def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
+    """Embed exactly what text.render gives."""
+
+    async def work(made: House) -> None:
+        items = units(3)
+        await made.declare(*items)
+        entries = made.memory.catalogue.entries()
+        contents = await made.memory.content(entries)
+        for entry, item in zip(entries, items, strict=True):
+            assert thing_of(entry).name == item.name
+            assert contents[entry.id].text == text.render(item).text
+
+    live(work, engine=False)
+
+
+class Counting(Memory):
+    """A memory that counts the entries whose content is read."""
+
+    read = 0
+
+    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+        """Count, and read."""
+        self.read += len(entries)
+        return await super().content(entries)
+
+
+def test_a_text_just_rendered_is_not_read_again(live: Callable[..., Any], settings: Config) -> None:
+    """Vectorize new objects without the database, and what an earlier run stored with it."""
+
+    async def first(made: House) -> None:
+        await made.event(Vectorized)
+        for texts in ([f"mail {n}" for n in range(300)], ["mail of another user"]):
+            await made.publish(*(observed(text, text) for text in texts))
+            while made.vectors.waiting():
+                await made.event(Vectorized)
+        assert made.memory.read == 0  # type: ignore[attr-defined]
+        await agree(made)
+
+    async def second(made: House) -> None:
+        await made.event(Vectorized)
+        assert made.memory.read == 301  # type: ignore[attr-defined]
+
+    live(first, kind=Counting)
+    with closing(sqlite3.connect(settings.state_dir / "memory.db")) as other, other:
+        other.execute("DELETE FROM vectors")
+    live(second, kind=Counting)
+
+
+def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> None:
+    """Vectorize all objects also where the queue is shorter than a batch."""
+
+    async def work(made: House) -> None:
+        await made.declare(*units(30))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+
+    live(work, settings={"queue_limit": 1})
+
+
+class Forgetful(Memory):
+    """A memory in which all objects but one are gone as soon as their texts were read."""
+
+    async def texts(self, entries: Sequence[Entry]) -> Any:
+        """Return texts, and let objects go."""
+        found = await super().texts(entries)
+        stays = {entry.identity for entry in entries if entry.identity.name == "stays"}
+        await self.replace(FILE, stays, [])
+        return found
+
+
+def test_what_is_gone_is_not_computed(live: Callable[..., Any]) -> None:
+    """Compute no vectors of objects that came and went while others were computed."""
+
+    async def work(made: House) -> None:
+        # at an empty memory's event, nothing is computed
+        await made.event(Vectorized)
+        await made.declare(unit("stays", "network mail"), *units(30))
+        assert (await made.event(Vectorized)).computed == 1
+
+    live(work, kind=Forgetful)
+
+
+class Sick(Wrapped):
+    """A session that runs two tokens at most while it is ill."""
+
+    def __init__(self, session: Session, illness: asyncio.Event) -> None:
+        super().__init__(session)
+        self._illness = illness
+
+    def run(self, ids: np.ndarray) -> np.ndarray:
+        """Run, or fail."""
+        if self._illness.is_set() and ids.shape[1] > 2:
+            raise MemoryError("no room")
+        return super().run(ids)
+
+
+def test_vectorizing_is_tried_again(live: Callable[..., Any]) -> None:
+    """Tell of a failed batch, serve on, and finish once the model works again."""
+    told: asyncio.Queue[str] = asyncio.Queue()
+    illness = asyncio.Event()
+
+    def opener(*given: Any) -> Session:
+        return Sick(open_session(*given), illness)
+
+    async def work(made: House) -> None:
+        illness.set()
+        await made.declare(unit("a", "network"))
+        async with asyncio.timeout(30):
+            while "no room" not in await told.get():
+                pass
+            illness.clear()
+            while await told.get():
+                pass
+        assert not made.vectors.waiting()
+
+    live(work, opener=opener, on_fault=told.put_nowait, retry_seconds=(0.01,))
