@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,8 +26,17 @@ IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 PUBLISH = (STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}")
 
 
-def fill(folder: Path) -> None:
-    """Store as many objects as take seconds to write anew."""
+def count(folder: Path) -> int:
+    """Count the objects that a daemon would find, without changing anything."""
+    with closing(sqlite3.connect(f"file:{folder}/memory.db?mode=ro", uri=True)) as reader:
+        found: int = reader.execute("SELECT count(*) FROM objects").fetchone()[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a database with as many objects as take seconds to write anew."""
+    path = tmp_path_factory.mktemp("filled") / "memory.db"
     items = [
         StateObject(
             Identity("publish:probe", "systemd", "unit", f"u{n}"), {"description": f"mail {n}"}
@@ -35,26 +45,20 @@ def fill(folder: Path) -> None:
     ]
 
     async def work() -> None:
-        async with Memory(folder / "memory.db") as memory:
+        async with Memory(path) as memory:
             await memory.publish(items, 0)
 
     asyncio.run(work())
-
-
-def count(folder: Path) -> int:
-    """Count the objects that a daemon would find, without changing anything."""
-    with closing(sqlite3.connect(f"file:{folder}/memory.db?mode=ro", uri=True)) as reader:
-        found: int = reader.execute("SELECT count(*) FROM objects").fetchone()[0]
-    return found
+    return path
 
 
 @pytest.mark.parametrize("work", ["rebuild", "migration"])
 def test_sigterm_while_the_store_is_written_anew(
-    daemons: Callable[..., Running], tmp_path: Path, work: str
+    daemons: Callable[..., Running], tmp_path: Path, filled: Path, work: str
 ) -> None:
     """End within 3 s of a start that has seconds to do, and do all of it at the next one."""
     daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
-    fill(daemon.state_dir)
+    shutil.copy(filled, daemon.state_dir)
     if work == "rebuild":
         recovery.mark_damaged(daemon.state_dir / "memory.db")
     else:

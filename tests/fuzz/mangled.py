@@ -20,6 +20,7 @@ from fuzz.wire import Gone, Silence, Wire
 # How long a broken message's bytes may keep the bus waiting for more of them.
 _WAIT_SECONDS = 0.2
 _ROUND = 200
+_PEER = "org.freedesktop.DBus.Peer"
 _FORGED = {marshal.RETURN, marshal.ERROR, marshal.SIGNAL, 5, 255}
 
 
@@ -77,6 +78,12 @@ def messages(known: Sequence[str]) -> SearchStrategy[bytes]:
     return st.one_of(changed, changed, changed, _forgeries(), cut)
 
 
+def _is_unfinished(data: bytes) -> bool:
+    """Return whether the bus waits for more bytes, or has ended the connection, after a call."""
+    whole = data + marshal.message(marshal.call_fields("/", _PEER, "Ping", ""), b"", 1)
+    return marshal.size_of(whole[:16]) > len(whole)
+
+
 class Mangler:
     """Sends broken messages, each on a connection that may end for it."""
 
@@ -93,8 +100,7 @@ class Mangler:
         try:
             with files.opened(["memfd"] * (len(data) % 2)) as numbers:
                 self._wire.send(data, numbers)
-            serial = self._wire.start("/", "org.freedesktop.DBus.Peer.Ping")
-            self._wire.answer(serial, _WAIT_SECONDS)
+            self._ask(data)
             self.seen["passed"] += 1
         except (Gone, Silence, struct.error) as error:
             self.seen["ended" if isinstance(error, Gone) else "swallowed"] += 1
@@ -102,6 +108,13 @@ class Mangler:
             self._wire = Wire(self._daemon.bus)
         if self.seen["messages"] % _ROUND == 0:
             self.check(data)
+
+    def _ask(self, before: bytes) -> None:
+        """Have a call answered that follows a message; raises Gone and Silence."""
+        serial = self._wire.start("/", f"{_PEER}.Ping")
+        if _is_unfinished(before):
+            raise Silence("the bus takes the call for a part of the message")
+        self._wire.answer(serial, _WAIT_SECONDS)
 
     def check(self, last: bytes = b"") -> None:
         """Look at the daemon's health."""
