@@ -15,6 +15,7 @@ import pytest
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
+from opdbus.history.question import NEVER, Filter, Reader
 from opdbus.history.verify import Report, verify
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, NewerStore, connect_to_read
@@ -340,6 +341,8 @@ def test_history_survives_a_rebuild(tmp_path: Path) -> None:
         assert reader.execute(counting).fetchone() == (1201, 1201)
         matching = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH 'text'"
         assert reader.execute(matching).fetchone()[0] > 100
+        numbers = Reader(reader).numbers(Filter(since=1, before=NEVER))
+        assert numbers == range(1, 1202)
 
 
 def test_what_can_be_read_of_history_is_kept(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from opdbus.text import digest_of
 
 # So many rows have one row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024
-SCHEMA: Final = f"""
+SCHEMA: Final = """
 CREATE TABLE history (
     seq INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -38,11 +38,6 @@ CREATE TABLE history (
 CREATE INDEX history_by_thing ON history (plugin, kind, name);
 CREATE INDEX history_by_sentence ON history (sentence);
 CREATE TABLE history_times (block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER);
-CREATE TRIGGER history_inserted AFTER INSERT ON history BEGIN
-    INSERT INTO history_times VALUES (new.seq / {BLOCK}, new.at, new.at)
-        ON CONFLICT (block) DO UPDATE SET
-            earliest = min(earliest, new.at), latest = max(latest, new.at);
-END;
 CREATE TABLE sentences (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL UNIQUE,
@@ -60,13 +55,20 @@ END;
 CREATE TRIGGER sentences_deleted AFTER DELETE ON sentences BEGIN
     INSERT INTO sentence_words (sentence_words, rowid, text) VALUES ('delete', old.id, old.text);
 END;
-"""  # noqa: S608 -- our own constant
+"""
 _INSERT: Final = """
 INSERT INTO history
     (seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded,
      sentence, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_EXTEND_TIMES: Final = """
+INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
+    earliest = min(earliest, excluded.earliest), latest = max(latest, excluded.latest)
+"""
+_FIND_TIMES: Final = f"""
+INSERT INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
+"""  # noqa: S608 -- our own constant
 _TEXTS: Final = "boot source plugin kind name what cause fields".split()
 # What a row takes besides its texts, with its places in the indexes, and what it takes in all.
 _ROW_BYTES: Final = 300
@@ -151,7 +153,10 @@ class Ledger:
         if rows:
             self.database.executemany(_INSERT, rows)
             self.set_state(State(head, size))
-        return range(state.head.seq + 1, head.seq + 1)
+        added = range(state.head.seq + 1, head.seq + 1)
+        blocks = {seq // BLOCK for seq in added}
+        self.database.executemany(_EXTEND_TIMES, ((block, at) for block in blocks))
+        return added
 
     def set_moved(self, rows: Iterable[tuple[float, int]]) -> None:
         """Set how far the texts of objects moved: (cosine distance, number of the row) each."""
@@ -186,7 +191,9 @@ class Ledger:
             self.database.execute(f"INSERT INTO {table} ({columns}) VALUES ({places})", row)  # noqa: S608 -- our own names
 
     def mend(self) -> None:
-        """Make rows and sentences agree after some were restored."""
+        """Make rows, their times and sentences agree after some were restored."""
+        self.database.execute("DELETE FROM history_times")
+        self.database.execute(_FIND_TIMES)
         self.database.execute(
             "UPDATE history SET sentence = NULL WHERE sentence NOT IN (SELECT id FROM sentences)"
         )
