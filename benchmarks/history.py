@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from opdbus.history import prune
 from opdbus.history.change import Change, Why, differences
+from opdbus.history.question import Filter
 from opdbus.history.sentence import of_change
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
@@ -149,6 +150,18 @@ def verified(folder: Path, rows: int) -> dict[str, float]:
     }
 
 
+def asked(path: Path) -> float:
+    """Give the milliseconds until it is known which rows are of the older half of the time."""
+    with closing(Store(path)) as store:
+        first, last = (store.history.numbered([n])[0].at for n in (1, store.history.span()[-1]))
+        seconds = []
+        for _ in range(_REPEATS):
+            began = time.perf_counter()
+            store.history.numbers(Filter(before=(first + last) // 2))
+            seconds.append(time.perf_counter() - began)
+    return round(statistics.median(seconds) * 1e3, 2)
+
+
 def pruned(path: Path) -> dict[str, float]:
     """Remove rows step by step, and give how long others wait for one."""
     seconds = []
@@ -184,6 +197,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
             "last 100,000": round(statistics.mean(appended[-100:]) / _BATCH * 1e6, 1),
             "longest of a thousand": round(max(appended) / _BATCH * 1e6, 1),
         },
+        "ms to find the rows of a time": asked(path),
         "pruning": pruned(path),
     }
 
