@@ -140,7 +140,7 @@ def test_texts_have_a_limit_for_each_user() -> None:
         pass
 
 
-def test_nothing_is_kept_of_those_who_left() -> None:
+def test_nothing_is_kept_of_clients_that_left() -> None:
     """Hold no memory for connections, users or calls that are gone."""
     load = RunningCalls()
     calls = fill(load, ":1.1", 2)

@@ -189,7 +189,7 @@ class _State:
         return {}
 
 
-def test_the_bus_tells_who_is_in_the_group(bus_address: str) -> None:
+def test_the_bus_tells_the_groups_of_a_caller(bus_address: str) -> None:
     """Take the groups of a caller from the kernel, by way of the bus."""
 
     async def check() -> list[list[str]]:
@@ -206,7 +206,7 @@ def test_the_bus_tells_who_is_in_the_group(bus_address: str) -> None:
 
 
 def test_a_denied_call_is_in_the_log(daemons: Callable[..., Running]) -> None:
-    """Tell the operator who was refused what."""
+    """Tell the operator which user was refused what."""
     with daemons() as daemon:
         asyncio.run(_ready(daemon))
         _ask(NOBODY, daemon.bus, [[ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", {}]])
@@ -215,7 +215,7 @@ def test_a_denied_call_is_in_the_log(daemons: Callable[..., Running]) -> None:
     assert f"method={VECTORIZER}.Reload" in line
 
 
-def test_the_command_line_says_who_may(daemons: Callable[..., Running]) -> None:
+def test_the_command_line_says_which_users_may(daemons: Callable[..., Running]) -> None:
     """Exit 5 with one sentence where the caller is not allowed."""
     with daemons() as daemon:
         asyncio.run(_ready(daemon))

@@ -97,14 +97,14 @@ def test_without_the_group_nobody_is_in_it() -> None:
     assert _allowed(Bus(UnixUserID=MEMBER.uid, UnixGroupIDs=[GROUP]), group=missing) == set()
 
 
-def test_who_gave_up_its_groups_is_in_none() -> None:
+def test_a_process_that_gave_up_its_groups_is_in_none() -> None:
     """Believe the bus that a process has no groups, whatever the database says of its user."""
     everybody = os.getgroups() or [os.getgid()]
     no_groups = Bus(UnixUserID=NOBODY.uid, UnixGroupIDs=[])
     assert _allowed(no_groups, group=lambda _: everybody[0]) == set()
 
 
-def test_who_cannot_be_vouched_for_may_do_nothing() -> None:
+def test_a_caller_without_credentials_may_do_nothing() -> None:
     """Deny where the bus does not know the caller, or not its user."""
     assert _allowed(Bus()) == set()
     assert _allowed(Bus(UnixUserID=0), ":gone") == set()

@@ -306,7 +306,7 @@ def test_report_tells_what_follows() -> None:
 
 
 def test_table_tells_failures() -> None:
-    """Show figures, ratio, and the reason of who has none."""
+    """Show figures, ratio, and why a program has none."""
     console = Console(width=160, record=True, file=io.StringIO())
     [comparison] = report().comparisons
     for shown in table.tables(comparison):

@@ -107,7 +107,7 @@ def guarded() -> Iterator[str]:
     bus.kill()
 
 
-def test_names_reach_only_who_may_read(
+def test_names_reach_only_users_that_may_read(
     daemons: Callable[..., Running], guarded: str, tmp_path: Path
 ) -> None:
     """The installed policy lets a stranger hear counts, and the group which objects change."""

@@ -161,7 +161,7 @@ def test_a_child_does_the_work(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_two_at_a_time(tiny: Path, tmp_path: Path) -> None:
-    """Give both of two who ask at once the same whole graph."""
+    """Give both of two callers that ask at once the same whole graph."""
     model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
 
     async def both() -> list[build.Built]:
@@ -265,7 +265,7 @@ def children() -> set[int]:
     return found
 
 
-def test_a_caller_who_leaves_ends_the_build(tiny: Path, tmp_path: Path) -> None:
+def test_a_caller_that_leaves_ends_the_build(tiny: Path, tmp_path: Path) -> None:
     """Kill the child when its caller is cancelled."""
     model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
     cache.mkdir()

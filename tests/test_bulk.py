@@ -283,7 +283,7 @@ async def _until_idle(threads: ThreadPoolExecutor) -> None:
     await asyncio.gather(*waits)
 
 
-def test_a_caller_who_leaves_stops_the_work() -> None:
+def test_a_caller_that_leaves_stops_the_work() -> None:
     """Take every window back from the engine, close every file, and free the caller's place."""
     before = open_files(settled=True)
 

@@ -126,7 +126,7 @@ async def _job(caller: Caller) -> str:
 
 
 def test_others_watch_a_job(daemons: Callable[..., Running]) -> None:
-    """Show who runs how much, tell of progress until the end, and list it below its folder."""
+    """Show its user and size, tell of progress until the end, and list it below its folder."""
 
     async def work(client: Client, caller: Caller) -> None:
         call = asyncio.create_task(client.vectorize_bulk(MANY[:15_000]))
@@ -168,7 +168,7 @@ def test_others_cancel_a_job(daemons: Callable[..., Running]) -> None:
     served(daemons(), work)
 
 
-def test_who_leaves_takes_the_job_along(daemons: Callable[..., Running]) -> None:
+def test_a_job_ends_when_its_caller_leaves(daemons: Callable[..., Running]) -> None:
     """Stop computing at once for a caller whose connection is gone."""
 
     async def work(client: Client, caller: Caller) -> None:

@@ -139,7 +139,7 @@ def test_sigterm_while_precisions_are_graded(
         assert "Traceback" not in daemon.log
 
 
-def test_who_grades_for_nobody_ends(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_grading_without_a_parent_ends(tiny_model: Path, tmp_path: Path) -> None:
     """End a child that grades when whoever started it is gone."""
     os.mkfifo(tmp_path / "proof")  # nobody ever writes it: the child waits there
     model = folder.read(tiny_model, LEVELS["medium"])

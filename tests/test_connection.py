@@ -256,7 +256,7 @@ def test_a_lost_bus_ends_every_wait() -> None:
 
 
 def test_a_name_is_owned_at_once_or_not_at_all(bus_address: str) -> None:
-    """Never queue for a name: the second who asks gets BusError."""
+    """Never queue for a name: the second connection that asks gets BusError."""
 
     async def run() -> list[str]:
         async with Connection(bus_address) as one, Connection(bus_address) as other:

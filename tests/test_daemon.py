@@ -263,7 +263,7 @@ def test_the_files_are_the_daemons_alone(daemons: Make) -> None:
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-# callers who leave
+# callers that leave
 
 
 _PUBLISHER = """

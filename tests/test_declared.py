@@ -229,7 +229,7 @@ def test_what_could_not_be_kept_is_read_again(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_a_reader_who_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_does_not_lose_the_change(tmp_path: Path) -> None:
     """Finish a load whose caller is cancelled, at whatever moment."""
 
     async def work(house: Watched) -> None:

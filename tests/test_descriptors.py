@@ -57,11 +57,11 @@ class Guard(Authorizer):
 
     is_shut = False
 
-    async def require(self, *who: str, **more: Any) -> Credentials:
+    async def require(self, *given: str, **more: Any) -> Credentials:
         """Decide."""
         if self.is_shut:
             raise AccessDenied("not now")
-        return await super().require(*who, **more)
+        return await super().require(*given, **more)
 
 
 class Service:
@@ -203,7 +203,7 @@ async def _given_up(service: Service, file: int) -> None:
 
 
 async def _unheard(service: Service, file: int) -> None:
-    """Send a call, a reply and a signal with a file to one who expects none of them."""
+    """Send a call, a reply and a signal with a file to a client that expects none of them."""
     target = service.connection.name
     reply = Message(message_type=MessageType.METHOD_RETURN, destination=target,
                     reply_serial=9999, signature="h", body=[0], unix_fds=[file])  # fmt: skip

@@ -265,7 +265,7 @@ def test_a_reply_past_the_limit_is_refused_and_the_service_stays(bus_address: st
 
 
 def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> None:
-    """Cut an error that quotes a caller, who may send 31 MiB to be quoted."""
+    """Cut an error that quotes a caller, which may send 31 MiB to be quoted."""
 
     async def search(_caller: Caller, query: str, *_: Any) -> Any:
         raise NoModel(f"nothing is known of {query!r}")
@@ -279,7 +279,7 @@ def test_a_callers_own_words_cannot_make_a_reply_too_large(bus_address: str) -> 
 
 
 def test_many_large_replies_at_once_all_arrive(bus_address: str) -> None:
-    """Send more than the socket takes at a time, to callers who ask at the same time."""
+    """Send more than the socket takes at a time, to callers that ask at the same time."""
 
     async def get(_caller: Caller, _path: str, _options: dict[str, Any]) -> str:
         return "x" * 1_000_000
@@ -380,7 +380,7 @@ def test_a_user_with_many_calls_has_a_lower_priority(bus_address: str) -> None:
     assert Rank.BUSY_CALLER in together
 
 
-def test_work_for_a_caller_who_left_is_cancelled(bus_address: str) -> None:
+def test_work_for_a_caller_that_left_is_cancelled(bus_address: str) -> None:
     """Stop a running method when the bus says that its caller is gone."""
     begun, cancelled = asyncio.Event(), asyncio.Event()
 

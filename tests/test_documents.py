@@ -103,7 +103,7 @@ def test_a_page_is_unpacked_no_further_than_its_beginning(places: Places) -> Non
     assert Documents(places).manual("bomb(8)") == ""
 
 
-def test_who_owns_a_file(places: Places) -> None:
+def test_the_package_that_owns_a_file(places: Places) -> None:
     """A file's package is found under both names of a folder that is merged into /usr."""
     documents = Documents(places)
     owner = Owner(

@@ -1,4 +1,4 @@
-"""Turns: who works, who waits, and who comes next."""
+"""Turns: which work runs, which waits, and which comes next."""
 
 import asyncio
 from collections import Counter
@@ -81,7 +81,7 @@ def test_one_works_at_a_time() -> None:
     run(work)
 
 
-def test_a_user_who_had_less_goes_first() -> None:
+def test_a_user_that_had_less_goes_first() -> None:
     """Let one call of a user pass the many of another, whichever connections they come by."""
 
     async def work(works: Works) -> None:
@@ -107,7 +107,7 @@ def test_a_connection_that_had_less_goes_first() -> None:
     run(work)
 
 
-def test_who_asks_for_much_is_not_put_off_by_those_who_ask_for_little() -> None:
+def test_a_user_that_asks_for_much_is_not_put_off_by_small_calls() -> None:
     """Share the time among users, of whom one waits for many answers and others for few each."""
 
     async def work(works: Works) -> None:
@@ -128,7 +128,7 @@ def test_who_asks_for_much_is_not_put_off_by_those_who_ask_for_little() -> None:
     run(work)
 
 
-def test_who_comes_late_has_no_arrears() -> None:
+def test_a_user_that_comes_late_has_no_arrears() -> None:
     """Count what users have had from when they came, or they would shut the others out."""
     shares = FairQueue()
     shares.add("old")
@@ -172,7 +172,7 @@ def test_a_turn_given_up_is_over_once() -> None:
 
 
 @pytest.mark.parametrize("which", ["waiting", "chosen", "working"])
-def test_who_leaves_holds_nobody_up(which: str) -> None:
+def test_a_work_that_leaves_holds_nobody_up(which: str) -> None:
     """Pass the turn on, whether the caller left while waiting, when just chosen, or at work."""
 
     async def work(works: Works) -> None:

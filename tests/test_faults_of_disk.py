@@ -125,7 +125,7 @@ def test_a_full_disk_refuses_whole_and_heals(small: Path) -> None:
     run(small, work)
 
 
-def test_a_holder_who_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
+def test_a_holder_that_leaves_on_a_full_disk_is_forgotten_later(small: Path) -> None:
     """Remove what was to live as long as a connection as soon as that can be written."""
 
     async def work(memory: Memory) -> None:

@@ -98,7 +98,7 @@ def test_values_are_erased_and_rows_stay(
     assert report.last == done.last == 13 + bool(numbers)
 
 
-def test_who_forgot_what_is_told(tmp_path: Path) -> None:
+def test_a_row_tells_what_was_forgotten_and_by_whom(tmp_path: Path) -> None:
     """Record how many rows, which, and by whom, without the text."""
     run(tmp_path, forgetting(Target(text=f"{SECRET} 3")))
     ((what, cause, fields),) = rows(tmp_path, "what, cause, fields", "seq = 14")
@@ -221,9 +221,7 @@ def test_forgetting_and_pruning_keep_to_checkpoints(tmp_path: Path) -> None:
 # of a daemon
 
 
-def test_a_daemon_forgets_for_who_manages_it(
-    daemons: Callable[..., Running], tmp_path: Path
-) -> None:
+def test_a_daemon_forgets_for_its_manager(daemons: Callable[..., Running], tmp_path: Path) -> None:
     """Forget by the command and on the bus; refuse what is not exactly one thing."""
 
     async def work(daemon: Running) -> None:

@@ -234,7 +234,7 @@ def test_the_sandbox_is_tight(service: Path) -> None:
 
 
 def test_containers_are_published_apart_and_with_the_service() -> None:
-    """Leave the program that may ask the engines to who enables it; it goes with the service."""
+    """Do not enable the program that may ask the engines; it goes with the service."""
     unit = ConfigParser(strict=False)
     unit.read(CONTAINERS)
     assert unit["Unit"]["BindsTo"] == unit["Unit"]["After"] == UNIT.name

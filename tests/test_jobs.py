@@ -125,7 +125,7 @@ def test_progress_is_told_now_and_then_and_the_end_at_once() -> None:
      (asyncio.CancelledError(), "cancelled"), (Cancelled("x"), "cancelled")],
 )  # fmt: skip
 def test_a_job_remembers_how_it_ended(error: BaseException, state: str) -> None:
-    """Tell a fault from a caller who left or cancelled."""
+    """Tell a fault from a caller that left or cancelled."""
 
     async def work(jobs: Jobs, told: Told) -> None:
         with pytest.raises(type(error)), jobs.begin("bulk", 1, OWNER, is_seen=True):

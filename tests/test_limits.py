@@ -89,7 +89,7 @@ def test_what_is_refused_is_not_published(daemons: Callable[..., Running]) -> No
         ask(daemon, work)
 
 
-def test_much_is_given_to_who_asks_for_it(daemons: Callable[..., Running]) -> None:
+def test_much_is_given_to_a_client_that_asks_for_it(daemons: Callable[..., Running]) -> None:
     """Refuse more than 64 KiB of an object or of drifts until the caller says how much it wants."""
 
     async def work(caller: Caller) -> None:

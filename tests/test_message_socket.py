@@ -262,7 +262,7 @@ def test_the_end_is_told_once(how: str) -> None:
     run(work)
 
 
-def test_who_is_refused_learns_the_answer() -> None:
+def test_a_client_that_is_refused_learns_the_answer() -> None:
     """Raise OSError with the bus's own words where it does not accept us."""
 
     async def run_() -> None:

@@ -188,7 +188,7 @@ def test_full_disk(low_hub: Hub, models: Path) -> None:
 
 
 def test_directory_of_root(low_hub: Hub, models: Path) -> None:
-    """Tell a user who may not write the model directory to be root or to choose another."""
+    """Tell a user that may not write the model directory to be root or to choose another."""
     models.mkdir(parents=True)
     program = as_user(NOBODY, f"{MAIN}\nfrom opdbus.models import fetch, model_store")
     code, _, errors = cli(models, "pull", "low", program=program, HF_ENDPOINT=low_hub.address)

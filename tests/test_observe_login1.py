@@ -36,7 +36,7 @@ async def logind(bus: str) -> AsyncIterator[FakeService]:
 
 @in_loop
 async def test_sessions_users_and_inhibitors(tmp_path: Path, system_bus: str) -> None:
-    """Who is logged in, and what holds the host awake, are objects."""
+    """Sessions, users, and what holds the host awake are objects."""
     async with logind(system_bus), observed(tmp_path, login1.OBSERVER) as host:
         await host.until_shown("login1/session/3", user="alice", state="active", remote=False)
         await host.until_shown("login1/user/alice", state="active")

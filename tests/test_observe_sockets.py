@@ -64,7 +64,7 @@ def opened(net: Network, kind: int, address: str, port: int) -> socket.socket:
 
 @in_loop
 async def test_ports_that_are_open(tmp_path: Path) -> None:
-    """A port is an object with its address, who can reach it, its user and its service."""
+    """A port is an object with its address, what can reach it, its user and its service."""
     async with watched(tmp_path) as (net, host):
         with (
             opened(net, socket.SOCK_STREAM, EVERYWHERE, 22),

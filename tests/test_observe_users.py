@@ -83,7 +83,7 @@ async def test_a_group_has_those_that_it_is_the_first_of(tmp_path: Path, files: 
 
 
 @in_loop
-async def test_a_user_who_is_added_and_removed(tmp_path: Path, files: Files) -> None:
+async def test_a_user_that_is_added_and_removed(tmp_path: Path, files: Files) -> None:
     """A new line is a new account, and changes no other; a line that is gone takes it away."""
     async with observed(tmp_path, files.observer) as host:
         await host.until_shown("users/account/mira")

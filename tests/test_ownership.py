@@ -54,7 +54,7 @@ def ask(daemon: Running, work: Callable[[Caller], Any]) -> None:
 
 
 def test_only_the_owner_and_root_change_and_withdraw(daemons: Make, tmp_path: Path) -> None:
-    """Refuse another user who publishes or withdraws what is not its own, after a restart too."""
+    """Refuse another user that publishes or withdraws what is not its own, after a restart too."""
 
     async def first(caller: Caller) -> None:
         assert await answer(daemon, NOBODY, publishing("nobody's")) == "allowed"
@@ -125,7 +125,7 @@ def test_nothing_of_a_connection_survives_a_restart(daemons: Make, tmp_path: Pat
 
 
 @pytest.mark.parametrize("count", [1, 100, 2000])
-def test_who_leaves_while_it_publishes_leaves_nothing(
+def test_a_publisher_that_leaves_halfway_leaves_nothing(
     daemons: Make, tmp_path: Path, count: int
 ) -> None:
     """Withdraw also what is still being published when its connection leaves."""

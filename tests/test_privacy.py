@@ -1,4 +1,4 @@
-"""Who may read the settings and the state file, as the doctor sees it."""
+"""Which users may read the settings and the state file, as the doctor sees it."""
 
 import grp
 import os

@@ -1,4 +1,4 @@
-"""Properties that can be set: by whom, to what, and who is told."""
+"""Properties that can be set: by which users, to what, and which clients are told."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ async def _answer(client: Connection, call: Sequence[Any]) -> Any:
         return getattr(error, "name", repr(error)).rpartition(".")[2]
 
 
-def test_who_may_sets_a_property(bus_address: str) -> None:
+def test_a_user_that_may_sets_a_property(bus_address: str) -> None:
     """Hand a value of the right type to the interface, and signal it where the property says so."""
     calls = [
         (SET, "ssv", NAME, "Heat", Typed("u", 200)),
@@ -121,7 +121,7 @@ def test_what_cannot_be_set_is_named_rightly(
     assert values == Oven().values
 
 
-def test_who_may_read_may_not_set_or_manage(bus_address: str) -> None:
+def test_a_reader_may_not_set_or_manage(bus_address: str) -> None:
     """Ask for the action that an interface names, even where no file of the package tells of it."""
     calls = [
         ("org.freedesktop.DBus.Properties.GetAll", "s", NAME),

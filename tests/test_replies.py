@@ -1,4 +1,4 @@
-"""Replies and those who do not read them, on a real bus."""
+"""Replies and clients that do not read them, on a real bus."""
 
 import asyncio
 import socket
@@ -109,8 +109,8 @@ async def arrived(service: Service, client: Connection) -> None:
     await service.idle()
 
 
-def test_who_reads_gets_everything() -> None:
-    """Send many times what may be unread to a caller who reads it, all at once."""
+def test_a_client_that_reads_gets_everything() -> None:
+    """Send many times what may be unread to a caller that reads it, all at once."""
 
     async def work(service: Service, bus: Bus) -> None:
         async with Connection(bus.address) as client:
@@ -121,7 +121,7 @@ def test_who_reads_gets_everything() -> None:
     run(work)
 
 
-def test_who_does_not_read_is_refused_and_others_are_served() -> None:
+def test_a_client_that_does_not_read_is_refused_and_others_are_served() -> None:
     """Leave no more than the limit unread by one caller, and go on serving another."""
 
     async def work(service: Service, bus: Bus) -> None:
@@ -138,8 +138,8 @@ def test_who_does_not_read_is_refused_and_others_are_served() -> None:
     run(work)
 
 
-def test_many_who_do_not_read_leave_room_for_others() -> None:
-    """Answer small calls, and those who read, whatever 40 others leave unread."""
+def test_many_clients_that_do_not_read_leave_room_for_others() -> None:
+    """Answer small calls, and clients that read, whatever 40 others leave unread."""
 
     async def work(service: Service, bus: Bus) -> None:
         async with Connection(bus.address) as client:
@@ -184,8 +184,8 @@ def test_a_user_leaves_room_for_other_users() -> None:
     run(work)
 
 
-def test_who_reads_nothing_gets_no_errors_in_the_end() -> None:
-    """Stop sending errors to a caller who does not read those that were sent."""
+def test_a_client_that_reads_nothing_gets_no_errors_in_the_end() -> None:
+    """Stop sending errors to a caller that does not read those that were sent."""
 
     async def work(service: Service, bus: Bus) -> None:
         async with Connection(bus.address) as connection:

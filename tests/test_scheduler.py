@@ -184,7 +184,7 @@ def test_full_queue_refuses_at_once() -> None:
     complete(main())
 
 
-def test_a_caller_who_left_is_not_run() -> None:
+def test_a_caller_that_left_is_not_run() -> None:
     """Take a cancelled caller's rows out of the queue, and nobody else's."""
 
     async def main() -> None:
@@ -205,7 +205,7 @@ def test_a_caller_who_left_is_not_run() -> None:
     complete(main())
 
 
-def test_a_caller_who_leaves_during_the_run() -> None:
+def test_a_caller_that_leaves_during_the_run() -> None:
     """Go on when a caller leaves whose rows are being run."""
 
     async def main() -> None:
@@ -674,8 +674,8 @@ def test_shutdown_while_a_row_waits_for_the_device() -> None:
     assert model_threads() == []
 
 
-def test_a_caller_who_leaves_before_a_retry() -> None:
-    """Run nothing again for a caller who left while the batch was failing."""
+def test_a_caller_that_leaves_before_a_retry() -> None:
+    """Run nothing again for a caller that left while the batch was failing."""
 
     async def main() -> None:
         model = Model(shut=True)

@@ -27,7 +27,7 @@ def test_one_receiver_gets_all_in_order() -> None:
     assert outbox.size == outbox.size_of(":1.1") == 0
 
 
-def test_who_was_sent_little_comes_first() -> None:
+def test_a_client_that_was_sent_little_comes_first() -> None:
     """Send the one message of a receiver before the rest of the hundred for another."""
     outbox = SendQueue()
     for number in range(100):
@@ -38,7 +38,7 @@ def test_who_was_sent_little_comes_first() -> None:
     assert drained(outbox)[:3] == [b"00", b"one", b"001"]
 
 
-def test_those_who_come_again_and_again_do_not_come_first() -> None:
+def test_clients_that_come_again_and_again_do_not_come_first() -> None:
     """Have each receiver wait for one message of every other, however often they come anew."""
     outbox = SendQueue()
     for number in range(5):

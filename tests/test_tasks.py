@@ -19,7 +19,7 @@ async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
 
 @in_loop
 async def test_being_cancelled_while_others_end_is_not_forgotten() -> None:
-    """Who waits for cancelled works, and is cancelled then, waits for them and is cancelled."""
+    """A task that is cancelled while it waits for cancelled works still waits for them."""
     started, may_end = asyncio.Event(), asyncio.Event()
     work = asyncio.create_task(end_slowly(started, may_end))
     await started.wait()

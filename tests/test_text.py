@@ -67,7 +67,7 @@ def test_the_glossary_fills_gaps_only() -> None:
     assert render(account).text == "user account systemd-timesync: system account"
 
 
-def test_who_something_belongs_to_does_not_say_what_it_is() -> None:
+def test_an_owner_does_not_say_what_a_thing_is() -> None:
     """Explain the port of a listener, but not the user whom it runs as."""
     listener = item("net", "listener", "tcp 0.0.0.0:11211", port=11211, user="root", unit="x")
     assert render(listener).text == (

@@ -98,7 +98,7 @@ def test_a_file_cut_in_place_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_file_that_stays_open_is_noticed(tmp_path: Path) -> None:
-    """Tell when the file is written in place by somebody who keeps it open."""
+    """Tell when the file is written in place by a program that keeps it open."""
     path = tmp_path / "state.json"
     path.write_text("a")
     with path.open("r+b", buffering=0) as file:

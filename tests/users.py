@@ -21,7 +21,7 @@ class User(NamedTuple):
 # Not the user that runs the tests, whoever that is.
 NOBODY = User(65534 if os.geteuid() != 65534 else 65533)
 ANOTHER = User(1)
-# nobody is in it but who is put there
+# nobody is in it but the users that a test puts there
 GROUP = 54321
 MEMBER = User(2, (GROUP,))
 

@@ -32,7 +32,7 @@ _LEAD_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """Who attacks: a user and the one group it is in, as root if 0; by which program, and what.
+    """An attacker: a user and the one group it is in, as root if 0; its program, and its target.
 
     The target is the bus that the daemon serves, if none is given.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MOST_RATIO, MOST_GROWTH = 5.0, 0.15
-# Users that every system has, and the group of those who may use the daemon.
+# Users that every system has, and the group of users that may use the daemon.
 USERS = (1, 2, 3, 5)
 GROUP = 54321
 WITHOUT = Path(__file__).with_name("without.py")
@@ -111,7 +111,7 @@ def failures(seen: Seen) -> list[str]:
 def measure(given: argparse.Namespace, names: Sequence[str], without: str = "") -> Iterator[Seen]:
     """Do every attack, one after the other; a daemon that did not live through one is replaced."""
     starter = [sys.executable, str(WITHOUT), without] if without else []
-    attacks = deque((name, full, who) for name in names for full, who in attackers(name).items())
+    attacks = deque((name, *row) for name in names for row in attackers(name).items())
     while attacks:
         with tempfile.TemporaryDirectory(prefix="op-dbus-hostile-") as folder:
             Path(folder).chmod(0o755)
@@ -121,8 +121,8 @@ def measure(given: argparse.Namespace, names: Sequence[str], without: str = "") 
             ) as daemon:
                 wait_until_vectorized(daemon)
                 while attacks and memory_mib(daemon.pid):
-                    name, full, who = attacks.popleft()
-                    yield replace(attack(daemon, name, who, given.seconds), name=full)
+                    name, full, users = attacks.popleft()
+                    yield replace(attack(daemon, name, users, given.seconds), name=full)
 
 
 def compare(part: str, given: argparse.Namespace) -> dict[str, Any]:

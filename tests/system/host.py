@@ -72,7 +72,7 @@ class Host:
         return Path(f"/proc/{self.init}/root", inside.lstrip("/"))
 
     def write(self, inside: str, text: str) -> None:
-        """Write one of its files, in one step as editors do, who keep the mode and the group."""
+        """Write one of its files, in one step as editors do, which keep the mode and the group."""
         path = self.path(inside)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.new")

@@ -1,4 +1,4 @@
-"""Who may call what on a booted host, on both message buses, with polkit and without."""
+"""What each user may call on a booted host, on both message buses, with polkit and without."""
 
 import json
 from collections.abc import Callable, Iterator

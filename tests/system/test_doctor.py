@@ -26,7 +26,7 @@ def test_all_is_well_for_root_and_the_group(host: Host) -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_who_else_may_read_the_settings(host: Host) -> None:
+def test_other_readers_of_the_settings_are_told(host: Host) -> None:
     """An open file and a stranger in the group are warned of, and the advice mends both."""
     host.ask("chmod", "o+r", SETTINGS)
     host.ask("usermod", "--append", "--groups", "op-dbus-config", "outsider")
