@@ -22,6 +22,7 @@ PARTS = {"bus": "names paths async_cache transport admission authorization servi
 # These two are clients of the daemon, and import little of it.
 MAY_IMPORT = {
     "client": {
+        "opdbus.client",
         "opdbus.errors",
         "opdbus.config",
         "opdbus.bus.transport.connection",

@@ -1,24 +1,20 @@
 """A client of the daemon: one coroutine for each method that a program may want."""
 
-import asyncio
 import json
 import os
 from array import array
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
-from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.client.parts import as_file, pages, path_size, text_size
+from opdbus.client.remote import Remote
 
-T = TypeVar("T")
-
-# Computing vectors may take longer than D-Bus libraries usually wait.
-PATIENCE_SECONDS: Final = 120.0
 # So that a reply of vectors stays under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
 _OBJECTS_A_CALL: Final = 1000
@@ -26,19 +22,6 @@ _OBJECTS_A_CALL: Final = 1000
 _ROWS_A_CALL: Final = 200
 # Each may have many fields with values.
 _DRIFTS_A_CALL: Final = 100
-# So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
-_BYTES_A_CALL: Final = 1 << 20
-_NOT_THERE: Final = (
-    "org.freedesktop.DBus.Error.ServiceUnknown",
-    "org.freedesktop.DBus.Error.NameHasNoOwner",
-    "org.freedesktop.DBus.Error.NoReply",
-    "org.freedesktop.DBus.Error.Disconnected",
-    # the bus waited for a service that it had started
-    "org.freedesktop.DBus.Error.TimedOut",
-    "org.freedesktop.DBus.Error.Spawn.",
-    "org.freedesktop.systemd1.",
-)
-
 Json: TypeAlias = Any
 
 
@@ -63,21 +46,22 @@ class Client:
     """
 
     def __init__(self, bus: str) -> None:
-        self._where = bus
-        self._connection = Connection(bus)
+        self._remote = Remote(bus)
+        self._ask, self._ask_patiently = self._remote.ask, self._remote.ask_patiently
+        self._one, self._properties = self._remote.one, self._remote.properties
 
     async def __aenter__(self) -> Self:
         """Connect to the bus."""
-        await self._connection.__aenter__()
+        await self._remote.__aenter__()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Disconnect."""
-        await self._connection.__aexit__(*error)
+        await self._remote.__aexit__(*error)
 
     async def is_served(self) -> bool:
         """Return whether a daemon owns the name; starts none."""
-        return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
+        return await self._remote.is_there()
 
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
@@ -93,7 +77,7 @@ class Client:
     ) -> list[list[float]]:
         """Return the vectors of texts, however many there are; options: level, dimensions."""
         vectors: list[list[float]] = []
-        for part in _pages(texts, _TEXTS_A_CALL, _text_size):
+        for part in pages(texts, _TEXTS_A_CALL, text_size):
             rows, dimension, _, data = await self._ask(
                 paths.ROOT, f"{VECTORIZER}.VectorizeMany", "asa{sv}", part, dict(options or {})
             )
@@ -108,7 +92,7 @@ class Client:
 
         Options: level, dtype, dimensions, truncate, job. Waits as long as it takes.
         """
-        with _as_file(texts) as file:
+        with as_file(texts) as file:
             descriptor, rows, dimension, dtype = await self._ask_patiently(
                 paths.ROOT, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", file, dict(options or {})
             )
@@ -123,7 +107,7 @@ class Client:
         """Return the model's limit and each text's tokens; options: level."""
         counts: list[int] = []
         limit = 0
-        for part in _pages(texts, _TEXTS_A_CALL, _text_size) or [[]]:
+        for part in pages(texts, _TEXTS_A_CALL, text_size) or [[]]:
             limit, tokens = await self._ask(
                 paths.ROOT, f"{VECTORIZER}.CountTokens", "asa{sv}", part, dict(options or {})
             )
@@ -221,9 +205,9 @@ class Client:
         size, options = _ROWS_A_CALL, dict(wanted)
         is_oldest_first = options.get("order") == "oldest"
         while len(found) < limit:
+            ask = min(size, limit - len(found))
             try:
-                ask = min(size, limit - len(found))
-                part = await self._one(paths.HISTORY, HISTORY, "Changes", "a{sv}u", options, ask)
+                part = await self._changes(options, ask)
             except errors.LimitsExceeded:  # values can be very long
                 if size == 1:
                     raise
@@ -237,18 +221,16 @@ class Client:
 
     async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         """Return the changes that answer best; a filter with about or before_event."""
-        while True:
-            try:
-                options = dict(wanted)
-                found: list[dict[str, Json]] = await self._one(
-                    paths.HISTORY, HISTORY, "Changes", "a{sv}u", options, limit
-                )
-            except errors.LimitsExceeded:  # values can be very long
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 8)
-            else:
-                return found
+        try:
+            return await self._changes(wanted, limit)
+        except errors.LimitsExceeded:  # values can be very long
+            if limit == 1:
+                raise
+            return await self.found(wanted, max(1, limit // 8))
+
+    async def _changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
+        asked = (paths.HISTORY, HISTORY, "Changes", "a{sv}u", dict(wanted), limit)
+        return list(await self._one(*asked))
 
     async def nearest(self, like: Mapping[str, Json], limit: int) -> list[list[Json]]:
         """Return past changes like one, each with what followed, as of History1.Nearest."""
@@ -264,47 +246,22 @@ class Client:
 
     async def recorded(self) -> AsyncGenerator[None, None]:
         """Yield whenever history may have new rows: after each signal, and after each start."""
-        news = asyncio.Event()
-        self._connection.on_signal = lambda _: news.set()
-        await self._connection.subscribe(f"type='signal',interface='{HISTORY}',member='Recorded'")
-        await self._connection.subscribe(
-            "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',"
-            f"arg0='{BUS_NAME}'"
-        )
-        lost = asyncio.ensure_future(self._connection.closed())
-        try:
-            while not lost.done():
+        rows = f"type='signal',interface='{HISTORY}',member='Recorded'"
+        starts = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged'"
+        async with aclosing(self._remote.heard(rows, f"{starts},arg0='{BUS_NAME}'")) as heard:
+            async for _ in heard:
                 yield
-                waiting = asyncio.ensure_future(news.wait())
-                await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                news.clear()
-        finally:
-            lost.cancel()
-        raise errors.BusError(f"the connection to the {self._where} bus was lost")
 
     async def crossings(self) -> AsyncGenerator[list[Json], None]:
         """Yield (path, class, severity, fields) of each DriftDetected.
 
         First an empty list, when none is missed any more. Raises BusError once the bus is gone.
         """
-        heard: asyncio.Queue[list[Json]] = asyncio.Queue()
-        heard.put_nowait([])
-        self._connection.on_signal = lambda message: heard.put_nowait(list(message.body))
-        await self._connection.subscribe(
-            f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
-        )
-        lost = asyncio.ensure_future(self._connection.closed())
-        try:
-            while not lost.done():
-                news = asyncio.ensure_future(heard.get())
-                await asyncio.wait({news, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if news.done():
-                    yield news.result()
-                news.cancel()
-        finally:
-            lost.cancel()
-        raise errors.BusError(f"the connection to the {self._where} bus was lost")
+        rule = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
+        async with aclosing(self._remote.heard(rule)) as heard:
+            async for bodies in heard:
+                for body in bodies or [[]]:
+                    yield body
 
     async def publish(
         self, source: str, objects: Sequence[Sequence[Json]], lifetime: str = "kept"
@@ -315,7 +272,7 @@ class Client:
         the lifetime `connection` they are there as long as this connection.
         """
         found: list[str] = []
-        for part in _pages(objects, _OBJECTS_A_CALL, _path_size) or [[]]:
+        for part in pages(objects, _OBJECTS_A_CALL, path_size) or [[]]:
             found += await self._one(
                 paths.STATE,
                 STATE,
@@ -330,85 +287,3 @@ class Client:
     async def withdraw(self, objects: Sequence[str]) -> int:
         """Withdraw what was published about objects, and give how many entries went."""
         return int(await self._one(paths.STATE, STATE, "Withdraw", "aoa{sv}", list(objects), {}))
-
-    async def _properties(self, path: str, interface: str) -> dict[str, Json]:
-        reply = await self._ask(path, "org.freedesktop.DBus.Properties.GetAll", "s", interface)
-        return dict(reply[0])
-
-    async def _one(
-        self, path: str, interface: str, method: str, signature: str, *body: Json
-    ) -> Json:
-        return (await self._ask(path, f"{interface}.{method}", signature, *body))[0]
-
-    async def _ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                return await self._ask_patiently(path, member, signature, *body)
-        except TimeoutError:
-            raise errors.BusError(
-                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
-            ) from None
-
-    async def _ask_patiently(
-        self, path: str, member: str, signature: str, *body: Json
-    ) -> list[Json]:
-        try:
-            # there is time to ask the user for a password
-            return await self._connection.call(
-                BUS_NAME, path, member, signature, *body, is_interactive=True
-            )
-        except RemoteError as error:
-            raise self._translated(error) from None
-
-    def _translated(self, error: RemoteError) -> errors.OpDbusError:
-        if error.name.startswith(_NOT_THERE):
-            return errors.BusError(
-                f"op-dbus is not running on the {self._where} bus: start it with"
-                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
-                " `op-dbus --bus BUS status`"
-            )
-        if error.name.endswith("AccessDenied"):
-            return errors.AccessDenied(str(error))
-        known = {kind.dbus_name: kind for kind in errors.tree()}
-        return known.get(error.name, errors.OpDbusError)(str(error))
-
-
-@contextmanager
-def _as_file(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
-    """Open a file of texts, or write texts into one in memory; raises InvalidArgs."""
-    try:
-        if isinstance(texts, Path):
-            file: BinaryIO = texts.open("rb")
-        else:
-            file = os.fdopen(os.memfd_create("op-dbus-texts"), "w+b")
-    except OSError as error:
-        raise errors.InvalidArgs(f"cannot open the texts: {error}") from None
-    with file:
-        if not isinstance(texts, Path):
-            file.writelines(json.dumps(text).encode() + b"\n" for text in texts)
-            file.flush()
-        yield file
-
-
-def _pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
-    """Split items so that each part keeps to `most` and, unless it is one item, to 1 MiB."""
-    parts: list[list[T]] = []
-    size = 0
-    for item in items:
-        more = size_of(item)
-        if not parts or len(parts[-1]) == most or size + more > _BYTES_A_CALL:
-            parts.append([])
-            size = 0
-        parts[-1].append(item)
-        size += more
-    return parts
-
-
-def _text_size(text: str) -> int:
-    # a lone surrogate is refused when it is sent
-    return len(text.encode(errors="replace"))
-
-
-def _path_size(item: Sequence[Json]) -> int:
-    # escaped, a byte may take three; the plugin, the kind and the name come after the folder
-    return len(paths.STATE) + 16 + 3 * sum(_text_size(part) for part in item[:3])

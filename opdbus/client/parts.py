@@ -1,0 +1,58 @@
+"""What is sent in parts or in a file, since a message has at most 1 MiB."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
+
+from opdbus import errors
+from opdbus.bus import paths
+
+T = TypeVar("T")
+# So that neither the texts of a call nor the paths of a reply pass the daemon's 1 MiB.
+_BYTES_A_CALL: Final = 1 << 20
+
+
+@contextmanager
+def as_file(texts: Iterable[str] | Path) -> Iterator[BinaryIO]:
+    """Open a file of texts, or write texts into one in memory; raises InvalidArgs."""
+    try:
+        if isinstance(texts, Path):
+            file: BinaryIO = texts.open("rb")
+        else:
+            file = os.fdopen(os.memfd_create("op-dbus-texts"), "w+b")
+    except OSError as error:
+        raise errors.InvalidArgs(f"cannot open the texts: {error}") from None
+    with file:
+        if not isinstance(texts, Path):
+            file.writelines(json.dumps(text).encode() + b"\n" for text in texts)
+            file.flush()
+        yield file
+
+
+def pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[list[T]]:
+    """Split items so that each part keeps to `most` and, unless it is one item, to 1 MiB."""
+    parts: list[list[T]] = []
+    size = 0
+    for item in items:
+        more = size_of(item)
+        if not parts or len(parts[-1]) == most or size + more > _BYTES_A_CALL:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += more
+    return parts
+
+
+def text_size(text: str) -> int:
+    """Return the bytes of a text."""
+    # a lone surrogate is refused when it is sent
+    return len(text.encode(errors="replace"))
+
+
+def path_size(item: Sequence[Any]) -> int:
+    """Return the most bytes that the path of an object has: (plugin, kind, name, ...)."""
+    # escaped, a byte may take three
+    return len(paths.STATE) + 16 + 3 * sum(text_size(part) for part in item[:3])

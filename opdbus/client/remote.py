@@ -1,0 +1,120 @@
+"""Calls of the daemon and its signals; each of its errors is raised as one of `opdbus.errors`."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final, Self, TypeAlias
+
+from opdbus import errors
+from opdbus.bus.names import BUS_NAME
+from opdbus.bus.transport.connection import Connection, RemoteError
+
+# Computing vectors may take longer than D-Bus libraries usually wait.
+PATIENCE_SECONDS: Final = 120.0
+_NOT_THERE: Final = (
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.Disconnected",
+    # the bus waited for a service that it had started
+    "org.freedesktop.DBus.Error.TimedOut",
+    "org.freedesktop.DBus.Error.Spawn.",
+    "org.freedesktop.systemd1.",
+)
+
+Json: TypeAlias = Any
+
+
+class Remote:
+    """The daemon on a bus; use as a context, which raises BusError without a bus."""
+
+    def __init__(self, bus: str) -> None:
+        self._where = bus
+        self._connection = Connection(bus)
+
+    async def __aenter__(self) -> Self:
+        """Connect to the bus."""
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Disconnect."""
+        await self._connection.__aexit__(*error)
+
+    async def is_there(self) -> bool:
+        """Return whether a daemon owns the name; starts none."""
+        return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
+
+    async def heard(self, *rules: str) -> AsyncGenerator[list[list[Json]], None]:
+        """Yield the bodies of all signals since the last time.
+
+        First an empty list, when none is missed any more. Raises BusError once the bus is gone.
+        """
+        bodies: list[list[Json]] = []
+        news = asyncio.Event()
+
+        def hear(body: list[Json]) -> None:
+            bodies.append(body)
+            news.set()
+
+        self._connection.on_signal = lambda message: hear(list(message.body))
+        for rule in rules:
+            await self._connection.subscribe(rule)
+        yield []
+        lost = asyncio.ensure_future(self._connection.closed())
+        try:
+            while not lost.done():
+                waiting = asyncio.ensure_future(news.wait())
+                await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                news.clear()
+                taken, bodies = bodies, []
+                if taken:
+                    yield taken
+        finally:
+            lost.cancel()
+        raise errors.BusError(f"the connection to the {self._where} bus was lost")
+
+    async def properties(self, path: str, interface: str) -> dict[str, Json]:
+        """Return all properties of an interface."""
+        reply = await self.ask(path, "org.freedesktop.DBus.Properties.GetAll", "s", interface)
+        return dict(reply[0])
+
+    async def one(
+        self, path: str, interface: str, method: str, signature: str, *body: Json
+    ) -> Json:
+        """Call a method, and return the first value of its reply."""
+        return (await self.ask(path, f"{interface}.{method}", signature, *body))[0]
+
+    async def ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method, and return its reply; raises BusError after PATIENCE_SECONDS."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await self.ask_patiently(path, member, signature, *body)
+        except TimeoutError:
+            raise errors.BusError(
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
+            ) from None
+
+    async def ask_patiently(
+        self, path: str, member: str, signature: str, *body: Json
+    ) -> list[Json]:
+        """Call a method, and wait for its reply as long as it takes."""
+        try:
+            # there is time to ask the user for a password
+            return await self._connection.call(
+                BUS_NAME, path, member, signature, *body, is_interactive=True
+            )
+        except RemoteError as error:
+            raise self._translated(error) from None
+
+    def _translated(self, error: RemoteError) -> errors.OpDbusError:
+        if error.name.startswith(_NOT_THERE):
+            return errors.BusError(
+                f"op-dbus is not running on the {self._where} bus: start it with"
+                " `systemctl start op-dbus` or `op-dbus daemon`, or name another bus:"
+                " `op-dbus --bus BUS status`"
+            )
+        if error.name.endswith("AccessDenied"):
+            return errors.AccessDenied(str(error))
+        known = {kind.dbus_name: kind for kind in errors.tree()}
+        return known.get(error.name, errors.OpDbusError)(str(error))
