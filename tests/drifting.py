@@ -6,23 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from observing import Clock
+
 from opdbus.drift.crossings import Crossing
 from opdbus.drift.tracker import Tracker
 from opdbus.index.events import Claimed, Listed
 from opdbus.index.memory import Memory
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 class Checked:

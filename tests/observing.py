@@ -26,6 +26,17 @@ RETRIES = (0.01,)
 MOVING = {"lamp": frozenset({"watts"})}
 
 
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
 class Source:
     """Lamps that a test's observer sees, while there is no fault."""
 
@@ -120,11 +131,18 @@ class Host:
             raise AssertionError(f"{name} is {found}, not {values}; {self.status}") from None
 
 
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Return all rows of history, as any other program would read them."""
+    with closing(sqlite3.connect(folder / "memory.db")) as reader:
+        reader.row_factory = sqlite3.Row
+        found = reader.execute("SELECT * FROM history ORDER BY seq").fetchall()
+    return [{**row, "fields": json.loads(row["fields"])} for row in found]
+
+
 def rows(folder: Path, name: str) -> list[tuple[str, str, int]]:
     """Return what history has of an object: what happened, why, and how many changes are folded."""
-    question = "SELECT what, cause, folded FROM history WHERE name = ? ORDER BY seq"
-    with closing(sqlite3.connect(folder / "memory.db")) as reader:
-        return list(reader.execute(question, (name,)))
+    found = [row for row in history(folder) if row["name"] == name]
+    return [(row["what"], row["cause"], row["folded"]) for row in found]
 
 
 @asynccontextmanager

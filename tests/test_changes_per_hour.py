@@ -4,24 +4,13 @@ import asyncio
 import itertools
 from pathlib import Path
 
-from observing import Host, in_loop, observed
+from observing import Clock, Host, in_loop, observed
 
 from opdbus.observe.batch import Key
 from opdbus.observe.changes_per_hour import PER_HOUR, ChangesPerHour
 from opdbus.observe.report import Observer, Report
 
 HOUR = 3600.0
-
-
-class Clock:
-    """Tells the time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.now
 
 
 class Lamps:

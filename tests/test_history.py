@@ -3,15 +3,14 @@
 import asyncio
 import hashlib
 import json
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from observing import history
 
 from opdbus.history import chain
 from opdbus.history.chain import Head
@@ -38,16 +37,6 @@ def run(folder: Path, work: Callable[[Memory], Awaitable[None]]) -> None:
     asyncio.run(both())
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Read all rows of history, as any other program would."""
-    with closing(sqlite3.connect(folder / "memory.db")) as reader:
-        reader.row_factory = sqlite3.Row
-        return [
-            {**row, "fields": json.loads(row["fields"])}
-            for row in reader.execute("SELECT * FROM history ORDER BY seq")
-        ]
-
-
 def test_each_change_is_a_row(tmp_path: Path) -> None:
     """Record what came, changed and left, with the fields before and after, and nothing else."""
 
@@ -58,7 +47,7 @@ def test_each_change_is_a_row(tmp_path: Path) -> None:
         await memory.observe([], {Identity(SOURCE, "systemd", "unit", "a")}, {})
 
     run(tmp_path, work)
-    found = rows(tmp_path)
+    found = history(tmp_path)
     assert [(row["seq"], row["what"], row["cause"]) for row in found] == [
         (1, "appeared", "c1"),
         (2, "changed", "c3"),
@@ -78,7 +67,7 @@ def test_what_is_refused_leaves_no_row(tmp_path: Path) -> None:
             await memory.publish([unit("b"), unit("a", state="failed")], OWNER + 1)
 
     run(tmp_path, work)
-    assert [row["name"] for row in rows(tmp_path)] == ["a"]
+    assert [row["name"] for row in history(tmp_path)] == ["a"]
 
 
 def test_the_chain_covers_every_row(tmp_path: Path) -> None:
@@ -88,7 +77,7 @@ def test_the_chain_covers_every_row(tmp_path: Path) -> None:
         for number in range(7):
             await memory.publish([unit("a", number=number), unit(f"b{number}")], OWNER)
         state = await memory.archive.read(lambda store: store.ledger.state())
-        found = rows(tmp_path)
+        found = history(tmp_path)
         before = bytes(32)
         for row in found:
             fields = to_json(from_json(row["fields"]))
@@ -154,8 +143,8 @@ def test_what_lives_with_a_connection_keeps_no_values(tmp_path: Path) -> None:
         await memory.archive.write(lambda store: store.scrub())
 
     run(tmp_path, work)
-    assert [row["what"] for row in rows(tmp_path)] == ["appeared", "changed", "gone"]
-    assert all(row["fields"] == [[["description"]]] for row in rows(tmp_path))
+    assert [row["what"] for row in history(tmp_path)] == ["appeared", "changed", "gone"]
+    assert all(row["fields"] == [[["description"]]] for row in history(tmp_path))
     assert b"hushed" not in (tmp_path / "memory.db").read_bytes()
     assert b"hidden" not in (tmp_path / "memory.db").read_bytes()
 
@@ -173,7 +162,7 @@ def test_what_is_withdrawn_leaves_no_values(tmp_path: Path) -> None:
     content = (tmp_path / "memory.db").read_bytes()
     assert b"hushed" not in content
     assert b"hidden" not in content
-    assert len(rows(tmp_path)) == 4
+    assert len(history(tmp_path)) == 4
 
 
 def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
@@ -188,7 +177,7 @@ def test_an_event_is_a_row_without_fields(tmp_path: Path) -> None:
         assert memory.generation == generation
 
     run(tmp_path, work)
-    last = rows(tmp_path)[-1]
+    last = history(tmp_path)[-1]
     assert (last["what"], last["cause"], last["folded"]) == ("event", "job:7 restart", 2)
     assert last["fields"] == []
 
@@ -205,5 +194,5 @@ def test_what_a_killed_daemon_held_is_gone(tmp_path: Path) -> None:
     run(tmp_path, hold)
     for _ in range(2):
         run(tmp_path, look)
-    last = rows(tmp_path)[-1]
-    assert (len(rows(tmp_path)), last["what"], last["cause"]) == (2, "gone", "start")
+    last = history(tmp_path)[-1]
+    assert (len(history(tmp_path)), last["what"], last["cause"]) == (2, "gone", "start")

@@ -2,15 +2,14 @@
 
 import asyncio
 import errno
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from attacks.kernel import FakeKernel, sent
 from hardware import database, device, uevent
-from observing import Host, in_loop, observed
+from observing import Host, history, in_loop, observed
 
 from opdbus.observe import device_classes
 from opdbus.observe.devices import Devices
@@ -230,9 +229,8 @@ def test_classes_of_pci(number: str, name: str) -> None:
 
 def _rows(folder: Path) -> list[tuple[str, str, str]]:
     """Give what happened to which device, and why, but for the first listing."""
-    with closing(sqlite3.connect(folder / "memory.db")) as reader:
-        query = "SELECT what, name, cause FROM history WHERE cause != 'first' ORDER BY seq"
-        return list(reader.execute(query))
+    found = [row for row in history(folder) if row["cause"] != "first"]
+    return [(row["what"], row["name"], row["cause"]) for row in found]
 
 
 @in_loop

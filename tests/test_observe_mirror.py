@@ -1,9 +1,7 @@
 """Mirrors of services on the bus that have an ObjectManager, on fake ones."""
 
-import json
-import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 from attacks import crowd
 from attacks.crowd import Crowd
-from observing import FakeService, Host, fake_service, in_loop, observed
+from observing import FakeService, Host, fake_service, history, in_loop, observed
 
 from opdbus.bus.transport.values import Typed
 from opdbus.observe.changes_per_hour import ChangesPerHour
@@ -265,13 +263,6 @@ def describe(service: FakeService, below: Callable[[str], list[str]]) -> None:
     service.answers["org.freedesktop.DBus.Introspectable.Introspect"] = described
 
 
-def history(folder: Path) -> list[sqlite3.Row]:
-    """Read the rows of history."""
-    with closing(sqlite3.connect(folder / "memory.db")) as reader:
-        reader.row_factory = sqlite3.Row
-        return reader.execute("SELECT * FROM history ORDER BY seq").fetchall()
-
-
 @in_loop
 async def test_each_change_is_a_row_of_history_with_its_cause(
     tmp_path: Path, system_bus: str
@@ -297,7 +288,7 @@ async def test_each_change_is_a_row_of_history_with_its_cause(
             row["what"],
             row["name"],
             row["cause"],
-            " ".join(f[0][0] for f in json.loads(row["fields"])),
+            " ".join(f[0][0] for f in row["fields"]),
         )
         for row in history(tmp_path)
     ]

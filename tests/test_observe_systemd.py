@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pytest
 from observing import Host, in_loop, observed
 from units import PATH, FakePid1, fake_pid1, path_of
 
@@ -16,13 +15,6 @@ from opdbus.observe.documents import Places
 from opdbus.observe.systemd import Options
 
 NEVER = 1e6
-
-
-@pytest.fixture
-def bus(bus_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give a private bus that is the system bus of the observer."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
-    return bus_address
 
 
 @asynccontextmanager
@@ -48,9 +40,9 @@ async def watched(
 
 
 @in_loop
-async def test_units_are_listed(tmp_path: Path, bus: str) -> None:
+async def test_units_are_listed(tmp_path: Path, system_bus: str) -> None:
     """Every unit that is loaded is an object; a service that names no user runs as root."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.load("gone.service", LoadState="not-found")
         await host.until_shown("systemd/unit/one.service", user="root", type="simple")
         await host.until_shown("systemd/unit/two.timer", unit="one.service")
@@ -59,18 +51,18 @@ async def test_units_are_listed(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_subscribed_before_listed(tmp_path: Path, bus: str) -> None:
+async def test_subscribed_before_listed(tmp_path: Path, system_bus: str) -> None:
     """PID 1 sends nothing without a subscriber: it is asked for signals first, once."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path):
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path):
         members = [member.rpartition(".")[2] for _, member, _ in fake.service.calls]
         assert members.index("Subscribe") == 0
         assert members.count("Subscribe") == members.count("ListUnits") == 1
 
 
 @in_loop
-async def test_a_change_is_read_whole(tmp_path: Path, bus: str) -> None:
+async def test_a_change_is_read_whole(tmp_path: Path, system_bus: str) -> None:
     """What PID 1 tells of a change is incomplete: all properties of that unit are read."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.change("one.service", ActiveState="failed", SubState="failed", Result="exit-code")
         await host.until_shown(
             "systemd/unit/one.service", active_state="failed", result="exit-code"
@@ -79,9 +71,9 @@ async def test_a_change_is_read_whole(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_new_unit(tmp_path: Path, bus: str) -> None:
+async def test_a_new_unit(tmp_path: Path, system_bus: str) -> None:
     """A unit that was loaded is asked for by its exact name before it is read."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.load("new@a\\x2db.service", ActiveState="active")
         fake.tell_of("UnitNew", "new@a\\x2db.service")
         await host.until_shown("systemd/unit/new@a\\x2db.service", active_state="active")
@@ -90,9 +82,9 @@ async def test_a_new_unit(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_what_is_not_loaded_is_not_read(tmp_path: Path, bus: str) -> None:
+async def test_what_is_not_loaded_is_not_read(tmp_path: Path, system_bus: str) -> None:
     """Units that a question loaded for a moment are not read, which would load them again."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         for name in ("asked.service", "not-there.service"):
             fake.tell_of("UnitNew", name)
             fake.tell_of("UnitRemoved", name)
@@ -107,18 +99,18 @@ async def test_what_is_not_loaded_is_not_read(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_unit_without_a_file_is_gone(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_without_a_file_is_gone(tmp_path: Path, system_bus: str) -> None:
     """A unit that is not loaded any more and has no file is no object any more."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.unload("one.service")
         fake.tell_of("UnitRemoved", "one.service")
         await host.until(lambda: host.names == {"systemd/unit/two.timer"})
 
 
 @in_loop
-async def test_a_unit_with_a_file_stays(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_with_a_file_stays(tmp_path: Path, system_bus: str) -> None:
     """A unit that is not loaded any more but has its file stays an object, which is inactive."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.file("one.service", "disabled")
         fake.change("one.service", ActiveState="failed", Result="timeout")
         await host.until_shown("systemd/unit/one.service", result="timeout")
@@ -131,9 +123,9 @@ async def test_a_unit_with_a_file_stays(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_reload_that_changes_nothing(tmp_path: Path, bus: str) -> None:
+async def test_a_reload_that_changes_nothing(tmp_path: Path, system_bus: str) -> None:
     """A reload that tells of every unit as removed and new leads to one listing, and no change."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         generation, asked = host.memory.generation, len(fake.service.calls)
         fake.tell_reloading(begins=True)
         for member in ("UnitRemoved", "UnitNew"):
@@ -150,9 +142,9 @@ async def test_a_reload_that_changes_nothing(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_reload_that_changes_units(tmp_path: Path, bus: str) -> None:
+async def test_a_reload_that_changes_units(tmp_path: Path, system_bus: str) -> None:
     """What a reload changed without a signal reaches the objects: drop-ins, units new and gone."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.tell_reloading(begins=True)
         fake.load("one.service", DropInPaths=["/etc/systemd/system/one.service.d/a.conf"])
         fake.load("three.path")
@@ -166,9 +158,9 @@ async def test_a_reload_that_changes_units(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_unit_files_are_listed_later(tmp_path: Path, bus: str) -> None:
+async def test_unit_files_are_listed_later(tmp_path: Path, system_bus: str) -> None:
     """Files of units that are not loaded are listed once, later, and described by themselves."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         fake.file(
             "lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n[Service]\nType=x\n"
         )
@@ -189,9 +181,11 @@ async def test_unit_files_are_listed_later(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_objects_of_earlier_stay_until_files_are_listed(tmp_path: Path, bus: str) -> None:
+async def test_objects_of_earlier_stay_until_files_are_listed(
+    tmp_path: Path, system_bus: str
+) -> None:
     """No object is taken away at a start before it is known which unit files there are."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         lazy = fake.file("lazy.service", "disabled")
         fake.file("busy.service", "enabled")
         async with watched(tmp_path, files_after=0.0) as host:
@@ -205,9 +199,9 @@ async def test_objects_of_earlier_stay_until_files_are_listed(tmp_path: Path, bu
 
 
 @in_loop
-async def test_enabling_asks_for_exact_names(tmp_path: Path, bus: str) -> None:
+async def test_enabling_asks_for_exact_names(tmp_path: Path, system_bus: str) -> None:
     """PID 1 is asked for the state of files that differ, by name, of units loaded and not."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         one = fake.file("one.service", "disabled")
         lazy = fake.file("lazy.service", "enabled")
         fake.units["one.service"]["UnitFileState"] = "disabled"
@@ -231,7 +225,7 @@ async def test_enabling_asks_for_exact_names(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_what_the_documents_say(tmp_path: Path, bus: str) -> None:
+async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
     """A unit tells which package its file is of, and what its manual page says of itself."""
     (tmp_path / "dpkg" / "info").mkdir(parents=True)
     (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/three.service\n")
@@ -242,7 +236,7 @@ async def test_what_the_documents_say(tmp_path: Path, bus: str) -> None:
     (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
     file = {"FragmentPath": "/lib/systemd/system/three.service", "Documentation": ["man:tidyd(8)"]}
     told = {"package": "tidy", "package_summary": "tidies up", "manual": "tidies each night"}
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         fake.load("three.service", **file)
         async with watched(tmp_path) as host:
             assert (await host.properties("systemd/unit/three.service")).items() >= told.items()
@@ -252,9 +246,9 @@ async def test_what_the_documents_say(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_unit_that_changes_all_the_time(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_changes_all_the_time(tmp_path: Path, system_bus: str) -> None:
     """A unit that changes all the time is read at once and then seldom, its neighbour at once."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         clock = asyncio.get_running_loop().time
         began = clock()
         count = 0
@@ -272,13 +266,13 @@ async def test_a_unit_that_changes_all_the_time(tmp_path: Path, bus: str) -> Non
 
 
 @in_loop
-async def test_a_pid1_that_begins_anew(tmp_path: Path, bus: str) -> None:
+async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
     """When PID 1 was executed anew, it is subscribed to again and listed again."""
     async with watched_without_waiting(tmp_path) as host:
-        async with pid1(bus, tmp_path):
+        async with pid1(system_bus, tmp_path):
             await host.until_shown("systemd/unit/one.service")
         await host.until(lambda: host.status.state == "absent")
-        async with pid1(bus, tmp_path) as fake:
+        async with pid1(system_bus, tmp_path) as fake:
             fake.load("three.path")
             await host.until_shown("systemd/unit/three.path")
             assert len(fake.asked("Subscribe")) == 1
@@ -300,9 +294,9 @@ def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_unit_runs_on_without_its_file(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_runs_on_without_its_file(tmp_path: Path, system_bus: str) -> None:
     """A unit whose file was deleted stays as long as it runs or has failed."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         fake.tell_reloading(begins=True)
         fake.load("one.service", LoadState="not-found", ActiveState="active", SubState="running")
         fake.tell_reloading(begins=False)

@@ -4,15 +4,14 @@ import asyncio
 from pathlib import Path
 
 from observing import in_loop
-from test_observe_systemd import NEVER, bus, pid1, watched
+from test_observe_systemd import NEVER, pid1, watched
 from units import MANAGER, UNIT, path_of
 
-__all__ = ("bus",)
 SECRET = "hunter2-xylophone"
 
 
 @in_loop
-async def test_properties_of_odd_types(tmp_path: Path, bus: str) -> None:
+async def test_properties_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """What is not of the type that it should have is left out, and the rest of a unit told."""
     odd = (7, "text", [], [[]], [[1, 2]], {"a": 1}, -1, 1 << 63, True, b"\xff")
     names = (
@@ -21,7 +20,7 @@ async def test_properties_of_odd_types(tmp_path: Path, bus: str) -> None:
         " ConditionResult ConditionTimestamp NextElapseUSecRealtime NextElapseUSecMonotonic MainPID"
         " ExecMainStatus ExecMainCode LoadError ActiveEnterTimestamp ExecMainPID UnitFileState"
     ).split()
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         for number, value in enumerate(odd):
             fake.load(f"odd{number}.service")
             fake.service.properties[path_of(f"odd{number}.service")] = {
@@ -36,9 +35,9 @@ async def test_properties_of_odd_types(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_listings_of_odd_types(tmp_path: Path, bus: str) -> None:
+async def test_listings_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """Rows that are no units are skipped, and what is no listing is an empty one."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         listed = fake.service.answers[f"{MANAGER}.ListUnits"]
         rows = [*listed("")[1][0], ["no name", "", "loaded", "", "", "", "/else", 0, "", "/"]]
         fake.service.answers[f"{MANAGER}.ListUnits"] = lambda _: ("av", [[*rows, 5, "x", []]])
@@ -49,9 +48,9 @@ async def test_listings_of_odd_types(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_signals_of_odd_types(tmp_path: Path, bus: str) -> None:
+async def test_signals_of_odd_types(tmp_path: Path, system_bus: str) -> None:
     """Signals without the values that they should have are ignored."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         for member in ("UnitNew", "UnitRemoved", "Reloading", "UnitFilesChanged"):
             fake.tell(member)
             fake.tell(member, "i", 5)
@@ -62,9 +61,9 @@ async def test_signals_of_odd_types(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_flood_of_units(tmp_path: Path, bus: str) -> None:
+async def test_a_flood_of_units(tmp_path: Path, system_bus: str) -> None:
     """Thousands of signals lead to few questions, and what is true is told afterwards."""
-    async with pid1(bus, tmp_path) as fake, watched(tmp_path) as host:
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
         for number in range(5_000):
             fake.tell_of("UnitNew", f"flood{number}.service")
             if number % 100 == 0:
@@ -77,9 +76,9 @@ async def test_a_flood_of_units(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_more_units_than_are_observed(tmp_path: Path, bus: str) -> None:
+async def test_more_units_than_are_observed(tmp_path: Path, system_bus: str) -> None:
     """Of too many units some are observed, and the status says so."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         for number in range(98):
             fake.load(f"one{number}.service")
         async with watched(tmp_path, files_after=NEVER, most_units=40) as host:
@@ -88,9 +87,9 @@ async def test_more_units_than_are_observed(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_secrets_are_not_kept(tmp_path: Path, bus: str) -> None:
+async def test_secrets_are_not_kept(tmp_path: Path, system_bus: str) -> None:
     """Arguments and environments of services are not kept, nor secrets in what is kept."""
-    async with pid1(bus, tmp_path) as fake:
+    async with pid1(system_bus, tmp_path) as fake:
         command = ["/bin/sh", ["/bin/sh", "-c", f"login {SECRET}"], False, 0, 0, 0, 0, 0, 0, 0]
         fake.load(
             "leaky.service",

@@ -22,13 +22,6 @@ NEVER = 1e6
 NEW, EARLY = "new.service", 0
 
 
-@pytest.fixture
-def bus(bus_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give a private bus that is the system bus of the observer."""
-    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
-    return bus_address
-
-
 @asynccontextmanager
 async def watched(bus: str, folder: Path) -> AsyncIterator[tuple[FakePid1, Host]]:
     """Observe a service that runs and the timer that starts it."""
@@ -53,9 +46,9 @@ async def until(host: Host, folder: Path, name: str, *wanted: tuple[str, str, in
 
 
 @in_loop
-async def test_a_restart_is_one_row(tmp_path: Path, bus: str) -> None:
+async def test_a_restart_is_one_row(tmp_path: Path, system_bus: str) -> None:
     """A restart that leaves all as it was is recorded once, with the job that PID 1 gave it."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 7, STOPS, DOWN, UP)
         fake.end(ONE, 7)
         await until(host, tmp_path, ONE, ("event", "job:7 restart", 0))
@@ -67,9 +60,11 @@ async def test_a_restart_is_one_row(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_restarts_that_follow_each_other_fast_are_folded(tmp_path: Path, bus: str) -> None:
+async def test_restarts_that_follow_each_other_fast_are_folded(
+    tmp_path: Path, system_bus: str
+) -> None:
     """Restarts between two looks are one row that counts them."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         for number in range(7, 12):
             fake.work(ONE, number, STOPS, DOWN, UP)
             fake.end(ONE, number)
@@ -77,9 +72,9 @@ async def test_restarts_that_follow_each_other_fast_are_folded(tmp_path: Path, b
 
 
 @in_loop
-async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, bus: str) -> None:
+async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) -> None:
     """While a unit stops, PID 1 is asked what its job is; the end is no further event."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.jobs = [[7, ONE, "restart", "running", "/", "/"]]
         fake.work(ONE, 7, STOPS)
         await until(host, tmp_path, ONE, ("changed", "job:7 restart", 0))
@@ -92,9 +87,9 @@ async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_process_that_ends_is_an_exit(tmp_path: Path, bus: str) -> None:
+async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -> None:
     """A unit that fails without a job did so itself; that it is forgotten later is no exit."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"))
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.work(ONE, 0, DOWN)
@@ -102,9 +97,9 @@ async def test_a_process_that_ends_is_an_exit(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_systemd_restarts_by_a_job(tmp_path: Path, bus: str) -> None:
+async def test_systemd_restarts_by_a_job(tmp_path: Path, system_bus: str) -> None:
     """An automatic restart is a job like any other, after the exit that it answers."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"), WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.work(ONE, 9, DOWN, UP)
@@ -113,9 +108,9 @@ async def test_systemd_restarts_by_a_job(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, bus: str) -> None:
+async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: str) -> None:
     """A timer has no job when it elapses: what it starts has one, which is told of both."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 5, STOPS, DOWN)
         fake.end(ONE, 5)
         await until(host, tmp_path, ONE, ("changed", "job:5 stop", 0))
@@ -126,9 +121,9 @@ async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, bus: str) -> 
 
 
 @in_loop
-async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, bus: str) -> None:
+async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, system_bus: str) -> None:
     """What differs after a reload has it as its cause; a job of the same time keeps its own."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.tell_reloading(begins=True)
         fake.load(TIMER, Description="elapses", ActiveState="active", SubState="waiting")
         fake.work(ONE, 7, STOPS, DOWN)
@@ -140,9 +135,9 @@ async def test_a_reload_is_the_cause_of_what_it_changes(tmp_path: Path, bus: str
 
 
 @in_loop
-async def test_lost_and_hostile_jobs(tmp_path: Path, bus: str) -> None:
+async def test_lost_and_hostile_jobs(tmp_path: Path, system_bus: str) -> None:
     """Jobs of which nothing else was heard, of units that there are not, and odd names."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         for name in ("none.service", "not a unit", "../../etc.service", "a" * 300 + ".service"):
             fake.end(name, 3)
         fake.tell("JobRemoved", "s", "nothing")
@@ -154,11 +149,11 @@ async def test_lost_and_hostile_jobs(tmp_path: Path, bus: str) -> None:
 
 @in_loop
 @pytest.mark.parametrize("job", ["job:7 stop", "job:7 start"])
-async def test_files_and_a_job_at_once(tmp_path: Path, bus: str, job: str) -> None:
+async def test_files_and_a_job_at_once(tmp_path: Path, system_bus: str, job: str) -> None:
     """What is read of `disable --now` or `enable --now` before its signals waits for them."""
     stops = "stop" in job
     name, was, now = (ONE, "enabled", "disabled") if stops else (NEW, "disabled", "enabled")
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         file = fake.file(name, was)
         fake.tell("UnitFilesChanged")
         await host.until_shown(f"systemd/unit/{name}", enabled=stops)
@@ -186,9 +181,9 @@ async def test_files_and_a_job_at_once(tmp_path: Path, bus: str, job: str) -> No
 
 
 @in_loop
-async def test_a_start_that_fails_again(tmp_path: Path, bus: str) -> None:
+async def test_a_start_that_fails_again(tmp_path: Path, system_bus: str) -> None:
     """A unit that had failed and fails at its next start says so, although no field differs."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"))
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.work(ONE, 7, ("activating", "start"), ("failed", "failed"))
@@ -198,9 +193,9 @@ async def test_a_start_that_fails_again(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_unit_that_ends_too_often(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_ends_too_often(tmp_path: Path, system_bus: str) -> None:
     """A unit that PID 1 gives up was not stopped by the job that it had."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.units[ONE]["Result"] = "start-limit-hit"
@@ -210,9 +205,9 @@ async def test_a_unit_that_ends_too_often(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_reload_and_a_restart_at_once(tmp_path: Path, bus: str) -> None:
+async def test_a_reload_and_a_restart_at_once(tmp_path: Path, system_bus: str) -> None:
     """What the files of a unit changed is told apart from a restart that follows at once."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         fake.tell_reloading(begins=True)
         fake.units[ONE]["DropInPaths"] = ["/etc/systemd/system/one.service.d/a.conf"]
         fake.tell_reloading(begins=False)
@@ -223,9 +218,9 @@ async def test_a_reload_and_a_restart_at_once(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_unit_that_left_before_its_signals(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_left_before_its_signals(tmp_path: Path, system_bus: str) -> None:
     """What is found of a unit that was stopped and unloaded waits for the signals that say why."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         file, before = fake.file(ONE, "static"), dict(fake.units[ONE])
         fake.unload(ONE)
         fake.tell_of("UnitNew", ONE)
@@ -242,9 +237,9 @@ async def test_a_unit_that_left_before_its_signals(tmp_path: Path, bus: str) -> 
 
 
 @in_loop
-async def test_a_unit_that_was_loaded_again(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> None:
     """A unit that was stopped, unloaded and loaded by our reading it waits for its signals, too."""
-    async with watched(bus, tmp_path) as (fake, host):
+    async with watched(system_bus, tmp_path) as (fake, host):
         before = dict(fake.units[ONE])
         fake.load(ONE, StateChangeTimestampMonotonic=0)
         fake.tell_of("UnitNew", ONE)

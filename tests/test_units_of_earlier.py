@@ -1,16 +1,12 @@
 """What a run of op-dbus makes of the units that an earlier one stored."""
 
-import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from observing import in_loop, rows
-from test_observe_systemd import bus, watched
+from observing import history, in_loop, rows
+from test_observe_systemd import watched
 from units import fake_pid1
 
-__all__ = ("bus",)
 RUN = {"ActiveState": "active", "SubState": "running", "Type": "exec", "User": "", "ExecMainPID": 7}
 UNIT = "systemd/unit/one.service"
 PACKAGE = {"package": "tidy", "package_summary": "tidies up"}
@@ -18,20 +14,24 @@ PACKAGE = {"package": "tidy", "package_summary": "tidies up"}
 
 def changed(folder: Path) -> list[tuple[str, str, str, dict[str, Any]]]:
     """Return the rows after the first listing, with the fields of each."""
-    question = "SELECT name, what, cause, fields FROM history WHERE cause <> 'first' ORDER BY seq"
-    with closing(sqlite3.connect(folder / "memory.db")) as reader:
-        found = [(*row[:3], json.loads(row[3])) for row in reader.execute(question)]
-    return [(*row, {".".join(path): [*old, *new] for path, old, new in it}) for *row, it in found]
+    return [
+        (
+            *(row[column] for column in ("name", "what", "cause")),
+            {".".join(path): [*old, *new] for path, old, new in row["fields"]},
+        )
+        for row in history(folder)
+        if row["cause"] != "first"
+    ]
 
 
 @in_loop
-async def test_units_that_are_as_they_were(tmp_path: Path, bus: str) -> None:
+async def test_units_that_are_as_they_were(tmp_path: Path, system_bus: str) -> None:
     """A restart of op-dbus is no change of any unit: loaded, not loaded, or looked up."""
     (tmp_path / "dpkg" / "info").mkdir(parents=True)
     (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/one.service\n")
     status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
     (tmp_path / "dpkg" / "status").write_text(status)
-    async with fake_pid1(bus, tmp_path) as fake:
+    async with fake_pid1(system_bus, tmp_path) as fake:
         fake.load("one.service", FragmentPath="/lib/systemd/system/one.service", **RUN)
         fake.file("lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n")
         for files_after in (0.0, 0.0, 1e6):
@@ -42,9 +42,9 @@ async def test_units_that_are_as_they_were(tmp_path: Path, bus: str) -> None:
 
 
 @in_loop
-async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, system_bus: str) -> None:
     """A unit that stopped meanwhile, and is not loaded any more, is shown so at once."""
-    async with fake_pid1(bus, tmp_path) as fake:
+    async with fake_pid1(system_bus, tmp_path) as fake:
         file = fake.file("one.service", "enabled")
         fake.load("one.service", FragmentPath=str(file), UnitFileState="enabled", **RUN)
         async with watched(tmp_path):
@@ -67,9 +67,9 @@ async def test_a_unit_that_was_stopped_and_unloaded(tmp_path: Path, bus: str) ->
 
 
 @in_loop
-async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, system_bus: str) -> None:
     """A unit that had no file and is not loaded any more is gone at once."""
-    async with fake_pid1(bus, tmp_path) as fake:
+    async with fake_pid1(system_bus, tmp_path) as fake:
         fake.load("one.service", Transient=True, **RUN)
         fake.load("two.timer")
         async with watched(tmp_path):
@@ -82,9 +82,9 @@ async def test_a_unit_without_a_file_that_has_left(tmp_path: Path, bus: str) -> 
 
 
 @in_loop
-async def test_a_unit_that_comes_back_soon(tmp_path: Path, bus: str) -> None:
+async def test_a_unit_that_comes_back_soon(tmp_path: Path, system_bus: str) -> None:
     """What is stored of a unit that is loaded before all files are listed counts as before."""
-    async with fake_pid1(bus, tmp_path) as fake:
+    async with fake_pid1(system_bus, tmp_path) as fake:
         file = str(fake.file("one.service", "enabled"))
         fake.load("one.service", FragmentPath=file, UnitFileState="enabled", **RUN)
         fake.load("two.timer")
