@@ -25,6 +25,7 @@ from opdbus.bus.service.history import HistoryInterface
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.log_control import LogControlInterface
 from opdbus.bus.service.signals import Announcer
+from opdbus.bus.service.standard import machine_id
 from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.tree import Tree
 from opdbus.bus.service.vectorizer import VectorizerInterface
@@ -170,8 +171,7 @@ class Daemon:
         self._supervisor = Supervisor(self._observers, memory)
         given = self._config
         limits = Limits(given.history_days, given.history_rows, given.history_bytes)
-        origin = checkpoint.origin(_machine_id())
-        self._keeper = Keeper(memory, self._log.to_journal(), origin, limits)
+        self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load = RunningCalls()
         self._vectorizer = VectorizerInterface(
@@ -314,11 +314,12 @@ def _boot() -> str:
     return ""
 
 
-def _machine_id() -> str:
-    """Return the id of this machine, machine-id(5); "" if it has none."""
-    with suppress(OSError, ValueError):
-        return Path("/etc/machine-id").read_text("ascii")
-    return ""
+def _origin() -> str:
+    """Return what the history of this machine is called in checkpoints."""
+    try:
+        return checkpoint.origin(machine_id())
+    except (OpDbusError, ValueError):
+        return checkpoint.origin("")
 
 
 class BusLost(BusError):

@@ -23,8 +23,6 @@ SORTS_OF_CAUSES: Final = (
 # In bytes as JSON; of larger changes only the names of the fields are kept.
 MAX_VALUES: Final = 256 << 10
 MAX_CAUSE: Final = 200
-# The fields of a row whose values were erased: one without a name, and without values.
-ERASED: Final = "[[[]]]"
 
 
 class Why(NamedTuple):
@@ -47,6 +45,11 @@ class FieldChange(NamedTuple):
     path: Sequence[str]
     before: Sequence[Json] | None
     after: Sequence[Json] | None
+
+
+# The fields of a row whose values were erased: one without a name, and without values.
+NOTHING_KEPT: Final = (FieldChange((), None, None),)
+ERASED: Final = "[[[]]]"
 
 
 @dataclass(frozen=True, slots=True)

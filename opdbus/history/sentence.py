@@ -24,7 +24,7 @@ _IDLE: Final = VOLATILE | {*DESCRIBING, "size", "type", "modified", "packagesumm
 def of_change(change: Change, text: str) -> Change:
     """Return a change with its sentence; `text` is that of the object, "" if it must not be kept.
 
-    The last part, after a semicolon, begins with what happened: see happening.said.
+    The last part, after a semicolon, begins with what happened: see happening.of.
     """
     _, plugin, kind, name = change.identity
     # its second line is what the glossary says

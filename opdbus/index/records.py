@@ -170,33 +170,38 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
 def _changes(update: Update, before: Mapping[int, Content]) -> Iterator[Change]:
     """Yield what changes, that of each object once."""
     for record in update.records:
-        entry = update.known.get(record.identity)
-        why = update.why(record.identity)
-        old = before.get(entry.id) if entry else None
-        what: change.What = "changed" if entry else "appeared"
-        fields = change.differences(_read(old), json.loads(record.properties))
-        if why.cause == change.FIRST and not entry:
-            yield Change(record.identity, what, why, [])
-        elif record.transient or (entry and entry.transient):
-            yield _without_values(Change(record.identity, what, why, fields))
-        elif fields or not entry or why.is_event:
-            yield of_change(Change(record.identity, what, why, fields), record.text)
-    for entry in update.gone:
-        old = before.get(entry.id)
-        gone = Change(
-            entry.identity, "gone", update.why(entry.identity), change.differences(_read(old), None)
-        )
-        if update.withdrawn:
-            # it says that the values of all rows before were erased
-            yield of_change(replace(gone, fields=change.from_json(json.loads(change.ERASED))), "")
-        else:
-            yield (
-                of_change(gone, old.text) if old and not entry.transient else _without_values(gone)
-            )
+        yield from _put(update, record, before)
+    for left in update.gone:
+        yield _gone(update, left, before.get(left.id))
     for identity, why in update.events.items():
         entry = update.known.get(identity)
         old = before.get(entry.id) if entry and not entry.transient else None
         yield of_change(Change(identity, "event", why, []), old.text if old else "")
+
+
+def _put(update: Update, record: Record, before: Mapping[int, Content]) -> Iterator[Change]:
+    """Yield what a record changes: nothing where the object is stored just so."""
+    entry, why = update.known.get(record.identity), update.why(record.identity)
+    old = before.get(entry.id) if entry else None
+    what: change.What = "changed" if entry else "appeared"
+    if why.cause == change.FIRST and not entry:
+        yield Change(record.identity, what, why, [])
+        return
+    fields = change.differences(_read(old), json.loads(record.properties))
+    item = Change(record.identity, what, why, fields)
+    if record.transient or (entry and entry.transient):
+        yield _without_values(item)
+    elif fields or not entry or why.is_event:
+        yield of_change(item, record.text)
+
+
+def _gone(update: Update, entry: Entry, old: Content | None) -> Change:
+    fields = change.differences(_read(old), None)
+    item = Change(entry.identity, "gone", update.why(entry.identity), fields)
+    if update.withdrawn:
+        # it says that the values of all rows before were erased
+        return of_change(replace(item, fields=change.NOTHING_KEPT), "")
+    return of_change(item, old.text) if old and not entry.transient else _without_values(item)
 
 
 def _read(content: Content | None) -> dict[str, Json]:

@@ -106,7 +106,7 @@ def peer(call: Call) -> tuple[str, Sequence[Plain]]:
     if call.member == "Ping":
         return "", []
     if call.member == "GetMachineId":
-        return "s", [_machine_id()]
+        return "s", [machine_id()]
     raise UnknownMethod(f"{PEER} has no method {call.member}")
 
 
@@ -174,7 +174,8 @@ def _require_method(call: Call) -> None:
     require_signature(call, methods[call.member])
 
 
-def _machine_id() -> str:
+def machine_id() -> str:
+    """Return the id of this machine, machine-id(5); raises OpDbusError if it has none."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
             return Path(path).read_text(encoding="ascii").strip()
