@@ -6,13 +6,13 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from remembering import run
 from running import STATE, STATE_PATH, Running, calling, state_file
 from structlog.testing import capture_logs
 
@@ -75,16 +75,6 @@ def overwrite(database: Path, *, everything: bool = False) -> None:
     with database.open("r+b") as file:
         file.seek(0 if everything else size // 8192 * 4096)
         file.write(b"\xff" * (size if everything else 65536))
-
-
-def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
-    """Do work with the memory in a folder."""
-
-    async def both() -> Any:
-        async with Memory(folder / "memory.db") as memory:
-            return await work(memory)
-
-    return asyncio.run(both())
 
 
 def names(memory: Memory) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from remembering import OWNER, run, unit
 from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Running, calling, state_file
 
 from opdbus.bus.transport.connection import RemoteError
@@ -19,26 +20,10 @@ from opdbus.history.forget import Forgotten, Target
 from opdbus.history.verify import Report, verify
 from opdbus.index.database import connect_to_read
 from opdbus.index.memory import Memory
-from opdbus.state.object import Identity, StateObject, Thing
+from opdbus.state.object import Thing
 
-OWNER = 1000
 # as JSON writes it, it is another text
 SECRET = 'tele"phone\\ü'
-
-
-def unit(name: str, **properties: object) -> StateObject:
-    """Make an object as a program publishes it."""
-    return StateObject(Identity("publish:probe", "systemd", "unit", name), properties)
-
-
-def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
-    """Do something with a memory."""
-
-    async def both() -> Any:
-        async with Memory(folder / "memory.db", boot="b1") as memory:
-            return await work(memory)
-
-    return asyncio.run(both())
 
 
 def forgetting(*targets: Target) -> Callable[[Memory], Awaitable[list[Forgotten]]]:

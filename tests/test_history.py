@@ -1,9 +1,7 @@
 """History: each change of an object is a row, in the transaction that changes it."""
 
-import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from observing import history
+from remembering import OWNER, SOURCE, run, unit
 
 from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import FieldChange, Why, differences, from_json, to_json, undone
 from opdbus.index.memory import Memory
-from opdbus.state.object import Identity, StateObject, Thing
-
-OWNER = 1000
-SOURCE = "publish:probe"
-
-
-def unit(name: str, **properties: object) -> StateObject:
-    """Make an object as a program publishes it."""
-    return StateObject(Identity(SOURCE, "systemd", "unit", name), properties)
-
-
-def run(folder: Path, work: Callable[[Memory], Awaitable[None]]) -> None:
-    """Do something with a memory that is new to it."""
-
-    async def both() -> None:
-        async with Memory(folder / "memory.db", boot="b1") as memory:
-            await work(memory)
-
-    asyncio.run(both())
+from opdbus.state.object import Identity, Thing
 
 
 def test_each_change_is_a_row(tmp_path: Path) -> None:

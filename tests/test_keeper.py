@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from remembering import OWNER, unit
 from structlog.testing import capture_logs
 from test_journal import Journald
 
@@ -25,16 +26,9 @@ from opdbus.index.keeper import Keeper
 from opdbus.index.memory import Memory
 from opdbus.index.store import Store
 from opdbus.journal import MESSAGE_IDS
-from opdbus.state.object import Identity, StateObject
 
-OWNER = 1000
 PATIENCE_SECONDS = 20
 ALL = Limits()
-
-
-def unit(name: str, **properties: object) -> StateObject:
-    """Make an object as a program publishes it."""
-    return StateObject(Identity("publish:probe", "systemd", "unit", name), properties)
 
 
 @pytest.fixture

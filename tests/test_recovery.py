@@ -6,12 +6,12 @@ import random
 import re
 import signal
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from remembering import run
 from running import STATE, STATE_PATH, Caller, Running, calling, state_file
 
 from opdbus.errors import StoreError
@@ -30,16 +30,6 @@ PAGE = 4096
 def unit(name: str, text: str = "network") -> StateObject:
     """Make an object as a program publishes it."""
     return StateObject(Identity("publish:probe", "systemd", "unit", name), {"description": text})
-
-
-def run(folder: Path, work: Callable[[Memory], Awaitable[Any]]) -> Any:
-    """Do work with the memory in a folder."""
-
-    async def both() -> Any:
-        async with Memory(folder / "memory.db") as memory:
-            return await work(memory)
-
-    return asyncio.run(both())
 
 
 async def fill(memory: Memory) -> None:
