@@ -241,13 +241,15 @@ class Caller:
 
     async def signal(self, member: str, matches: Callable[[list[Any]], object] = bool) -> list[Any]:
         """Wait for a signal whose body matches, seen already or still to come."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                for _, name, body in self.signals:
-                    if name == member and matches(body):
-                        return body
-                self._news.clear()
-                await self._news.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    for _, name, body in self.signals:
+                        if name == member and matches(body):
+                            return body
+                    self._news.clear()
+                    await self._news.wait()
+        raise AssertionError(f"no such {member} in {self.signals}")
 
     async def until(self, ask: Callable[[], Awaitable[Any]], wanted: Any) -> Any:
         """Ask again after each signal until the answer is the wanted one."""

@@ -5,6 +5,7 @@ import json
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -339,8 +340,6 @@ def command(
     path: Path, *more: str, run: Callable[..., Any] = subprocess.run
 ) -> "subprocess.CompletedProcess[str]":
     """Run `op-dbus history verify` of a database."""
-    import sys
-
     done: subprocess.CompletedProcess[str] = run(
         [sys.executable, "-m", "opdbus", "history", "verify", f"--database={path}", *more],
         env=environment("unix:path=/nonexistent", path.parent, {}),
