@@ -14,7 +14,8 @@ from opdbus.bus.service.contract import snake
 from opdbus.bus.service.history import HistoryInterface
 from opdbus.bus.service.jobs import JobInterface
 from opdbus.bus.service.log_control import LogControlInterface
-from opdbus.bus.service.state import ObjectInterface, StateInterface
+from opdbus.bus.service.object import ObjectInterface
+from opdbus.bus.service.state import StateInterface
 from opdbus.bus.service.vectorizer import VectorizerInterface
 from opdbus.bus.transport.values import split
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract, sorts
+from opdbus.bus.service.object import thing_at, whole
 from opdbus.bus.service.options import MAX_LIMIT, Options
-from opdbus.bus.service.state import thing_at, whole
 from opdbus.bus.transport.values import Typed
 from opdbus.drift import pairs
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
@@ -150,11 +150,10 @@ class HistoryInterface:
 
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
-        cause = f"bus:{caller.sender} uid {caller.uid}"
         target = _target(what)
         if target.thing:
             target = target._replace(declarations=await self._declarations(target.thing))
-        done, is_clean = await self._memory.forget(target, cause)
+        done, is_clean = await self._memory.forget(target, caller.cause)
         return len(done.rows), done.kept, is_clean
 
     async def _declarations(self, thing: Thing) -> list[Thing]:

@@ -17,6 +17,11 @@ class Caller(NamedTuple):
     uid: int
     priority: Rank = Rank.FEW
 
+    @property
+    def cause(self) -> str:
+        """What it changes has it as the cause."""
+        return f"bus:{self.sender} uid {self.uid}"
+
 
 class BusInterface(Protocol):
     """One interface of an object; methods are coroutines named in snake_case.

@@ -1,4 +1,4 @@
-"""State objects on the bus: all of them (State1), and each (Object1)."""
+"""State objects on the bus: all of them (State1)."""
 
 from __future__ import annotations
 
@@ -10,43 +10,40 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
 from opdbus.bus.service import contract, sorts
-from opdbus.bus.service.formats import chosen
+from opdbus.bus.service.object import FILTERS, describe, similar, thing_at, vector, whole, wire
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
 from opdbus.config import SEVERITIES
 from opdbus.drift import pairs
 from opdbus.drift.crossings import CLASSES
-from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.errors import InvalidArgs
 from opdbus.index import matching, past, short_names
 from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
 from opdbus.state import conditions, publish
-from opdbus.state.object import FILE, Json, StateObject, Thing, canonical
+from opdbus.state.object import Json, StateObject, Thing
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.object import WireHit, WireVector
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
     from opdbus.drift.crossings import Drifted
     from opdbus.drift.tracker import Tracker
     from opdbus.index.declared import Declared
-    from opdbus.index.finder import Finder, Hit
+    from opdbus.index.finder import Finder
     from opdbus.index.health import Health
     from opdbus.index.object_vectors import ObjectVectors
 
-    # A hit, a vector and a published object, as they are on the bus.
-    WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
-    WireVector: TypeAlias = tuple[int, str, bytes]
     # (path, plugin, kind, name) each
     WireRows: TypeAlias = list[tuple[str, str, str, str]]
     # (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
     WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
+    # an object: plugin, kind, name, properties
     WireObject: TypeAlias = tuple[str, str, str, Given]
 
 
 _MAX_FIELDS: Final = 1000
 _SIDES: Final = ("Declared", "Observed")
-# The options of every method that finds objects.
-_FILTERS: Final = {"plugin": str, "kind": str, "where": str, "offset": int}
 
 
 class Observed(Protocol):
@@ -81,7 +78,7 @@ class StateInterface:
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
-        kinds = {**_FILTERS, "mode": str, "rerank": str}
+        kinds = {**FILTERS, "mode": str, "rerank": str}
         checked = Options(options, kinds)
         require_text([query])
         mode = checked.get("mode", "hybrid")
@@ -93,7 +90,7 @@ class StateInterface:
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
-        return [_hit(hit) for hit in found]
+        return [wire(hit) for hit in found]
 
     async def similar(
         self, _caller: Caller, path: str, limit: int, options: Given
@@ -168,13 +165,13 @@ class StateInterface:
         # first: what is committed must not be answered with an error
         require_reply([reply])
         holder = caller.sender if lifetime == "connection" else ""
-        await self._memory.publish(items, caller.uid, holder=holder, cause=_cause(caller))
+        await self._memory.publish(items, caller.uid, holder=holder, cause=caller.cause)
         return reply
 
     async def withdraw(self, caller: Caller, objects: Sequence[str], options: Given) -> int:
         """Remove what the caller published."""
         Options(options, {})
-        return await self._memory.withdraw(map(thing_at, objects), caller.uid, _cause(caller))
+        return await self._memory.withdraw(map(thing_at, objects), caller.uid, caller.cause)
 
     async def drift_report(self, _caller: Caller, wanted: Given) -> list[WireDrift]:
         """List what is other than declared, the worst first."""
@@ -224,38 +221,6 @@ class StateInterface:
         }
 
 
-class ObjectInterface:
-    """org.opdbus.Object1: one state object, made for each call."""
-
-    info = contract.interface(names.OBJECT)
-
-    def __init__(self, thing: Thing, vectors: ObjectVectors, finder: Finder) -> None:
-        self._thing = thing
-        self._vectors = vectors
-        self._finder = finder
-
-    async def get_vector(self, _caller: Caller, options: Given) -> WireVector:
-        """Give the object's vector."""
-        return await vector(self._vectors, self._thing, options)
-
-    async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
-        """Find the objects most like this one."""
-        return await similar(self._finder, self._thing, limit, options)
-
-    async def properties(self) -> Mapping[str, Plain]:
-        """Give every property's value."""
-        return await describe(self._vectors, self._thing)
-
-
-def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large: bool) -> str:
-    """Give all that is known of a thing as JSON; raises LimitsExceeded."""
-    sides = {"source": source, "declared": declared, "observed": observed}
-    found = json.dumps({**thing._asdict(), **sides}, ensure_ascii=False)
-    if not is_large:
-        require_small(found, "with the option large it is given")
-    return found
-
-
 def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -266,59 +231,8 @@ def _one_of(name: str, given: str, accepted: Sequence[str]) -> str:
     return given
 
 
-def _cause(caller: Caller) -> str:
-    """Name a caller as the cause of a change."""
-    return f"bus:{caller.sender} uid {caller.uid}"
-
-
 def _row(thing: Thing) -> tuple[str, str, str, str]:
     return (paths.of(*thing), *thing)
-
-
-def thing_at(path: str) -> Thing:
-    """Give the thing that an object path names; raises UnknownObject."""
-    return Thing(*paths.parse(path))
-
-
-async def similar(finder: Finder, thing: Thing, limit: int, options: Given) -> list[WireHit]:
-    """Find the objects most like a thing."""
-    checked = Options(options, _FILTERS)
-    return [_hit(hit) for hit in await finder.similar(thing, page(limit, checked))]
-
-
-async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVector:
-    """Give a thing's vector as it goes over the bus."""
-    checked = Options(options, {"dtype": str, "dimensions": int})
-    _, found = await vectors.vector(thing)
-    wanted = chosen(checked, len(found))
-    return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
-
-
-async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
-    """Give the properties of Object1 for a thing; raises UnknownObject."""
-    entries = vectors.memory.catalogue.about(thing)
-    contents = await vectors.memory.content(entries)
-    entry = entries[0]
-    if any(e.id not in contents for e in entries):
-        raise UnknownObject(f"{'/'.join(thing)} was removed just now")
-    declared = [e for e in entries if e.identity.source == FILE]
-    observed = [e for e in entries if e.identity.source != FILE]
-    index = vectors.current
-    has_vector = index is not None and entry.text_digest in index
-    pair = bool(declared and observed)
-    return {
-        "Plugin": thing.plugin,
-        "Kind": thing.kind,
-        "Name": thing.name,
-        "Source": entry.identity.source,
-        "Declared": contents[declared[0].id].properties if declared else "",
-        "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
-        "Text": contents[entry.id].text,
-        "Fingerprint": entry.fingerprint,
-        "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
-        "Distance": vectors.distance(declared[0], observed[0]) if pair else float("nan"),
-        "UpdatedAt": entry.updated_at,
-    }
 
 
 def _state_objects(
@@ -327,15 +241,3 @@ def _state_objects(
     """Give published objects as state objects, and their paths; blocks for 0.1 ms an object."""
     items = [publish.observed(publisher, *given) for given in objects]
     return items, [paths.of(*item.identity[1:]) for item in items]
-
-
-def _hit(hit: Hit) -> WireHit:
-    details = {
-        **hit.thing._asdict(),
-        "source": hit.source,
-        "vector": hit.score.vector,
-        "lexical": hit.score.lexical,
-        "values": hit.score.values,
-        "snippet": hit.snippet,
-    }
-    return paths.of(*hit.thing), hit.score.total, details

@@ -5,8 +5,8 @@ import itertools
 from opdbus.bus import paths
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import BusInterface, Node
+from opdbus.bus.service.object import ObjectInterface, thing_at
 from opdbus.bus.service.standard import MAX_CHILDREN
-from opdbus.bus.service.state import ObjectInterface, thing_at
 from opdbus.errors import UnknownObject
 from opdbus.index.finder import Finder
 from opdbus.index.object_vectors import ObjectVectors
