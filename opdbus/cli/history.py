@@ -84,13 +84,14 @@ def changes(
     async def told(client: Client) -> None:
         if around:
             asked["around"] = await path_of(client, around, past=True)
+        usual = meaning.MOST if by_meaning else _MOST_BEFORE_WATCHING if watch else _MOST
+        most = usual if limit is None else limit
         if by_meaning:
-            most = meaning.MOST if limit is None else limit
             await meaning.tell(client, by_meaning, asked, most, printer)
         elif watch:
-            await _watch(client, asked, _MOST_BEFORE_WATCHING if limit is None else limit, printer)
+            await _watch(client, asked, most, printer)
         else:
-            await _tell(client, asked, _MOST if limit is None else limit, printer)
+            await _tell(client, asked, most, printer)
 
     ask(told)
 

@@ -55,7 +55,8 @@ async def tell(
         said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
         rows = await client.found({**asked, **said}, limit)
     if not rows:
-        click.echo("no change is known that answers this", err=True)
+        like_it, that = "nothing like it is known to have happened", "no change answers this"
+        click.echo(like_it if meaning.like else that, err=True)
     elif printer.is_json:
         printer.print(rows)
     else:
