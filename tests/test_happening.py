@@ -68,6 +68,7 @@ def test_a_change_has_words_for_what_happened(
         ("job:7 start by web.timer", "started"),
         ("job:7 start, failed", "failed"),
         ("exit", "restarted"),
+        ("start", "restarted"),
         ("", "happened"),
     ],
 )

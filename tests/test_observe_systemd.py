@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from observing import Host, in_loop, observed
+from observing import Host, in_loop, observed, rows
 from units import PATH, FakePid1, fake_pid1, path_of
 
 from opdbus.observe import systemd, unit_files
@@ -243,6 +243,7 @@ async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
             fake.load("four.service", **file)
             fake.tell_of("UnitNew", "four.service")
             await host.until_shown("systemd/unit/four.service", **told)
+            assert [what for what, _, _ in rows(tmp_path, "four.service")] == ["appeared"]
 
 
 @in_loop

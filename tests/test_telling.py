@@ -73,6 +73,10 @@ SAID = [
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
+    (change("event", UNIT, "a.service", cause="start"), "a.service restarted"),
+    (change("event", UNIT, "a.service", cause="reload"), "a.service changed, and is as it was"),
+    (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
+    (change("event", "devices/usb", "1-1"), "usb 1-1 had an event"),
     (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
     (
         change("event", UNIT, "a.service", cause="exit"),

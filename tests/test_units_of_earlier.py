@@ -1,5 +1,6 @@
 """What a run of op-dbus makes of the units that an earlier one stored."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,32 @@ async def test_a_unit_that_comes_back_soon(tmp_path: Path, system_bus: str) -> N
     row = changed(tmp_path)[-1]
     assert row[:3] == ("one.service", "changed", "job:7 start")
     assert row[3].keys() == {"active_state", "sub_state"}
+
+
+@in_loop
+async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> None:
+    """What was restarted since op-dbus ran last says so, and so does op-dbus itself."""
+    up = {"ActiveState": "active", "SubState": "running"}
+    async with fake_pid1(system_bus, tmp_path) as fake:
+        names = "op-dbus.service", "since.service", "before.service", "stopped.service"
+        for name in names:
+            fake.load(name, **up, ActiveEnterTimestampMonotonic=1, ActiveExitTimestampMonotonic=0)
+        fake.units["op-dbus.service"]["MainPID"] = os.getpid()
+        for _ in range(2):
+            async with watched(tmp_path):
+                pass
+        assert changed(tmp_path) == []
+        for name, entered, exited in (names[0], 60, 50), (names[1], 55, 54), (names[2], 45, 44):
+            stamps = {"Enter": entered, "Exit": exited}
+            values = {f"Active{key}TimestampMonotonic": at for key, at in stamps.items()}
+            fake.units[name] |= values
+        fake.units["stopped.service"] |= {"ActiveState": "inactive", "SubState": "dead"}
+        fake.units["stopped.service"]["ActiveEnterTimestampMonotonic"] = 55
+        async with watched(tmp_path):
+            pass
+    told = {(name, what, cause) for name, what, cause, _ in changed(tmp_path)}
+    assert told == {
+        ("op-dbus.service", "event", "start"),
+        ("since.service", "event", "start"),
+        ("stopped.service", "changed", "start"),
+    }

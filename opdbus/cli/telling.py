@@ -33,11 +33,11 @@ _NOUNS: Final[Mapping[tuple[str, str], str]] = {
 }
 _NO_VALUES: Final = Values()
 _WHATS: Final[Mapping[str, str]] = {
-    "event": "had an event",
     "drift": "is other than declared",
     "healed": "is as declared again",
     "intended": "is not yet as declared",
 }
+_AND_BACK: Final = "changed, and is as it was"
 
 
 class Told(NamedTuple):
@@ -68,8 +68,8 @@ def tell(change: Change) -> Told:
     if what == "changed":
         said = _SORTS[sort](values) if sort in _SORTS else None
         return Told(subject, *(said or ("changed", field_values.in_words(values))))
-    if what == "event" and sort == ("systemd", "unit"):
-        return Told(subject, _happened(change["cause"]))
+    if what == "event":
+        return Told(subject, _happened(sort, change["cause"]))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
         return Told("history", "was made to forget", f" the values of {count} rows")
@@ -122,10 +122,12 @@ def _came(sort: tuple[str, str], values: Values) -> str:
     return ""
 
 
-def _happened(cause: str) -> str:
-    """Say what left a unit as it was: a run that ended, or a process that was replaced."""
-    if cause == "exit":
-        return "ended and was started again"
+def _happened(sort: tuple[str, str], cause: str) -> str:
+    """Say what left a thing as it was: a job, a process that was replaced, or a change and back."""
+    if sort != ("systemd", "unit"):
+        return "had an event" if sort[0] == "devices" else _AND_BACK
+    if not cause.startswith("job:"):
+        return {"exit": "ended and was started again", "start": "restarted"}.get(cause, _AND_BACK)
     if cause.endswith(", failed"):
         return "failed again"
     verbs = {"restart": "restarted", "reload": "reloaded"}

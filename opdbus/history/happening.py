@@ -106,7 +106,8 @@ _FILLERS: Final = frozenset("be been being is are was were got get it they to it
 
 
 def _event(cause: str) -> str:
-    return "restarted" if cause == "exit" else _EVENTS.get(_done(cause), "happened")
+    # what op-dbus did not see was a restart, too
+    return "restarted" if cause in {"exit", "start"} else _EVENTS.get(_done(cause), "happened")
 
 
 def _done(cause: str) -> str:

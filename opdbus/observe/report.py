@@ -77,7 +77,11 @@ class Report:
         volatile: Mapping[str, AbstractSet[str]] = {},
         causes: Causes | None = None,
         stored: Callable[[str], Awaitable[Mapping[str, dict[str, Json]]]] = _nothing,
+        *,
+        is_first: bool = True,
     ) -> None:
+        # whether nothing was observed since the program began
+        self.is_first = is_first
         # what all observers know of causes
         self.causes = causes or Causes()
         self._stored = stored
@@ -137,7 +141,10 @@ class Report:
         self._add(kind, {name: properties}, cause if isinstance(cause, Why) else Why(cause))
 
     def happened(self, kind: str, name: str, why: Why) -> None:
-        """Report an event of an object beside its changes: it is a row of its own."""
+        """Report an event of an object beside its changes: it is a row of its own.
+
+        Without a cause it has that of what differs from what is stored.
+        """
         self._merged.add_event(Key(kind, name), why)
         self.news.set()
 

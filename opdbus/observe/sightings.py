@@ -100,7 +100,7 @@ class Sightings:
             seen = self._seen[key]
             new.gone.add(seen.identity)
             new.whys[seen.identity] = counted(seen.held, self._why(batch, key, since))
-        self._add_events(new, batch)
+        self._add_events(new, batch, since)
         new.gone = new.gone.union(earlier) - new.holders.keys()
         self._refused = new.refused
         return new
@@ -119,11 +119,11 @@ class Sightings:
         self._seen |= new.seen
         self._holders, self._size = new.holders, new.size
 
-    def _add_events(self, new: Prepared, batch: Batch) -> None:
+    def _add_events(self, new: Prepared, batch: Batch, since: Callable[[str], str]) -> None:
         for key, why in batch.events.items():
             identity = self._identity(key)
             more = new.events[identity].folded + 1 if identity in new.events else 0
-            new.events[identity] = why._replace(folded=why.folded + more)
+            new.events[identity] = Why(why.cause or since(key.kind), why.folded + more)
 
     def _identity(self, key: Key) -> Identity:
         seen = self._seen.get(key)

@@ -62,7 +62,9 @@ class _Watched:
 
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
-        self.report = Report(self.observer.volatile, self._causes, self._stored)
+        self.report = Report(
+            self.observer.volatile, self._causes, self._stored, is_first=self.is_first
+        )
         self.writer = Writer(
             self.observer, self.report, self._memory, self.changes, is_first=self.is_first
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from opdbus.history.change import Why
 from opdbus.observe import pid1, unit_files, unit_properties
 from opdbus.observe.documents import Places
 from opdbus.observe.pace import Pace
@@ -17,6 +18,7 @@ from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
 from opdbus.observe.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.unit_causes import RELOAD, UnitCauses
 from opdbus.observe.unit_documents import UnitDocuments
+from opdbus.observe.unit_starts import Starts
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
@@ -68,6 +70,7 @@ class _Units:
         self._causes = UnitCauses(report.causes)
         # while many are read, to be reported together at the end
         self._is_quiet = True
+        self._starts = Starts()
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
@@ -99,11 +102,20 @@ class _Units:
         told = {name: self._told[name] for name in self._told.keys() - self._loaded}
         left = {name for name in told if unit_properties.unloaded(told[name]) != told[name]}
         await self._look_at_unloaded(left, "")
-        await self._documents.look_up(self._told)
+        await self._documents.look_up()
         self._is_quiet = False
         for name in self._told.keys() & (self._loaded | left):
             self._tell(name, self._told[name])
+        if self._report.is_first:
+            self._tell_restarts(stored)
         self._files_at = self._clock() + self._options.files_after
+
+    def _tell_restarts(self, stored: Mapping[str, Mapping[str, Json]]) -> None:
+        """Report which units were restarted since op-dbus ran last, which is no change of them."""
+        for name in self._starts.since_last_run():
+            states = stored.get(name, {}), self._told[name]
+            if all(state.get("active_state") == "active" for state in states):
+                self._report.happened(_KIND, name, Why())
 
     async def follow(self) -> None:
         """Note which units to read."""
@@ -133,9 +145,9 @@ class _Units:
         """Look up in the host's documents what new units are, after they were reported."""
         while True:
             await self._documents.has_new.wait()
-            for name in await self._documents.look_up(self._told):
-                told = self._told[name]
-                self._tell(name, told, self._causes.latest(name, told))
+            for name in await self._documents.look_up():
+                if told := self._told.get(name):
+                    self._tell(name, told, self._causes.latest(name, told))
 
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
@@ -181,9 +193,11 @@ class _Units:
         # what PID 1 has read again is as new as can be
         self._states.clear()
         await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, self._reload)
-        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
-        for unit in sorted(units, key=lambda unit: unit.name in self._loaded):
-            await self._read(unit, texts, self._reload)
+        new = [unit for unit in units if unit.name not in self._loaded]
+        known = [unit for unit in units if unit.name in self._loaded]
+        await self._read(new, self._reload)
+        for unit in known:
+            await self._read([unit], self._reload)
             # others must not wait until all are read
             await self._look(self._pace.take())
         self._listed_at = self._clock()
@@ -193,28 +207,40 @@ class _Units:
         if not names:
             return
         units = await self._pid1.units_of(names)
-        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
         await self._causes.ask(self._pid1, names)
-        for unit in sorted(units, key=lambda unit: self._causes.order(unit.name)):
-            await self._read(unit, texts, cause)
+        await self._read(sorted(units, key=lambda unit: self._causes.order(unit.name)), cause)
         await self._look_at_unloaded(set(names) - {unit.name for unit in units}, cause)
 
-    async def _read(self, unit: Loaded, texts: Mapping[str, dict[str, Json]], cause: str) -> None:
+    async def _read(self, units: Collection[Loaded], cause: str) -> None:
+        """Read and report units that are loaded."""
+        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
+        read: dict[str, dict[str, Json]] = {}
+        for unit in units:
+            if told := await self._properties(unit, cause):
+                read[unit.name] = texts.get(unit.name, {}) | told
+        if not self._is_quiet:
+            await self._documents.expect(read)
+        for name, told in read.items():
+            why = self._waited(name, cause)
+            if name not in self._loaded:
+                why = why or self._causes.latest(name, told)
+            self._loaded.add(name)
+            self._tell(name, told, why)
+
+    async def _properties(self, unit: Loaded, cause: str) -> dict[str, Json]:
+        """Return the properties of a loaded unit; nothing if it is to be read later."""
         values = await self._pid1.properties(unit)
         states = values.get("LoadState"), values.get("ActiveState")
         if not values or states == ("not-found", "inactive"):
-            return  # it was unloaded meanwhile: a signal comes next
+            return {}  # it was unloaded meanwhile: a signal comes next
         is_new = unit.name not in self._loaded and not self._is_quiet
         is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
         if is_behind and self._waits_for(unit.name, cause):
-            return
+            return {}
         self._causes.has_read(unit.name, values)
-        cause = self._waited(unit.name, cause)
-        told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
-        if unit.name not in self._loaded:
-            cause = cause or self._causes.latest(unit.name, told)
-        self._loaded.add(unit.name)
-        self._tell(unit.name, texts.get(unit.name, {}) | told, cause)
+        if self._is_quiet:
+            self._starts.has_read(unit.name, values)
+        return unit_properties.of_unit(values, self._states.get(unit.name, ""))
 
     def _waits_for(self, name: str, cause: str) -> bool:
         """Return whether signals of a unit may still come; it is looked at again, then."""
@@ -266,9 +292,11 @@ class _Units:
         self._files_listed_at = self._clock()
         self._is_quiet = True
         await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files, cause)
-        await self._documents.look_up(self._told)
+        await self._documents.look_up()
         self._is_quiet = False
-        told = {name: {**told, **self._documents.of(name)} for name, told in self._told.items()}
+        told = {
+            name: {**told, **self._documents.of(name, told)} for name, told in self._told.items()
+        }
         # removes also what an earlier run stored and is not there any more
         self._report.replace(_KIND, told, cause)
 
@@ -308,7 +336,7 @@ class _Units:
 
     def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
         before, self._told[name] = self._told.get(name), properties
-        shown = {**properties, **self._documents.of(name)}
+        shown = {**properties, **self._documents.of(name, properties)}
         if self._is_quiet:
             return
         cause = cause or self._of_file(before or {}, properties)

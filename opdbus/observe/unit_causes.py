@@ -85,16 +85,14 @@ class UnitCauses:
 
     def latest(self, unit: str, properties: Mapping[str, Json]) -> str:
         """Return why a unit changed just now, or one that starts it or is started by it."""
-        others = (properties.get(name) for name in ("triggers", "triggered_by"))
-        names = [name for value in others if isinstance(value, list) for name in value]
-        return self._causes.of_units([unit, *map(str, names)], _AFTER_SECONDS)
+        return self._causes.of_units([unit, *_others(properties)], _AFTER_SECONDS)
 
     def order(self, unit: str) -> tuple[bool, bool]:
         """Return by what to sort units: jobs of some are the cause that others change."""
         return not self._jobs.has(unit), unit.endswith(_TRIGGERS)
 
     def _own(self, unit: str, before: Mapping[str, Json], now: Mapping[str, Json]) -> str | None:
-        """Return why a unit went to another state by itself; None if it did not."""
+        """Return why a unit went to another state by itself; None if that is not known."""
         was, state = before.get("active_state"), now.get("active_state")
         if is_same_state(before, now):
             return None
@@ -103,9 +101,15 @@ class UnitCauses:
         if unit.endswith(".device"):
             return KERNEL
         if unit.endswith(_TRIGGERS):
-            return self.latest(unit, now)
+            return self._causes.of_units(_others(now), _AFTER_SECONDS) or None
         has_ended = unit.endswith(_WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
+
+
+def _others(properties: Mapping[str, Json]) -> list[str]:
+    """Return the units that a unit starts, and those that start it."""
+    values = (properties.get(name) for name in ("triggers", "triggered_by"))
+    return [str(name) for value in values if isinstance(value, list) for name in value]
 
 
 def _starts(job: str) -> bool:

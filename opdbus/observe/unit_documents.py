@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -15,6 +15,8 @@ from opdbus.state.object import Json
 _PROGRAM: Final = re.compile(r"man:[^()]+(?:\([18][a-z]*\))?")
 # Of more units a package's summary does not tell what one of them is.
 _MANY: Final = 10
+# So long a unit waits to be looked up before it is told: reading all packages takes 0.15 s.
+_SOON_SECONDS: Final = 0.3
 _OF_PACKAGES: Final = "/usr/lib/systemd/system/"
 _FACTS: Final = ("package", "package_summary", "manual")
 Told = Mapping[str, Json]
@@ -29,18 +31,36 @@ class UnitDocuments:
         self._documents = Documents(places)
         self._is_free = asyncio.Lock()
         self._found: dict[str, Told] = {}
-        self._new: set[str] = set()
+        self._has_found = asyncio.Event()
+        # what was returned last of each
+        self._given: dict[str, Told] = {}
+        # units that are told when they are looked up
+        self._expected: Collection[str] = ()
+        self._new: dict[str, Told] = {}
         self._outdated: set[str] = set()
         # of each package, as far as they were looked up
         self._units: dict[str, set[str]] = {}
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str, told: Told) -> Told:
         """Return what is known of a unit, and have it looked up if it is new or outdated."""
         if name not in self._found or name in self._outdated:
             self._outdated.discard(name)
-            self._new.add(name)
+            self._new[name] = told
             self.has_new.set()
-        return self._found.get(name, {})
+        facts = self._given[name] = self._found.get(name, {})
+        return facts
+
+    async def expect(self, told: Mapping[str, Told]) -> None:
+        """Wait until those of some units that are to be looked up are, but not for long."""
+        for name, properties in told.items():
+            self.of(name, properties)
+        self._expected = told.keys()
+        with suppress(TimeoutError):  # files may hang
+            async with asyncio.timeout(_SOON_SECONDS):
+                while not told.keys().isdisjoint(self._new):
+                    self._has_found.clear()
+                    await self._has_found.wait()
+        self._expected = ()
 
     def remember(self, name: str, stored: dict[str, Json]) -> dict[str, Json]:
         """Take what was known of a unit from what is stored of it; return the rest."""
@@ -55,22 +75,29 @@ class UnitDocuments:
 
     def forget(self, name: str) -> None:
         """Drop what is known of a unit that is gone."""
-        self._found.pop(name, None)
+        for known in (self._found, self._given, self._new):
+            known.pop(name, None)
         self._outdated.discard(name)
 
-    async def look_up(self, told: Mapping[str, Told]) -> list[str]:
-        """Look up the new ones of some units; return those of which something else is known now."""
+    async def look_up(self) -> list[str]:
+        """Look up the new units; return those of which something else is known than was given."""
         # looking for the owners of files takes as long for many as for one
         async with self._is_free:
-            wanted = {name: told[name] for name in self._new if name in told}
-            self._new.clear()
+            wanted = dict(self._new)
             self.has_new.clear()
             before = {name: self._found.get(name, {}) for name in wanted}
             found: dict[str, Told] = {}
             with suppress(LostSource):  # the documents hang: go on without them
                 found = await in_thread(lambda: _found(self._documents, wanted))
             self._found |= before | self._telling(found)
-            return [name for name in wanted if self._found[name] != before[name]]
+            left = self._new.items()
+            self._new = {name: told for name, told in left if told is not wanted.get(name)}
+            self._has_found.set()
+            return [
+                name
+                for name in wanted.keys() - self._expected
+                if self._found[name] != self._given.get(name, {})
+            ]
 
     def _telling(self, found: Mapping[str, Told]) -> dict[str, Told]:
         """Leave out what a package says that has many units: it says little of each."""
