@@ -27,7 +27,7 @@ VOLATILE: Final = frozenset(
 )
 # These say nothing about a unit that was unloaded.
 _OF_A_RUN: Final = VOLATILE | set(
-    "result exit_status exit_signal load_error need_daemon_reload".split()
+    "result exit_status exit_signal load_error need_daemon_reload triggered_by".split()
 )
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))

@@ -81,3 +81,11 @@ def test_a_stopped_service_is_not_started_by_watching(host: Host, service: Servi
         service.until_ready()
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
+
+
+def test_a_restart_of_op_dbus_is_told(host: Host, service: Service) -> None:
+    """A restart of op-dbus changes nothing and nothing sees it; it is in history all the same."""
+    service.observe("systemd")
+    with watching(host) as lines:
+        service.systemctl("restart")
+        until(lines, "op-dbus.service restarted (while op-dbus was not running)")

@@ -101,7 +101,7 @@ def test_a_new_timer(bare: Host, units: Watched) -> None:
     bare.ask("systemctl", "daemon-reload")
     units.until(TIMER)
     # nothing needs it any more
-    units.until(SERVICE, load_state=None)
+    units.until(SERVICE, triggered_by=None)
 
 
 def test_a_drop_in_reaches_the_unit(bare: Host, units: Watched) -> None:
