@@ -1,6 +1,7 @@
-"""Bulk over the bus beside the engine itself: texts of about 60 tokens, file to file, and memory.
+"""Bulk over the bus beside the engine itself: texts, file to file, and memory.
 
-Starts a private bus and the daemon with the real model; the two take turns. Writes JSON to stdout.
+Starts a private bus and the daemon with a level's real model; the two take turns. Writes JSON to
+stdout.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ def by_the_engine(embedder: Embedder, path: Path) -> float:
     return time.perf_counter() - began
 
 
-async def compare(folder: Path, daemon: Running, count: int, rounds: int) -> dict[str, Any]:
-    """Give rates and memory for `count` texts, both ways in turns."""
-    files = {number: written(folder, number) for number in (1000, count)}
+async def compare(
+    folder: Path, daemon: Running, files: dict[int, Path], level: str, rounds: int
+) -> dict[str, Any]:
+    """Give rates and memory for the texts of the larger of two files, both ways in turns."""
+    few, count = files
     taken: dict[str, list[float]] = {"bus": [], "engine": []}
-    with Embedder(state_dir=folder / "engine") as embedder:
-        await over_the_bus(daemon.bus, files[1000])
-        by_the_engine(embedder, files[1000])
+    with Embedder(level, state_dir=folder / "engine") as embedder:
+        await over_the_bus(daemon.bus, files[few])
+        by_the_engine(embedder, files[few])
         before = round(memory_mib(daemon.pid), 1)
         for _ in range(rounds):
             taken["bus"].append(await over_the_bus(daemon.bus, files[count]))
@@ -68,10 +71,10 @@ async def compare(folder: Path, daemon: Running, count: int, rounds: int) -> dic
     }
 
 
-def written(folder: Path, count: int) -> Path:
-    """Write `count` texts as the lines of a file."""
-    path = folder / f"{count}.jsonl"
-    path.write_text("".join(f"{json.dumps(text)}\n" for text in texts.objects(count)))
+def written(folder: Path, some: list[str]) -> Path:
+    """Write texts as the lines of a file."""
+    path = folder / f"{len(some)}.jsonl"
+    path.write_text("".join(f"{json.dumps(text)}\n" for text in some))
     return path
 
 
@@ -80,12 +83,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--level", default="medium")
+    parser.add_argument("--kind", choices=["object", "short"], default="object")
     given = parser.parse_args()
+    some = {"object": texts.objects, "short": texts.shorts}[given.kind](given.texts)
     with tempfile.TemporaryDirectory() as scratch:
         folder, empty = Path(scratch), b'{"version": 1, "plugins": {}}'
-        with serving(folder, medium=True, state=empty) as daemon:
-            figures = asyncio.run(compare(folder, daemon, given.texts, given.rounds))
-    print(json.dumps(figures, indent=1))
+        files = {number: written(folder, some[:number]) for number in (1000, given.texts)}
+        with serving(folder, medium=True, state=empty, VECTOR_LEVEL=given.level) as daemon:
+            figures = asyncio.run(compare(folder, daemon, files, given.level, given.rounds))
+    print(json.dumps({"kind": given.kind, **figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from opdbus.models.static_table import StaticTable
 
 # Rows gathered at a time: few enough to be summed while they are in the processor's cache.
-_ROWS: Final = 2048
+_ROWS: Final = 1024
 # Past so many words, rounding in single precision would add up.
 _MANY: Final = 96
 
@@ -41,6 +42,7 @@ class StaticEncoder:
         self._cache = WordCache(table, most_words)
         self._special = re.compile("|".join(map(re.escape, table.specials)), re.IGNORECASE)
         self._around = table.sums(np.array(table.around)).astype(np.float32)
+        self._memory = threading.local()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -52,7 +54,6 @@ class StaticEncoder:
         vectors = np.empty((len(texts), self.table.dimension), np.float32)
         tokens = np.empty(len(texts), np.intp)
         truncated = np.zeros(len(texts), np.bool_)
-        buffer = np.empty((_ROWS, self.table.dimension), np.float32)
         strange: list[int] = []
         for first, part, odd in self._parts(texts):
             words, last = self._cache.look_up(part), first + len(part)
@@ -60,7 +61,7 @@ class StaticEncoder:
             is_long = tokens[first:last] > self.table.max_tokens
             strange += odd
             strange += (first + np.flatnonzero(is_long | ~words.plain)).tolist()
-            _sum(words, vectors[first:last], buffer)
+            _sum(words, vectors[first:last], self._buffer())
         vectors += self._around
         if strange:
             rows = self.tokenizer.encode([texts[number] for number in strange])
@@ -69,6 +70,13 @@ class StaticEncoder:
             truncated[strange] = [row.truncated for row in rows]
         vectors /= np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]
         return Encoded(vectors, tokens, truncated)
+
+    def _buffer(self) -> NDArray[np.float32]:
+        """Return this thread's memory for rows; new memory costs more than the sums."""
+        if not hasattr(self._memory, "rows"):
+            self._memory.rows = np.empty((_ROWS, self.table.dimension), np.float32)
+        rows: NDArray[np.float32] = self._memory.rows
+        return rows
 
     def reference(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return vectors (texts, dimension) by the real tokenizer, in double precision."""
