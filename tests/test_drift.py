@@ -154,6 +154,31 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_what_follows_a_declaration_slowly_is_intended(tmp_path: Path) -> None:
+    """A declared package that takes long to be installed is intended until that is done."""
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        package = "packagekit/package/b"
+        await checked.declare(DECLARED, tmp_path)
+        await checked.observe({"packages/package/a": {"status": "installed"}}, ["packages/package"])
+        await checked.until(1010.0)
+        wanted = {"b": {"ensure": "installed", "version": "2"}}
+        await checked.declare({**DECLARED, "packagekit": {"packages": wanted}}, tmp_path)
+        await checked.until(1020.0)
+        assert checked.crossings == [["intended", package]]
+        for status, version in (("unpacked", "1"), ("half-configured", "1")):
+            observed = {"packages/package/b": {"status": status, "version": version}}
+            await checked.observe(observed, [])
+            await checked.until(checked.clock.now + 10)
+        assert {crossing[0] for crossing in checked.crossings} == {"intended"}
+        observed = {"packages/package/b": {"status": "installed", "version": "1"}}
+        await checked.observe(observed, [])
+        await checked.until(checked.clock.now + 10)
+        assert checked.crossings[-1] == ["drift", package]
+        assert checked.fields == {package: [["version", "2", "1", "warning"]]}
+
+
+@in_loop
 async def test_what_is_gone_with_its_source_is_no_drift(tmp_path: Path) -> None:
     """Count nothing as missing whose observer or publisher has left."""
     async with checking(tmp_path) as checked:

@@ -12,7 +12,7 @@ import structlog
 from opdbus.drift import look, ranking, table
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.crossings import Crossing, Crossings, Drifted
-from opdbus.drift.field import Field
+from opdbus.drift.field import QUIET_SECONDS, Field
 from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.ranking import Ranked
@@ -224,15 +224,18 @@ class Tracker:
 
     def _note(self, plan: Plan, fields: Sequence[Field]) -> None:
         now = self._clock()
-        self._crossings.compare(plan.thing, fields, now, now + self._intended_for(plan))
+        self._crossings.compare(plan.thing, fields, now, now + self._intended_for(plan, fields))
         for one in plan.observed if plan.declared else ():
             extra = Thing(*one.entries[0].identity[1:])
             # it was not declared before
             if extra != plan.thing and self._crossings.knows(extra):
                 self._crossings.compare(extra, [], now)
 
-    def _intended_for(self, plan: Plan) -> float:
-        """Return for how many seconds more a difference is intended."""
+    def _intended_for(self, plan: Plan, fields: Sequence[Field]) -> float:
+        """Return for how many seconds more a difference is intended: until the host has followed.
+
+        What is on its way, such as a package that is being installed, has not followed yet.
+        """
         if plan.declared is None:
             return 0.0
         at = plan.declared.updated_at
@@ -243,7 +246,8 @@ class Tracker:
         )
         if not plan.observed:
             latest = max(latest, self._coverage.left_at(plan.thing))
-        return max(0.0, at + INTENDED_SECONDS - self._wall()) if at > latest else 0.0
+        has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
+        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
 
     async def _count(self) -> None:
         """Count what has differed for long enough: store it, and then tell."""
