@@ -124,8 +124,8 @@ def test_two_models_never_mix(live: Callable[..., Any], tmp_path: Path) -> None:
         while made.vectors.waiting():
             computed += (await made.event(Vectorized)).computed
         vectors = [made.vectors.current.get(e.text_digest) for e in made.memory.catalogue]  # type: ignore[union-attr]
-        contents = await made.memory.content(made.memory.catalogue.entries())
-        texts = [contents[e.id].text for e in made.memory.catalogue.entries()]
+        contents = await made.memory.content(made.memory.catalogue)
+        texts = [contents[e.id].text for e in made.memory.catalogue]
         fresh = (await made.serving.embed(texts)).vectors
         np.testing.assert_allclose(np.stack(vectors), fresh, atol=1e-5)  # type: ignore[arg-type]
         return made.known
@@ -161,7 +161,7 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
     async def work(made: House) -> None:
         items = units(3)
         await made.declare(*items)
-        entries = made.memory.catalogue.entries()
+        entries = made.memory.catalogue
         contents = await made.memory.content(entries)
         for entry, item in zip(entries, items, strict=True):
             assert thing_of(entry).name == item.name

@@ -33,7 +33,7 @@ def test_what_an_older_version_wrote_is_written_anew(
         await made.declare(unit("a", "uninteresting"))
 
     async def look(made: House) -> None:
-        (entry,) = made.memory.catalogue.entries()
+        (entry,) = made.memory.catalogue
         content = (await made.memory.content([entry]))[entry.id]
         assert json.loads(content.properties)["password"] == "[redacted]"
         assert entry.text_digest != b"old"

@@ -97,10 +97,10 @@ class Catalogue:
         self.view = View()
         # things that several sources tell of
         self._shared: set[Thing] = set()
-        # things in listing order, without those that were added since, with those that were removed
-        self._order: list[Thing] = []
-        self._added: set[Thing] = set()
-        self._sorted: Sequence[Entry] | None = None
+        # increases when a thing comes or leaves
+        self._comings = 0
+        # things in listing order, as of so many comings
+        self._ordered: tuple[int, Sequence[Thing]] = 0, ()
 
     def __len__(self) -> int:
         """Count the things."""
@@ -126,7 +126,6 @@ class Catalogue:
                 self.sources[entry.identity.source] += 1
             self.usage.count(entry, 1)
             self._by_identity[entry.identity] = entry
-        self._sorted = None
         return changes
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
@@ -140,17 +139,16 @@ class Catalogue:
             self._set(thing, left)
             self.view.remove(entry)
             changes[thing] = "changed" if left else "removed"
-        self._sorted = None
         return changes
 
     def _set(self, thing: Thing, entries: tuple[Entry, ...]) -> None:
         """Set the entries about a thing."""
         if not entries:
             del self._by_thing[thing]
-            self._added.discard(thing)
+            self._comings += 1
         else:
             if thing not in self._by_thing:
-                self._added.add(thing)
+                self._comings += 1
                 self._sorts.add(thing[:2])
             self._by_thing[thing] = entries
         if len(entries) > 1:
@@ -213,23 +211,33 @@ class Catalogue:
             return []
         return [e for e in self._by_identity.values() if e.identity.source == source]
 
-    def entries(self) -> Sequence[Entry]:
-        """Return all entries in listing order: plugin, kind, name, declared before observed."""
-        if self._sorted is None:
-            kept = [thing for thing in self._order if thing in self._by_thing]
-            # two sorted runs, which sorting merges in one pass
-            kept += sorted(thing for thing in self._added if thing in self._by_thing)
-            kept.sort()
-            self._order, self._added = kept, set()
-            self._sorted = [entry for thing in kept for entry in self._by_thing[thing]]
-        return self._sorted
-
     def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
-        """Return things of which an entry has all wanted values, in listing order."""
-        entries = self.entries()
+        """Return things of which an entry has all wanted values, in listing order.
+
+        Of 100,000 that takes half a second: call it on another thread.
+        """
+        order = self._in_order()
         if not wanted:
-            return self._order
-        return list(dict.fromkeys(thing_of(entry) for entry in entries if matches(entry, wanted)))
+            return order
+        about = self._by_thing.get
+        return [t for t in order if any(matches(entry, wanted) for entry in about(t, ()))]
+
+    def below(self, names: tuple[str, ...]) -> list[str]:
+        """Return what comes after some first names, such as a plugin's, of things; in order."""
+        depth = len(names)
+        return sorted({thing[depth] for thing in self._by_thing if thing[:depth] == names})
+
+    def _in_order(self) -> Sequence[Thing]:
+        """Return all things by plugin, kind and name."""
+        comings, order = self._ordered
+        if comings != self._comings:
+            # counted before the copy is made: what comes in between is put in order the next time
+            comings, known = self._comings, self._by_thing.copy()
+            # two sorted runs, which sorting merges in one pass
+            kept = [thing for thing in order if thing in known]
+            order = sorted([*kept, *sorted(known.keys() - set(kept))])
+            self._ordered = comings, order
+        return order
 
 
 def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:

@@ -142,7 +142,8 @@ class Finder:
     async def _list(self, page: Page, within: frozenset[Thing]) -> list[Hit]:
         """Return a page of things in listing order."""
         catalogue = self._memory.catalogue
-        found = [thing for thing in catalogue.things(page.wanted or {}) if thing in within]
+        things = await asyncio.to_thread(catalogue.things, page.wanted or {})
+        found = [thing for thing in things if thing in within and catalogue.has(thing)]
         part = found[page.offset : page.offset + page.limit]
         return await self._read([(catalogue.about(thing)[0], _UNRANKED) for thing in part])
 

@@ -107,7 +107,8 @@ class StateInterface:
             raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
         where = conditions.parse(checked.get("where", ""))
         within = await matching.things(self._memory, where) if where else None
-        things = self._memory.catalogue.things(checked.wanted(*FILTER_KEYS))
+        values = checked.wanted(*FILTER_KEYS)
+        things = await asyncio.to_thread(self._memory.catalogue.things, values)
         if within is not None:
             things = [thing for thing in things if thing in within]
         return len(things), [_row(thing) for thing in things[offset : offset + limit]]

@@ -1,7 +1,5 @@
 """Paths to nodes: nothing is exported, each object is looked up when it is called."""
 
-import itertools
-
 from opdbus.bus import paths
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import BusInterface, Node
@@ -68,10 +66,5 @@ class Tree:
         depth = len(wanted)
         if depth >= len(Thing._fields):
             return []
-        entries = self._memory.catalogue.entries()
-        found = dict.fromkeys(
-            entry.identity[depth + 1]
-            for entry in entries
-            if entry.identity[1 : depth + 1] == wanted
-        )
-        return [paths.escape(name) for name in itertools.islice(found, MAX_CHILDREN)]
+        found = self._memory.catalogue.below(wanted)
+        return [paths.escape(name) for name in found[:MAX_CHILDREN]]
