@@ -2,7 +2,7 @@
 
 import sys
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -151,6 +151,25 @@ def test_what_dpkg_has_not_taken_over_yet(places: Places) -> None:
     (updates / "tmp.i").write_text(paragraph("three"))
     found = StatusFile(places.dpkg / "status").read()
     assert [(package.name, package.status) for package in found] == [("one", "installed")]
+
+
+def test_a_package_that_dpkg_merges_meanwhile_is_there(places: Places) -> None:
+    """Find a package whose paragraph moves from the updates to the status while both are read."""
+    write(places, paragraph("one"))
+    status, updates = places.dpkg / "status", places.dpkg / "updates"
+    updates.mkdir()
+    (updates / "0000").write_text(paragraph("new"))
+
+    class Merging(StatusFile):
+        def _updates(self) -> Iterator[bytes]:
+            if (updates / "0000").exists():
+                merged = places.dpkg / "status-new"
+                merged.write_text(f"{status.read_text()}\n{paragraph('new')}")
+                merged.rename(status)
+                (updates / "0000").unlink()
+            return super()._updates()
+
+    assert "new" in {found.name for found in Merging(status).read()}
 
 
 def test_only_what_changed_is_parsed_again(places: Places) -> None:

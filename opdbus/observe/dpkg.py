@@ -20,6 +20,8 @@ _MAX_PARAGRAPH_BYTES: Final = 256 << 10
 _MAX_LIST_BYTES: Final = 16 << 20
 # dpkg itself merges them into its status after 250.
 _MAX_UPDATES: Final = 1000
+# While dpkg writes, what is read may be torn.
+_TRIES: Final = 3
 # Of a field that is one line.
 _MAX_VALUE: Final = 1000
 _GONE: Final = "not-installed"
@@ -69,6 +71,15 @@ class StatusFile:
 
     def read(self) -> list[Package]:
         """Return packages that are installed or have left configuration behind; raises OSError."""
+        for _ in range(_TRIES):
+            before, found = self.path.stat(), self._read()
+            after = self.path.stat()
+            # what dpkg merged into the status meanwhile may have been in neither
+            if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                break
+        return found
+
+    def _read(self) -> list[Package]:
         self.limited = ""
         content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
         if is_cut:
