@@ -140,8 +140,8 @@ class Service:
         signals, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return signals
 
-    async def bursts(self, seconds: float = BURST_SECONDS) -> AsyncGenerator[list[Signal]]:
-        """Yield what was followed, in order: all that comes within some seconds together.
+    async def bursts(self) -> AsyncGenerator[list[Signal]]:
+        """Yield what was followed, in order: all that comes within a tenth of a second together.
 
         A caller that takes long gets fewer and longer bursts, of up to a second: see Allowance.
         """
@@ -152,7 +152,7 @@ class Service:
         try:
             while True:
                 await self._news.wait()
-                await asyncio.sleep(max(seconds, rest))
+                await asyncio.sleep(max(BURST_SECONDS, rest))
                 self._news.clear()
                 if self._lost:
                     raise LostSource(self._lost)

@@ -1,11 +1,9 @@
 """All units: those that PID 1 has loaded, and the unit files that it has not."""
 
 import asyncio
-import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from opdbus.history.change import Why
@@ -13,11 +11,11 @@ from opdbus.observe import pid1, unit_files, unit_properties
 from opdbus.observe.documents import Places
 from opdbus.observe.pace import Pace
 from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
-from opdbus.observe.reading import in_thread
-from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer, Report
+from opdbus.observe.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.system_bus import BURST_SECONDS, Signal
-from opdbus.observe.unit_causes import RELOAD, UnitCauses
+from opdbus.observe.unit_causes import UnitCauses
 from opdbus.observe.unit_documents import UnitDocuments
+from opdbus.observe.unit_folders import UnitFolders
 from opdbus.observe.unit_starts import Starts
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
@@ -30,7 +28,6 @@ _OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
 _OF_FILE: Final = ("fragment_path", "unit_file_state")
 _NEVER: Final = float("inf")
-_GENERATED: Final = re.compile(r"/generator(?:\.\w+)?/?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,7 @@ class _Units:
         # when to list all units, and all unit files; and when that was done
         self._list_at = self._files_at = _NEVER
         self._listed_at = self._files_listed_at = 0.0
-        self._folders: list[str] = []
-        self._stamps: Mapping[Path, unit_files.Stamp] = {}
+        self._folders = UnitFolders()
         self._told: dict[str, dict[str, Json]] = {}
         self._loaded: set[str] = set()
         # of unit files that have changed since PID 1 read them
@@ -91,10 +87,8 @@ class _Units:
     async def begin(self) -> None:
         """Subscribe and then list, so that nothing that happens in between is lost."""
         await self._pid1.subscribe(pid1.UNIT_CHANGED, *map(pid1.of_manager, _FOLLOWED))
-        folders = await self._pid1.folders()
-        # what generators make is made anew at each reload, after which all units are read anyway
-        self._folders = [name for name in folders if not _GENERATED.search(name)]
-        self._stamps = await self._scan()
+        self._folders = UnitFolders(await self._pid1.folders())
+        await self._folders.changed()
         stored = await self._report.stored(_KIND)
         self._told = {name: self._documents.remember(name, stored[name]) for name in stored}
         await self._list()
@@ -135,7 +129,9 @@ class _Units:
             if self._have_files_changed:
                 await self._look_at_files()
             # what differs while a listing after a reload is due follows from the reload
-            await self._look(self._pace.take(), "" if self._list_at == _NEVER else self._reload)
+            await self._look(
+                self._pace.take(), "" if self._list_at == _NEVER else self._causes.reload
+            )
             if self._list_at <= self._clock():
                 await self._list()
             if self._files_at <= self._clock():
@@ -172,11 +168,6 @@ class _Units:
                 due = max(now + options.files_after, self._files_listed_at + options.files_every)
                 self._files_at = min(self._files_at, due)
 
-    @property
-    def _reload(self) -> str:
-        """Why units differ after a reload: a package run makes several."""
-        return self._report.causes.run or RELOAD
-
     def _changed(self, name: object) -> None:
         if isinstance(name, str) and unit_files.is_unit(name):
             self._pace.changed(name)
@@ -192,12 +183,13 @@ class _Units:
         units = units[:most]
         # what PID 1 has read again is as new as can be
         self._states.clear()
-        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, self._reload)
+        cause = self._causes.reload
+        await self._look_at_unloaded(self._loaded - {unit.name for unit in units}, cause)
         new = [unit for unit in units if unit.name not in self._loaded]
         known = [unit for unit in units if unit.name in self._loaded]
-        await self._read(new, self._reload)
+        await self._read(new, cause)
         for unit in known:
-            await self._read([unit], self._reload)
+            await self._read([unit], cause)
             # others must not wait until all are read
             await self._look(self._pace.take())
         self._listed_at = self._clock()
@@ -213,7 +205,7 @@ class _Units:
 
     async def _read(self, units: Collection[Loaded], cause: str) -> None:
         """Read and report units that are loaded."""
-        texts = await self._texts(unit.name for unit in units if unit.state == "masked")
+        texts = await self._folders.texts(unit.name for unit in units if unit.state == "masked")
         read: dict[str, dict[str, Json]] = {}
         for unit in units:
             if told := await self._properties(unit, cause):
@@ -268,8 +260,10 @@ class _Units:
     async def _tell_files(
         self, names: Iterable[str], files: Mapping[str, UnitFile], cause: str
     ) -> None:
-        there = [name for name in names if name in files and not self._is_alias(files[name])]
-        texts = await self._texts(there)
+        there = [
+            name for name in names if name in files and not self._folders.is_alias(files[name])
+        ]
+        texts = await self._folders.texts(there)
         for name in there:
             why = self._waited(name, cause)
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
@@ -288,7 +282,7 @@ class _Units:
         """Report all unit files that are not loaded; other units that are not loaded are gone."""
         self._files_at = _NEVER
         files = await self._pid1.files()
-        cause = self._reload if self._files_listed_at else ""
+        cause = self._causes.reload if self._files_listed_at else ""
         self._files_listed_at = self._clock()
         self._is_quiet = True
         await self._tell_files((files.keys() | self._told.keys()) - self._loaded, files, cause)
@@ -303,36 +297,18 @@ class _Units:
     async def _look_at_files(self) -> None:
         """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
-        before, self._stamps = self._stamps, await self._scan()
-        names = unit_files.changed(before, self._stamps)
+        names = await self._folders.changed()
         self._documents.outdate(names)
         self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
-        await self._look(names, self._reload)
-
-    async def _scan(self) -> Mapping[Path, unit_files.Stamp]:
-        with suppress(LostSource):
-            return await in_thread(lambda: unit_files.scan(self._folders))
-        # a folder hangs: unit files are still listed from time to time
-        return self._stamps
-
-    async def _texts(self, names: Iterable[str]) -> Mapping[str, dict[str, Json]]:
-        """Return what unit files say that PID 1 has not read."""
-        if wanted := list(names):
-            with suppress(LostSource):
-                return await in_thread(lambda: unit_files.described(wanted, self._folders))
-        return {}
+        await self._look(names, self._causes.reload)
 
     def _of_file(self, before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
         """Return the cause of a change of a unit's file, which may be seen before a reload."""
         is_transient = before.get("transient") or after.get("transient")
         is_other = any(before.get(name) != after.get(name) for name in _OF_FILE)
-        return self._reload if self._files_listed_at and is_other and not is_transient else ""
-
-    def _is_alias(self, file: UnitFile) -> bool:
-        """Return whether a unit file is a link to another unit: then it is no unit of its own."""
-        stamp = self._stamps.get(Path(file.path))
-        target = Path(stamp.target).name if stamp else ""
-        return unit_files.is_unit(target) and target != Path(file.path).name
+        return (
+            self._causes.reload if self._files_listed_at and is_other and not is_transient else ""
+        )
 
     def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
         before, self._told[name] = self._told.get(name), properties
@@ -340,17 +316,10 @@ class _Units:
         if self._is_quiet:
             return
         cause = cause or self._of_file(before or {}, properties)
-        if before and cause == self._reload and unit_properties.is_same_state(before, properties):
-            # what its files changed is told apart from a job that left it as it was
-            if unit_properties.differ(before, properties):
-                self._report.causes.note(name, cause)
-            self._report.put(_KIND, name, shown, cause)
-            event = self._causes.why(name, properties, properties, "")
-            if event.is_event:
-                self._report.happened(_KIND, name, event)
-        else:
-            why = self._causes.why(name, before, properties, cause)
-            self._report.put(_KIND, name, shown, why)
+        why, event = self._causes.whys(name, before, properties, cause)
+        self._report.put(_KIND, name, shown, why)
+        if event:
+            self._report.happened(_KIND, name, event)
 
 
 OBSERVER: Final = Observer(

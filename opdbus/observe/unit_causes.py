@@ -62,6 +62,25 @@ class UnitCauses:
         """Note how new what was read of a unit is."""
         self._jobs.has_read(unit, properties.get("StateChangeTimestampMonotonic"))
 
+    @property
+    def reload(self) -> str:
+        """Why units differ after a reload: a package run makes several."""
+        return self._causes.run or RELOAD
+
+    def whys(
+        self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
+    ) -> tuple[Why, Why | None]:
+        """Return why a unit is as it is now, and what happened to it besides; see `why`.
+
+        What its files changed is told apart from a job that left it as it was.
+        """
+        if not before or other != self.reload or not is_same_state(before, now):
+            return self.why(unit, before, now, other), None
+        if differ(before, now):
+            self._causes.note(unit, other)
+        event = self.why(unit, now, now, "")
+        return Why(other), event if event.is_event else None
+
     def why(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
     ) -> Why:
