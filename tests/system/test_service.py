@@ -46,7 +46,7 @@ def test_a_call_starts_it(service: Service) -> None:
     service.systemctl("stop")
     assert service.show("ActiveState") == "inactive"
     (levels,) = service.call(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", "0")
-    assert [level[0] for level in levels] == ["none", "low", "medium", "high"]
+    assert [level[0] for level in levels] == ["none", "static", "low", "medium", "high"]
     assert service.show("ActiveState") == "active"
 
 
