@@ -35,7 +35,7 @@ class Encoded:
 
 
 class StaticEncoder:
-    """Encodes texts by a table; safe to use from any thread, of which two run side by side."""
+    """Encodes texts by a table; safe to use from any thread."""
 
     def __init__(self, table: StaticTable, most_words: int = MOST_WORDS) -> None:
         self.table = table
