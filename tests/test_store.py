@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opdbus.errors import StoreError
+from opdbus.history.change import Change, Why
+from opdbus.history.question import Filter
 from opdbus.index import lexical
 from opdbus.index.database import Damaged, NewerStore
 from opdbus.index.records import begin
@@ -294,3 +296,20 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
             assert (entry.identity.name, entry.traits) == ("a", bytes(1))
             assert [row[0] for row in store.vectors()] == [b"key"]
             assert len(store.words.match(["words"], 5)) == 1
+
+
+def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
+    """History that had an index of times has the times of blocks instead."""
+    path = tmp_path / "old.db"
+    changes = [Change(record("a", "about a").identity, "event", Why(), [])]
+    with closing(Store(path)) as store, store.transaction():
+        for at in (100, 200, 300):
+            store.ledger.append(changes, at, "boot")
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("DROP TABLE history_times")
+        old.execute("CREATE INDEX history_by_time ON history (at)")
+        old.execute("PRAGMA user_version = 3")
+    with closing(Store(path)) as store:
+        wanted = Filter(since=150, before=300)
+        found = store.history.rows(wanted, store.history.numbers(wanted)).rows
+        assert [row.at for row in found] == [200]

@@ -16,7 +16,12 @@ from opdbus.text import digest_of
 
 # So many rows have one row of `history_times`: reading them takes a millisecond.
 BLOCK: Final = 1024
-SCHEMA: Final = """
+_TIMES: Final = """
+CREATE TABLE IF NOT EXISTS history_times (
+    block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER
+);
+"""
+_TABLES: Final = """
 CREATE TABLE history (
     seq INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
@@ -37,7 +42,6 @@ CREATE TABLE history (
 );
 CREATE INDEX history_by_thing ON history (plugin, kind, name);
 CREATE INDEX history_by_sentence ON history (sentence);
-CREATE TABLE history_times (block INTEGER PRIMARY KEY, earliest INTEGER, latest INTEGER);
 CREATE TABLE sentences (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL UNIQUE,
@@ -56,6 +60,7 @@ CREATE TRIGGER sentences_deleted AFTER DELETE ON sentences BEGIN
     INSERT INTO sentence_words (sentence_words, rowid, text) VALUES ('delete', old.id, old.text);
 END;
 """
+SCHEMA: Final = _TABLES + _TIMES
 _INSERT: Final = """
 INSERT INTO history
     (seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded,
@@ -67,8 +72,10 @@ INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
     earliest = min(earliest, excluded.earliest), latest = max(latest, excluded.latest)
 """
 _FIND_TIMES: Final = f"""
-INSERT INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
+INSERT OR REPLACE INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM history GROUP BY 1
 """  # noqa: S608 -- our own constant
+# For a database whose rows were found by an index.
+ADD_TIMES: Final = f"{_TIMES}; DROP INDEX IF EXISTS history_by_time; {_FIND_TIMES}"
 _TEXTS: Final = "boot source plugin kind name what cause fields".split()
 # What a row takes besides its texts, with its places in the indexes, and what it takes in all.
 _ROW_BYTES: Final = 300

@@ -12,7 +12,7 @@ from opdbus.history import ledger
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 3
+_VERSION: Final = 4
 # Of every version.
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
 _OBJECTS: Final = """
@@ -70,6 +70,7 @@ _SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS
 _MIGRATIONS: Final = {
     1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
     2: ledger.SCHEMA + _DRIFTS,
+    3: ledger.ADD_TIMES,
 }
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"
