@@ -36,7 +36,7 @@ class AsyncCache(Generic[T]):
             task.cancel()
 
     def clear(self) -> None:
-        """Drop every answer; who waits for one still gets it."""
+        """Drop every answer; calls that wait for one still get it."""
         self._asked.clear()
 
     def _settle(self, sender: str, question: str, task: asyncio.Task[T]) -> None:

@@ -285,7 +285,7 @@ class Scheduler:
         tokens = sum(len(member.request.rows[member.row]) for member in members)
         with self._wake:
             self._budget.out_of_memory(tokens)
-            # those who left meanwhile are not run again; who leaves now is dropped after this
+            # what was cancelled meanwhile is not run again; what is cancelled now is dropped after
             self._backlog.put_back([member for member in members if member.request in self._jobs])
             budget = self._budget.tokens
         log.warning("out of memory", batch_tokens=tokens, next_batch_tokens=budget)

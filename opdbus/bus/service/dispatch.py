@@ -108,18 +108,18 @@ class Dispatcher:
 
     async def _answer(self, call: Call) -> None:
         try:
-            who = await self._authorizer.credentials(call.sender)
-            self._load.accounts.identify(call.sender, who.uid)
-            async with self._turns.turn(who.uid, call.sender) as turn:
+            peer = await self._authorizer.credentials(call.sender)
+            self._load.accounts.identify(call.sender, peer.uid)
+            async with self._turns.turn(peer.uid, call.sender) as turn:
                 while self._replies.is_behind(call.sender):
                     turn.release()
                     await self._replies.wait_until_read(call.sender)
                     await turn.acquire()
                 log.debug(
-                    "call", uid=who.uid, sender=call.sender, method=call.member, path=call.path
+                    "call", uid=peer.uid, sender=call.sender, method=call.member, path=call.path
                 )
                 priority = Rank.BUSY_CALLER if turn.is_one_of_many else Rank.FEW
-                caller = Caller(call.sender, who.uid, priority)
+                caller = Caller(call.sender, peer.uid, priority)
                 await self._reply(call, await self._perform(call, caller, turn), turn)
         except OpDbusError as error:
             self._refuse(call, error)
