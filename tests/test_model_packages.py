@@ -172,7 +172,7 @@ def test_without_pip(
 
 def test_every_level_has_packages() -> None:
     """Know where each official model can be had besides the hub, to the byte."""
-    for level in LEVELS.values():
+    for level in (level for level in LEVELS.values() if not level.is_table):
         assert level.wheels
         assert all(len(wheel.sha256) == 64 for wheel in level.wheels)
 

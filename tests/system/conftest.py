@@ -1,5 +1,6 @@
 """What the tests on a booted host share: an installed tree, a host for each message bus."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,24 @@ from system.installing import installed
 from system.service import SETTINGS, STORE, Service
 
 HERE = Path(__file__).parent
+# About what the bus does for the service; the others run on one bus, in `make test-all` on each.
+ON_EACH_BUS = {"access", "boot", "events", "faults", "observe_mirror", "service"}
+IS_ALL = "OP_DBUS_TEST_BUSES" in os.environ
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests in this folder."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker("system")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark all tests in this folder, and leave out those that need not run on another bus."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker("system")
+    repeated = [item for item in ours if not IS_ALL and _is_repeated(item)]
+    config.hook.pytest_deselected(items=repeated)
+    items[:] = [item for item in items if item not in repeated]
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    is_second = "dbus-broker" in item.name
+    return is_second and item.path.stem.removeprefix("test_") not in ON_EACH_BUS
 
 
 @pytest.fixture(scope="session")
