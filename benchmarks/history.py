@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -18,9 +17,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from opdbus.bench.machine import describe
 from opdbus.history import prune
 from opdbus.history.change import Change, Why, differences
 from opdbus.history.question import Filter
@@ -185,7 +186,8 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
     appended = fill(path, rows)
     full = started(folder)
     return {
-        "processors": os.cpu_count(),
+        "date": f"{datetime.now(UTC):%F}",
+        "machine": describe().line,
         "rows": rows,
         "objects": OBJECTS,
         "database MiB": round(path.stat().st_size / 2**20),
