@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,10 @@ async def _print_changes(observer: str) -> None:
             while True:
                 # before: what changes while the objects are read is printed the next time
                 generation = host.memory.generation
-                names = host.names
-                now = {name: _lasting(await host.properties(name), moving) for name in names}
+                now = {}
+                for name in host.names:
+                    with suppress(KeyError):  # it has gone meanwhile
+                        now[name] = _lasting(await host.properties(name), moving)
                 for name in now.keys() | known.keys():
                     if now.get(name) != known.get(name):
                         sys.stdout.write(json.dumps([name, now.get(name)]) + "\n")
