@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from running import Running
 
 
-async def over_the_bus(address: str, path: Path) -> float:
+_DIFFERENT = 50_000
+
+
+async def over_the_bus(address: str, path: Path, dtype: str) -> float:
     """Give the seconds that all texts of a file take by VectorizeBulk."""
     async with Client(address) as client:
         began = time.perf_counter()
-        vectors = await client.vectorize_bulk(path)
+        vectors = await client.vectorize_bulk(path, {"dtype": dtype})
         vectors.file.close()
         return time.perf_counter() - began
 
@@ -47,17 +51,17 @@ def by_the_engine(embedder: Embedder, path: Path) -> float:
 
 
 async def compare(
-    folder: Path, daemon: Running, files: dict[int, Path], level: str, rounds: int
+    folder: Path, daemon: Running, files: dict[int, Path], given: argparse.Namespace
 ) -> dict[str, Any]:
     """Give rates and memory for the texts of the larger of two files, both ways in turns."""
     few, count = files
     taken: dict[str, list[float]] = {"bus": [], "engine": []}
-    with Embedder(level, state_dir=folder / "engine") as embedder:
-        await over_the_bus(daemon.bus, files[few])
+    with Embedder(given.level, state_dir=folder / "engine") as embedder:
+        await over_the_bus(daemon.bus, files[few], given.dtype)
         by_the_engine(embedder, files[few])
         before = round(memory_mib(daemon.pid), 1)
-        for _ in range(rounds):
-            taken["bus"].append(await over_the_bus(daemon.bus, files[count]))
+        for _ in range(given.rounds):
+            taken["bus"].append(await over_the_bus(daemon.bus, files[count], given.dtype))
             taken["engine"].append(by_the_engine(embedder, files[count]))
         facts = {"provider": embedder.provider, "precision": embedder.precision}
     rates = {name: round(count / statistics.median(seconds), 1) for name, seconds in taken.items()}
@@ -84,15 +88,18 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--level", default="medium")
+    parser.add_argument("--dtype", default="float32", help="of the vectors over the bus")
     parser.add_argument("--kind", choices=["object", "short"], default="object")
     given = parser.parse_args()
-    some = {"object": texts.objects, "short": texts.shorts}[given.kind](given.texts)
+    make = {"object": texts.objects, "short": texts.shorts}[given.kind]
+    # a million take minutes to make
+    some = list(islice(cycle(make(min(given.texts, _DIFFERENT))), given.texts))
     with tempfile.TemporaryDirectory() as scratch:
         folder, empty = Path(scratch), b'{"version": 1, "plugins": {}}'
         files = {number: written(folder, some[:number]) for number in (1000, given.texts)}
         with serving(folder, medium=True, state=empty, VECTOR_LEVEL=given.level) as daemon:
-            figures = asyncio.run(compare(folder, daemon, files, given.level, given.rounds))
-    print(json.dumps({"kind": given.kind, **figures}, indent=1))
+            figures = asyncio.run(compare(folder, daemon, files, given))
+    print(json.dumps({"kind": given.kind, "dtype": given.dtype, **figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ import numpy as np
 import structlog
 
 from opdbus import config
-from opdbus.engine.embedder import open_embedder
+from opdbus.engine.opening import open_embedder
 from opdbus.index import search
 from opdbus.index.events import Vectorized
-from opdbus.index.finder import Finder, Page
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
@@ -55,12 +56,21 @@ async def measure(state_file: Path, questions: list[dict[str, Any]]) -> dict[str
 @asynccontextmanager
 async def opened(state_file: Path, settings: config.Config, scratch: Path) -> AsyncIterator[Finder]:
     """Yield a finder of all objects of a state file, which have their vectors."""
+    async with filled(state_file, settings, scratch) as vectors:
+        yield Finder(vectors, Reranker(vectors.serving))
+
+
+@asynccontextmanager
+async def filled(
+    state_file: Path, settings: config.Config, scratch: Path
+) -> AsyncIterator[ObjectVectors]:
+    """Yield the vectors of all objects of a state file."""
     async with Memory(scratch / "db") as memory, Serving(settings) as serving:
         vectors = ObjectVectors(memory, serving)
         await serving.embedder()
         await memory.replace(FILE, *StateFile(state_file).read())
-        await _vectorize(vectors)
-        yield Finder(vectors, Reranker(serving))
+        await vectorize(vectors)
+        yield vectors
 
 
 async def compare_texts(state_file: Path, questions: list[dict[str, Any]]) -> dict[str, float]:
@@ -94,10 +104,11 @@ TEXTS: dict[str, Callable[[StateObject], str]] = {
 }
 
 
-async def _vectorize(vectors: ObjectVectors) -> None:
+async def vectorize(vectors: ObjectVectors) -> None:
+    """Wait until every object has its vector."""
     done = asyncio.Event()
     vectors.memory.notify = lambda event: done.set() if isinstance(event, Vectorized) else None
-    working = asyncio.create_task(Indexer(vectors, 2.0).run())
+    working = asyncio.create_task(Indexer(vectors).run())
     await done.wait()
     working.cancel()
 

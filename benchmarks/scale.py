@@ -14,16 +14,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opdbus.bench.figures import percentiles
-from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from fuzz.health import memory_mib
 from robustness.harness import PLACES, QUESTIONS, state, until_ready
-from running import Bus, Running, replace
+from running import Bus, Running
+from sizes import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 async def start(daemon: Running) -> float:
@@ -57,23 +60,14 @@ async def search_latency(address: str, rounds: int) -> dict[str, float]:
 
 async def one_change(daemon: Running, content: dict[str, Any], rounds: int) -> dict[str, float]:
     """Give the milliseconds from replacing the state file to the Vectorized signal."""
-    times = []
-    arrived: asyncio.Queue[float] = asyncio.Queue()
-    async with Connection(daemon.bus) as connection:
-        connection.on_signal = lambda message: (
-            arrived.put_nowait(time.perf_counter()) if message.member == "Vectorized" else None
-        )
-        await connection.subscribe("type='signal',interface='org.opdbus.State1'")
+
+    def texts() -> Iterator[str]:
         for number in range(rounds):
             interface = content["plugins"]["net"]["interfaces"][number * 7]
             interface["description"] = f"moved to rack {number} in {PLACES[number % 10]}"
-            text = json.dumps(content, indent=1)
-            began = time.perf_counter()
-            replace(daemon.folder / "state.json", text)
-            async with asyncio.timeout(60):
-                times.append((await arrived.get() - began) * 1000)
-            await asyncio.sleep(0.3)
-    times.sort()
+            yield json.dumps(content, indent=1)
+
+    times = await changes(daemon, daemon.folder / "state.json", texts(), 60)
     return {"median ms": round(statistics.median(times), 1), "max ms": round(times[-1], 1)}
 
 

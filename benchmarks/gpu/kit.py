@@ -23,12 +23,13 @@ from opdbus.engine.batching import plan
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement
-from opdbus.models import build, folder, synthetic
+from opdbus.models import build, folder, formats, synthetic
 from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
     from opdbus.engine.provider import Provider
     from opdbus.engine.session import Session
+    from opdbus.engine.tokens import Tokens
     from opdbus.models.folder import Model
 
     Vectors = Iterator[NDArray[np.float32]]
@@ -104,8 +105,8 @@ class Kit:
         if level == "medium":
             return real
         made = Path(self.scratch) / "models" / f"random-{LEVELS[level].folder}"
-        if not (made / folder.WEIGHTS).is_file():
-            synthetic.write_model(LEVELS[level], made.parent, real / folder.TOKENIZER)
+        if not (made / formats.WEIGHTS).is_file():
+            synthetic.write_model(LEVELS[level], made.parent, real / formats.TOKENIZER)
         return made
 
     def embedder(self, level: str, precision: str = "", **more: object) -> Embedder:
@@ -127,17 +128,14 @@ class Kit:
         return list(json.loads(kept.read_text(encoding="utf-8")))
 
 
-def batches(
-    rows: Sequence[NDArray[np.int64]], tokens: int, most: int = 1 << 20
-) -> list[NDArray[np.int64]]:
+def batches(rows: Tokens, tokens: int, most: int = 1 << 20) -> list[NDArray[np.int64]]:
     """Repeat rows until those of most lengths fill batches, and stack them, at most so many."""
-    lengths = [len(row) for row in rows]
-    times = -(-tokens * len(set(lengths)) // sum(lengths))
-    repeated = list(rows) * times
-    planned = plan([len(row) for row in repeated], tokens)
+    times = -(-tokens * len(np.unique(rows.lengths)) // int(rows.lengths.sum()))
+    repeated = rows.take(np.tile(np.arange(len(rows)), times))
+    planned = plan(repeated.lengths, tokens)
     # shuffled alike on every machine: a few batches are then like all
     order = np.random.default_rng(0).permutation(len(planned))[:most]
-    return [np.stack([repeated[index] for index in planned[number]]) for number in order]
+    return [repeated.stacked(planned[number]) for number in order]
 
 
 def model_rate(

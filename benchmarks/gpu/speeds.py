@@ -21,7 +21,6 @@ from kit import (
     stream_rate,
     streaming,
 )
-from numpy.typing import NDArray
 from run import TARGETS
 
 from opdbus.bench.figures import percentiles
@@ -31,6 +30,7 @@ from opdbus.engine.onnx_runtime import OnnxSession
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.session import Placement
 from opdbus.engine.tokenizer import Tokenizer
+from opdbus.engine.tokens import Tokens
 
 if TYPE_CHECKING:
     from kit import Findings, Session
@@ -136,9 +136,8 @@ def _changed(kit: Kit, loaded: Model, dialect: str, settings: dict[str, Any]) ->
     return session
 
 
-def _rows(kit: Kit, loaded: Model, kind: str) -> list[NDArray[np.int64]]:
-    tokenizer = Tokenizer(loaded.tokenizer, loaded.shape.max_tokens)
-    return [row.ids for row in tokenizer.encode(kit.texts(kind))]
+def _rows(kit: Kit, loaded: Model, kind: str) -> Tokens:
+    return Tokenizer(loaded.tokenizer, loaded.shape.max_tokens).encode(kit.texts(kind))
 
 
 def _singles(kit: Kit, embedder: Embedder, rounds: int) -> dict[str, float]:

@@ -30,12 +30,7 @@ def ask(host: Host) -> dict[str, Any]:
     service = asked_by_a_member(host)
     python(host, "populate.py")
     start(service)
-    time.sleep(_FILES_AFTER)
-    python(host, "until_ready.py", user=ASKER)
-    text = QUESTIONS.read_text(encoding="utf-8")
-    host.write(_INSIDE, text)
-    answers = json.loads(python(host, "ask.py", _INSIDE, user=ASKER))
-    rows = [question | answer for question, answer in zip(json.loads(text), answers, strict=True)]
+    rows = answered(host)
     return {
         "objects": service.get("Count", STATE),
         "observers": {name: count for name, _, count, _ in service.get("Observers", STATE)},
@@ -44,6 +39,16 @@ def ask(host: Host) -> dict[str, Any]:
         "by kind": {name: figures(rows, about=name) for name in _KINDS} | {"all": figures(rows)},
         "misses": [row for row in rows if row["set"] == "dev" and row["rank"] != 1],
     }
+
+
+def answered(host: Host) -> list[dict[str, Any]]:
+    """Return the questions with their answers, of a service that was started just now."""
+    time.sleep(_FILES_AFTER)
+    python(host, "until_ready.py", user=ASKER)
+    text = QUESTIONS.read_text(encoding="utf-8")
+    host.write(_INSIDE, text)
+    answers = json.loads(python(host, "ask.py", _INSIDE, user=ASKER))
+    return [question | answer for question, answer in zip(json.loads(text), answers, strict=True)]
 
 
 _KINDS = ("value", "what", "where", "identifier")

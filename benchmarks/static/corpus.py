@@ -1,13 +1,12 @@
 """The texts that a static table is trained on: made of what Debian ships, without the check sets.
 
-Packages and their descriptions, manual pages, units, WordNet's glosses, and single words; questions
-are made of them by templates. Fetches what is missing, and writes texts.json, dev.json, test.json.
+Packages and their descriptions, manual pages, units and WordNet's glosses; questions are made of
+them by templates. Fetches what is missing, and writes texts.json, dev.json, test.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import json
 import re
@@ -20,7 +19,7 @@ from random import Random
 from typing import Final
 
 from opdbus.bench.texts import objects, shorts
-from opdbus.observe.manual_page import described
+from opdbus.distil import host_texts
 from opdbus.state.file import StateFile
 from opdbus.state.object import Identity, StateObject
 from opdbus.text import render
@@ -31,37 +30,15 @@ APT_HELPER: Final = "/usr/lib/apt/apt-helper"
 # Of a hundred source packages, those by which tables are chosen, and those that are reported.
 DEV: Final = range(3)
 TEST: Final = range(3, 6)
-# Written before any check set was read.
-QUESTIONS: Final = (
-    "what is the {}?",
-    "which package is the {}?",
-    "is there a {}?",
-    "{}",
-    "{} here?",
-    "where do I find the {}",
-    "the program for: {}",
-    "what do I use as {}?",
-    "which service is responsible for {}?",
-)
-ACTIONS: Final = (
-    "how do I {}?",
-    "what can {}?",
-    "which command can {}?",
-    "{}",
-    "something to {}",
-    "what is used to {}?",
-)
 # Packages of these names are very many, and much alike: one in four is enough.
 _MANY: Final = re.compile(
     r"lib.*-(?:dev|dbg|java|perl|ruby)|python3-.*|librust-.*|golang-.*|.*-doc"
 )
 _SENTENCE: Final = re.compile(r"(.{30,240}?[.!])(?:\s|$)")
 _EXAMPLE: Final = re.compile(r'"([^"]{20,200})"')
-_WORD: Final = re.compile(r"[a-z0-9]+")
 # An object's name in a check set: the last part of its path, or of a condition.
 _NAMED: Final = re.compile(r"\w+/\w+/([^\"]+)\"|name=([^\", ]+)")
 _MOST_GLOSSES: Final = 40_000
-_LEAST_SEEN: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,26 +127,6 @@ def packages(folder: Path) -> list[Package]:
     return list(found.values())
 
 
-def manual_pages(excluded: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names and descriptions of the manual pages of commands and files that are here."""
-    for section in (1, 5, 7, 8):
-        for path in sorted(Path(f"/usr/share/man/man{section}").glob("*.gz")):
-            name = path.name.partition(".")[0]
-            if name.lower() not in excluded and not name.startswith("gcloud") and path.is_file():
-                page = gzip.decompress(path.read_bytes()).decode(errors="replace")
-                if said := described(page):
-                    yield name, said
-
-
-def units(excluded: frozenset[str]) -> Iterator[str]:
-    """Yield the texts of the units that are here."""
-    for path in sorted(Path("/usr/lib/systemd/system").glob("*.*")):
-        if path.is_file() and re.split("[.@]", path.name)[0].lower() not in excluded:
-            said = re.search(r"^Description=(.+)$", path.read_text(errors="replace"), re.MULTILINE)
-            identity = Identity("live:systemd", "systemd", "unit", path.name)
-            yield render(StateObject(identity, {"description": said[1] if said else ""})).text
-
-
 def glosses(folder: Path) -> Iterator[str]:
     """Yield WordNet's synonyms with what they mean; words that are tagged often come first."""
     found: list[tuple[int, str]] = []
@@ -210,38 +167,22 @@ def more_texts(folder: Path, kept: list[Package]) -> list[str]:
     return made
 
 
-def _asked(random: Random, package: Package) -> str:
-    said = package.short
-    said = said if said[:2].isupper() else said[:1].lower() + said[1:]
-    return random.choice(QUESTIONS).format(said)
-
-
-def texts(folder: Path, kept: list[Package], tokenizer: Path) -> tuple[list[str], list[str]]:
-    """Return the texts in random order, and the frequent words that are no word pieces."""
+def texts(folder: Path, kept: list[Package]) -> list[str]:
+    """Return the texts in random order."""
     random, excluded = Random(SEED), held_out()  # noqa: S311 -- no secret
     made: list[str] = []
     for package in kept:
         if _MANY.fullmatch(package.name) and random.random() > 0.25:
             continue
-        made += [package.text, _asked(random, package), package.short, package.sentence]
+        made += [*host_texts.of_package(random, package.name, package.short), package.sentence]
         if package.name.endswith("d") or "daemon" in package.short:
             made.append(f"systemd service {package.name}: {package.short}")
-    for name, said in manual_pages(excluded):
-        action = random.choice(ACTIONS).format(said[:1].lower() + said[1:])
-        made += [f"systemd service {name}: {said}", action, said]
-    made += [*units(excluded), *glosses(folder), *objects(2000, SEED), *shorts(4000, SEED)]
-    pieces = set(json.loads(tokenizer.read_bytes())["model"]["vocab"])
-    seen = Counter(word for text in made for word in _WORD.findall(text.lower()))
-    words = [
-        word
-        for word, count in seen.most_common()
-        if word not in pieces and count >= _LEAST_SEEN and not word.isdigit()
-    ]
-    made += [piece for piece in pieces if _WORD.fullmatch(piece)] + words
-    made = list(dict.fromkeys(filter(None, made)))
-    made.sort()
-    random.shuffle(made)
-    return made, words
+    for name, said in host_texts.manual_pages(excluded=excluded):
+        if not name.startswith("gcloud"):
+            made += host_texts.of_manual_page(random, name, said)
+    made += [*host_texts.unit_texts(excluded=excluded), *glosses(folder)]
+    made += [*objects(2000, SEED), *shorts(4000, SEED)]
+    return host_texts.shuffled(random, made)
 
 
 def _is_asked(package: Package) -> bool:
@@ -278,7 +219,6 @@ def main() -> None:
     """Write the texts and the sets of questions into a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("tokenizer", type=Path, help="tokenizer.json of the teacher")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     fetch(given.folder)
@@ -287,10 +227,9 @@ def main() -> None:
     every = [package for package in found if package.source not in blocked]
     kept = [p for p in every if p.share not in DEV and p.share not in TEST]
     dev = [package for package in every if package.share in DEV]
-    made, words = texts(given.folder, kept, given.tokenizer)
-    made = list(dict.fromkeys([*made, *more_texts(given.folder, kept)]))
+    made = list(dict.fromkeys([*texts(given.folder, kept), *more_texts(given.folder, kept)]))
     for name, content in (
-        ("texts", {"texts": made, "words": words}),
+        ("texts", {"texts": made}),
         ("dev", questions(dev)),
         ("asked", asked(dev)),
         ("test", questions([p for p in every if p.share in TEST])),

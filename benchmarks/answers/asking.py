@@ -1,0 +1,169 @@
+"""Asks all check sets of answers on their hosts, by a level, and keeps what was found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.extend(str(Path(__file__).parents[n] / name) for n, name in ((1, "."), (2, "tests")))
+from quality import vectorize
+from value_host import objects as of_the_value_host
+
+from opdbus import config
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
+from opdbus.index.matching import things
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search import MODES, Score
+from opdbus.serving.serving import Serving
+from opdbus.state.conditions import parse
+from opdbus.state.file import StateFile
+from opdbus.state.object import FILE, StateObject
+
+ROOT: Final = Path(__file__).parents[2]
+DATA: Final = Path(__file__).parent / "data"
+HOSTS: Final = ("example", "packages", "values")
+# Those with a question about each object.
+DESCRIBED: Final = HOSTS[:2]
+HALVES: Final = ("fit", "told")
+_KEPT: Final = 10
+
+Question = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a question was answered: by a kind of a half, on a host, in a mode.
+
+    `kind` is answerable, typos, foreign or taken out; of the best hits `scores` are theirs, and
+    `right` whether each is the answer or a near copy of it. `rank` is that of the answer itself, 0
+    if it is not among the best.
+    """
+
+    host: str
+    kind: str
+    half: str
+    mode: str
+    question: str
+    scores: Sequence[Score]
+    right: Sequence[bool]
+    rank: int
+
+
+def load(name: str) -> Any:  # noqa: ANN401 -- JSON
+    """Read a file of the data."""
+    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@cache
+def contents(host: str) -> list[StateObject]:
+    """Return the objects of a host."""
+    if host == "values":
+        return of_the_value_host()
+    path = ROOT / "state.example.json" if host == "example" else DATA / "packages.json"
+    return list(StateFile(path).read()[1])
+
+
+@asynccontextmanager
+async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVectors]:
+    """Yield the vectors of all objects of a host, which are kept in the scratch."""
+    place = scratch / f"{host}-{level}"
+    place.mkdir(parents=True, exist_ok=True)
+    environ = {"OP_DBUS_STATE_DIR": str(place), "OP_DBUS_VECTOR_LEVEL": level}
+    settings = config.load({"OP_DBUS_PRECISION": "fp32", **os.environ, **environ})
+    async with Memory(place / "db") as memory, Serving(settings) as serving:
+        vectors = ObjectVectors(memory, serving)
+        await serving.embedder()
+        found = contents(host)
+        await memory.replace(FILE, {each.identity for each in found}, found)
+        await vectorize(vectors)
+        yield vectors
+
+
+async def questions(host: str, memory: Memory) -> list[Question]:
+    """Return all questions about a host, with the kind of each, its answers, and what says so."""
+    foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
+    if host not in DESCRIBED:
+        return [*(await _of_values(memory)), *foreign]
+    out = {row["question"] for row in load("taken_out") if row["set"] == host}
+    found = [
+        {**row, "kind": kind}
+        for row in load("questions")[host]
+        # what is fitted is asked both ways
+        for kind, is_out in (("answerable", False), ("taken out", True))
+        if row["half"] == "fit" or (row["question"] in out) == is_out
+    ]
+    found += [{**row, "kind": "typos"} for row in load("typos") if row["set"] == host]
+    copies = _copies(host)
+    for row in found:
+        row["answers"], row["copies"] = {row["object"]}, copies[row["object"]]
+    return [*found, *foreign]
+
+
+async def _of_values(memory: Memory) -> list[Question]:
+    path = ROOT / "tests" / "data" / "value_questions.json"
+    found = []
+    for at, row in enumerate(json.loads(path.read_text(encoding="utf-8"))):
+        right = {"/".join(thing) for thing in await things(memory, parse(row["where"]))}
+        asked = {"question": row["question"], "half": HALVES[at % 2], "kind": "answerable"}
+        found.append({**asked, "answers": right, "copies": right})
+    return found
+
+
+def _copies(host: str) -> dict[str, set[str]]:
+    """Return what is right for each object: itself, and its near copies."""
+    kept = load("copies")[host]
+    names = kept["names"]
+    return {
+        name: {names[int(place)] for place in places.split()}
+        for name, places in zip(names, kept["copies"], strict=True)
+    }
+
+
+async def answers(host: str, level: str, scratch: Path) -> list[Answer]:
+    """Ask all questions about a host in all modes."""
+    async with opened(host, level, scratch) as vectors:
+        finder, found = Finder(vectors), []
+        for row in await questions(host, vectors.memory):
+            gone = row["copies"] if row["kind"] == "taken out" else set()
+            async with _without(vectors.memory, host, gone):
+                found += [await _answer(finder, host, row, mode) for mode in MODES]
+        return found
+
+
+@asynccontextmanager
+async def _without(memory: Memory, host: str, names: set[str]) -> AsyncIterator[None]:
+    """Take some objects out of a memory, for as long as it is asked."""
+    objects = contents(host) if names else []
+    gone = [each for each in objects if "/".join(each.identity[1:]) in names]
+    every = {each.identity for each in objects}
+    if names:
+        await memory.replace(FILE, every - {each.identity for each in gone}, [])
+    yield
+    if names:
+        await memory.replace(FILE, every, gone)
+
+
+async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:
+    hits = await finder.search(row["question"], Page(_KEPT), mode)
+    right = row.get("copies", set())
+    names = ["/".join(hit.thing) for hit in hits]
+    ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", set())]
+    return Answer(
+        host,
+        row["kind"],
+        row["half"],
+        mode,
+        row["question"],
+        [hit.score for hit in hits],
+        [name in right for name in names],
+        next(iter(ranks), 0),
+    )

@@ -1,0 +1,153 @@
+"""Fits the weights by which scores are calibrated, on one half of the check sets of answers.
+
+`OP_DBUS_MODEL_DIR=... python benchmarks/answers/fit.py` writes opdbus/calibration.tsv. Each host
+counts for as much as it has different things: a hundred objects of any sort more than a thousand
+packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import structlog
+from asking import HOSTS, Answer, answers
+from numpy.typing import NDArray
+
+from opdbus.index.calibration import RIGHT, TOPIC, Curve, Features, featured
+from opdbus.index.search import MODES
+
+TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
+LEVELS: Final = ("static", "low", "medium", "high")
+_HOST_WEIGHTS: Final = {"example": 3.0, "packages": 1.0, "values": 4.0}
+# Each question is asked both ways; more people ask for what is there.
+_TAKEN_OUT_WEIGHT: Final = 0.5
+# A hit behind the first one counts for so much.
+_LATER_WEIGHT: Final = 0.3
+_HITS: Final = 5
+_RIDGE: Final = 1e-3
+# So many of all answerable questions may be refused, and of those of a host on the mean.
+REFUSED: Final = 0.03
+_REFUSED_OF_HOSTS: Final = 0.05
+# So many about foreign topics are to be refused: one percent more than of those to come.
+FOREIGN_REFUSED: Final = 0.96
+_WRITTEN_BY_HAND: Final = """\
+# How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
+# and the mode. Level, mode, the chance that the host has anything about a question, below which an
+# answer is weak, the weights of TOPIC and of RIGHT in index/calibration.py, the constant one first.
+# Written by benchmarks/answers/fit.py.
+"""
+
+# A hit, its answer, whether it is right, and how much it counts.
+_Row = tuple[Features, Answer, bool, float]
+
+
+def fitted(found: Sequence[Answer]) -> Curve:
+    """Return the curve of the answers of one level and mode."""
+    used = [each for each in found if each.half == "fit" and each.kind != "typos" and each.scores]
+    first = [row for each in used for row in _rows(each, 1)]
+    about = [row for row in first if row[1].kind != "taken out"]
+    # where there is a cosine, the last feature, how much the question says, only adds noise
+    is_lexical = found[0].mode == "lexical"
+    names = TOPIC if is_lexical else TOPIC[:-1]
+    topic = _logistic(about, names, lambda row: row[1].kind != "foreign")
+    rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
+    right = _logistic(rows, RIGHT, lambda row: row[2])
+    curve = Curve((*topic, *([] if is_lexical else [0.0])), tuple(right), 0.0)
+    return Curve(curve.topic, curve.right, _least(curve, first))
+
+
+def _rows(answer: Answer, most: int) -> list[_Row]:
+    weight = _HOST_WEIGHTS[answer.host]
+    if answer.kind == "taken out":
+        weight *= _TAKEN_OUT_WEIGHT
+    return [
+        (features, answer, right, weight * (_LATER_WEIGHT if at else 1))
+        for at, (features, right) in enumerate(
+            zip(featured(answer.scores)[:most], answer.right[:most], strict=True)
+        )
+    ]
+
+
+def _logistic(
+    rows: Sequence[_Row], names: Sequence[str], label: Callable[[_Row], bool]
+) -> NDArray[np.float64]:
+    """Return the weights of a logistic regression with a small ridge, by Newton's method."""
+    values = np.array([[getattr(row[0], name) for name in names] for row in rows])
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    # what never differs tells nothing
+    spread[spread < 1e-9] = np.inf
+    matrix = np.hstack([np.ones((len(rows), 1)), (values - mean) / spread])
+    labels = np.array([label(row) for row in rows], float)
+    counts = np.array([row[3] for row in rows])
+    counts /= counts.sum()
+    ridge = np.full(matrix.shape[1], _RIDGE)
+    ridge[0] = 0
+    weights = np.zeros(matrix.shape[1])
+    for _ in range(50):
+        chances = 1 / (1 + np.exp(-np.clip(matrix @ weights, -30, 30)))
+        gradient = matrix.T @ (counts * (chances - labels)) + ridge * weights
+        curvature = (matrix * (counts * chances * (1 - chances))[:, None]).T @ matrix
+        weights -= np.linalg.solve(curvature + np.diag(ridge + 1e-9), gradient)
+    weights[1:] /= spread
+    weights[0] -= weights[1:] @ np.where(np.isinf(spread), 0, mean)
+    return weights
+
+
+def _least(curve: Curve, rows: Sequence[_Row]) -> float:
+    """Return the chance below which enough foreign questions are, and few answerable ones."""
+
+    def chances(kind: str, host: str) -> NDArray[np.float64]:
+        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == (kind, host)]
+        return np.array([curve.about(features) for features in asked])
+
+    foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
+    by_host = [chances("answerable", host) for host in HOSTS]
+    enough = max(float(np.quantile(foreign, FOREIGN_REFUSED)), 1e-6)
+    return min(enough, _most(by_host))
+
+
+def _most(by_host: Sequence[NDArray[np.float64]]) -> float:
+    """Return the largest chance below which few enough answerable questions have theirs."""
+    every = np.concatenate(by_host)
+    for least in sorted(every, reverse=True):
+        of_hosts = np.mean([(chances < least).mean() for chances in by_host])
+        if (every < least).mean() <= REFUSED and of_hosts <= _REFUSED_OF_HOSTS:
+            return float(least)
+    return 0.0
+
+
+def _line(level: str, mode: str, curve: Curve) -> str:
+    numbers = (f"{number:.4g}" for number in (curve.least, *curve.topic, *curve.right))
+    return "\t".join((level, mode, *numbers))
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--levels", nargs="+", default=LEVELS)
+    parser.add_argument("--scratch", type=Path, help="where vectors are kept for the next time")
+    given = parser.parse_args()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    kept = [line for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
+    lines = {tuple(line.split("\t")[:2]): line for line in kept}
+    with tempfile.TemporaryDirectory() as folder:
+        for level in given.levels:
+            scratch = given.scratch or Path(folder)
+            found = [a for host in HOSTS for a in asyncio.run(answers(host, level, scratch))]
+            for mode in MODES:
+                curve = fitted([each for each in found if each.mode == mode])
+                key = ("none", mode) if mode == "lexical" else (level, mode)
+                lines[key] = _line(*key, curve)
+                print(lines[key], flush=True)
+    TABLE.write_text(_WRITTEN_BY_HAND + "\n".join(lines[key] for key in sorted(lines)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""What 10,000, 100,000 and a million objects cost, published over D-Bus: filled, and measured.
+
+`fill FOLDER` publishes objects in batches and has them get their vectors; `measure FOLDER...` gives
+all figures of daemons that were filled, as JSON. A filled folder can be measured again and again.
+With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
+million; recall is measured on real texts, by recall.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
+import sizes
+from limited import Limited
+from mixed import mix
+from running import Bus, Running
+
+from opdbus.bench.figures import percentiles
+from opdbus.bench.machine import describe
+from opdbus.bus.transport.connection import Connection
+from opdbus.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opdbus.state.object import StateObject
+
+# Objects published in one call.
+BATCH: Final = 1000
+_PING_SECONDS: Final = 0.005
+_NO_LIMIT: Final = {"PUBLISH_OBJECTS": 1 << 30, "PUBLISH_BYTES": "1T"}
+_ROUNDS: Final = 210
+# A tenth of the objects meets the condition.
+_WAYS: Final = {
+    "search": {},
+    "search, where": {"where": "active_state=failed"},
+    "search, vector": {"mode": "vector"},
+    "search, lexical": {"mode": "lexical"},
+}
+# A daemon that computes less of the time is idle; how long is looked.
+_IDLE: Final = 0.05
+_LOOK_SECONDS: Final = 2.0
+
+
+# filling
+
+
+def fill(folder: Path, count: int, level: str, *, is_mixed: bool) -> dict[str, Any]:
+    """Fill a folder with a daemon's memory of so many objects, and give what that cost."""
+    folder.mkdir(parents=True)
+    take_built(folder)
+    (folder / "none.json").write_text('{"version": 1, "plugins": {}}')
+    first = "none" if is_mixed else level
+    with placed(folder, first) as daemon, daemon:
+        figures = {"objects": count, "level": level, "mixed": is_mixed}
+        if count:
+            figures |= asyncio.run(_published(daemon, count))
+        began = time.perf_counter()
+        asyncio.run(sizes.until_all_have_vectors(daemon.bus))
+        figures["vectors after it s"] = round(time.perf_counter() - began, 1)
+        sizes.stop(daemon)
+    if is_mixed:
+        asyncio.run(mix(daemon.state_dir, level))
+    (folder / "fill.json").write_text(json.dumps(figures))
+    return figures
+
+
+def take_built(folder: Path) -> None:
+    """Copy what a folder beside has built of the model, which takes minutes."""
+    beside = (path / "state" for path in folder.parent.iterdir() if path != folder)
+    if built := next((path for path in beside if (path / "gates").exists()), None):
+        for name in ("graphs", "gates"):
+            shutil.copytree(built / name, folder / "state" / name)
+
+
+@contextlib.contextmanager
+def placed(folder: Path, level: str, **settings: object) -> Iterator[Running]:
+    """Give a daemon with a filled folder and a bus of its own, which is not started."""
+    bus = Bus()
+    try:
+        given = {"STATE_FILE": folder / "none.json", "LOG_LEVEL": "warning", "VECTOR_LEVEL": level}
+        daemon = Running(folder, bus.address, **given, **_NO_LIMIT, **settings)
+        yield daemon
+    finally:
+        bus.kill()
+
+
+async def _published(daemon: Running, count: int) -> dict[str, float]:
+    """Publish objects, and give what one costs and how long others wait meanwhile."""
+    await sizes.until_serving(daemon.bus)
+    with pinging(daemon) as waits:
+        before, took = sizes.processor_seconds(daemon.pid), 0.0
+        async with Client(daemon.bus) as client:
+            made = sizes.objects(count)
+            while part := [_wire(one) for one in itertools.islice(made, BATCH)]:
+                began = time.perf_counter()
+                await client.publish("sizes", part)
+                took += time.perf_counter() - began
+        used = sizes.processor_seconds(daemon.pid) - before
+    return {
+        "published s": round(took, 1),
+        "daemon ms an object": round(1000 * used / count, 4),
+        **waits,
+    }
+
+
+def _wire(one: StateObject) -> tuple[str, str, str, dict[str, Any]]:
+    return *one.identity[1:], dict(one.properties)
+
+
+@contextlib.contextmanager
+def pinging(daemon: Running) -> Iterator[dict[str, float]]:
+    """Call the daemon's simplest method all the time from a process, and give what it took."""
+    found: dict[str, float] = {}
+    command = [sys.executable, __file__, "ping", daemon.bus]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield found
+        process.send_signal(signal.SIGTERM)
+        found |= json.loads(process.communicate()[0])
+
+
+async def ping(bus: str) -> dict[str, float]:
+    """Call the daemon's simplest method until SIGTERM, and give percentiles in milliseconds."""
+    stop, seconds = asyncio.Event(), []
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Connection(bus) as connection:
+        while not stop.is_set():
+            began = time.perf_counter()
+            await connection.call("org.opdbus", "/org/opdbus", "org.freedesktop.DBus.Peer.Ping", "")
+            seconds.append(time.perf_counter() - began)
+            await asyncio.sleep(_PING_SECONDS)
+    found = percentiles(seconds, 50, 99, 100)
+    return {f"ping {name} ms": round(value, 2) for name, value in found.items()}
+
+
+# measuring
+
+
+def measure(folder: Path, limit: str, rounds: int) -> dict[str, Any]:
+    """Give all figures of a filled folder, without and with a limit of memory."""
+    filled = json.loads((folder / "fill.json").read_text())
+    figures: dict[str, Any] = {"fill": filled}
+    with placed(folder, filled["level"]) as daemon:
+        # makes what is made once, and kept in files
+        figures["first start"] = told("first start", asyncio.run(started(daemon)))
+        settled(daemon)
+        sizes.stop(daemon)
+    for name, most in (("", ""), (f"under {limit}", limit)):
+        with Limited(most) as limited, placed(folder, filled["level"]) as daemon:
+            daemon.starter = limited.starter
+            found = served(daemon, rounds if filled["objects"] else 0)
+            found |= limited.figures()
+            sizes.stop(daemon)
+        figures |= {name: found} if name else found
+    return figures
+
+
+def served(daemon: Running, rounds: int) -> dict[str, Any]:
+    """Start a daemon, and give what it costs."""
+    found: dict[str, Any] = {}
+    found["restart"] = told("restart", asyncio.run(started(daemon)))
+    found["settled s"] = told("settled s", settled(daemon))
+    found["memory"] = told("memory", sizes.memory(daemon.pid))
+    found |= asyncio.run(asked(daemon, rounds))
+    found["memory in the end"] = told("memory in the end", sizes.memory(daemon.pid))
+    return found
+
+
+def told(name: str, figure: Any) -> Any:  # noqa: ANN401 -- what it is given
+    """Say a figure as soon as it is there."""
+    print(f"{name}: {figure}", file=sys.stderr, flush=True)
+    return figure
+
+
+def settled(daemon: Running) -> float:
+    """Wait until a daemon computes no more, and give the seconds: searches wait for none of it."""
+    began = time.perf_counter()
+    used = -1.0
+    while (now := sizes.processor_seconds(daemon.pid)) - used > _IDLE * _LOOK_SECONDS:
+        used = now
+        time.sleep(_LOOK_SECONDS)
+    return round(time.perf_counter() - began, 1)
+
+
+async def started(daemon: Running) -> dict[str, float]:
+    """Start a daemon, and give the seconds until it is ready, and until all have their vectors."""
+    began = time.perf_counter()
+    daemon.start()
+    await sizes.until_serving(daemon.bus)
+    ready = time.perf_counter() - began
+    await sizes.until_all_have_vectors(daemon.bus)
+    return {
+        "ready s": round(ready, 2),
+        "all vectors s": round(time.perf_counter() - began, 2),
+        "computed s": sizes.processor_seconds(daemon.pid),
+    }
+
+
+async def asked(daemon: Running, rounds: int) -> dict[str, Any]:
+    """Give what searches, a status and a change cost."""
+    found: dict[str, Any] = {}
+    for name, options in _WAYS.items() if rounds else ():
+        figures = await sizes.latency(rounds, lambda c, q, o=options: c.search(q, 10, o), daemon)
+        found[name] = told(name, figures)
+    found["status"] = told("status", await sizes.status_cost(daemon))
+    found["one change ms"] = told("one change ms", await sizes.one_change(daemon))
+    return found
+
+
+def with_more(report: dict[str, Any]) -> dict[str, Any]:
+    """Give the private memory above an empty daemon's, if one was measured: the first one."""
+    empty = report["sizes"][0]
+    if not empty["fill"]["objects"]:
+        report["empty"] = report["sizes"].pop(0)
+        least = empty["memory in the end"]["private MiB"]
+        for row in report["sizes"]:
+            more = row["memory in the end"]["private MiB"] - least
+            row["more private MiB"] = round(more, 1)
+    return report
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    filling = commands.add_parser("fill")
+    filling.add_argument("folder", type=Path)
+    filling.add_argument("--objects", type=int, required=True)
+    filling.add_argument("--level", default="medium")
+    filling.add_argument("--mixed", action="store_true")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("folders", type=Path, nargs="+")
+    measuring.add_argument("--limit", default="2G")
+    measuring.add_argument("--rounds", type=int, default=_ROUNDS)
+    commands.add_parser("ping").add_argument("bus")
+    given = parser.parse_args()
+    if given.command == "ping":
+        print(json.dumps(asyncio.run(ping(given.bus))))
+    elif given.command == "fill":
+        found = fill(given.folder, given.objects, given.level, is_mixed=given.mixed)
+        print(json.dumps(found))
+    else:
+        rows = [measure(folder, given.limit, given.rounds) for folder in given.folders]
+        report = {"date": f"{datetime.now(UTC):%F}", "machine": describe().line, "sizes": rows}
+        print(json.dumps(with_more(report), indent=1))
+
+
+if __name__ == "__main__":
+    main()
