@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from opdbus.arguments import check, iterator, listed, read_settings
 from opdbus.engine.chain import Fallback, Proven, require_provider
 from opdbus.engine.embedder import Embedder as Engine
-from opdbus.engine.embedder import open_embedder
+from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Proof
-from opdbus.engine.tokenizer import Row
 from opdbus.errors import (
     CallerError,
     ConfigError,
@@ -34,12 +33,8 @@ from opdbus.models.catalogue import LEVELS
 
 T = TypeVar("T")
 
-# Texts of a stream that are embedded together: enough of each length to fill batches with. While
-# one window runs, the next is tokenized.
-_WINDOW: Final = 2048
+# While one window of a stream runs, the next is tokenized.
 _WINDOWS: Final = 2
-# Few, so that a single text never waits long for a thread of the tokenizer's.
-_TOKENIZED_AT_ONCE: Final = 256
 _NOT_OPEN: Final = "the Embedder is not open: use it in a `with` block"
 
 
@@ -161,7 +156,7 @@ class Embedder:
         running: deque[Future[NDArray[np.float32]]] = deque()
         first = 0
         try:
-            while window := list(islice(texts, _WINDOW)):
+            while window := list(islice(texts, self._opened.window)):
                 check(window, first)
                 if len(running) == _WINDOWS:
                     yield _result(running.popleft())
@@ -222,15 +217,16 @@ class Embedder:
     # on its event loop
 
     async def _embed(self, texts: Sequence[str], *, truncate: bool) -> NDArray[np.float32]:
-        if len(texts) <= _WINDOW:
+        window = self._opened.window
+        if len(texts) <= window:
             return (await self._opened.embed(texts, truncate=truncate)).vectors
         free = asyncio.Semaphore(_WINDOWS)
 
         async def part(first: int) -> NDArray[np.float32]:
             async with free:
-                return await self._bulk(texts[first : first + _WINDOW], first, truncate=truncate)
+                return await self._bulk(texts[first : first + window], first, truncate=truncate)
 
-        parts = [asyncio.create_task(part(first)) for first in range(0, len(texts), _WINDOW)]
+        parts = [asyncio.create_task(part(first)) for first in range(0, len(texts), window)]
         try:
             return np.concatenate(await asyncio.gather(*parts))
         finally:
@@ -241,11 +237,9 @@ class Embedder:
         self, texts: Sequence[str], first: int, *, truncate: bool
     ) -> NDArray[np.float32]:
         engine = self._opened
-        rows: list[Row] = []
-        for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
-            rows += await engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
-        cut = next((number for number, row in enumerate(rows) if row.truncated), None)
-        if cut is not None and not truncate:
+        rows = await engine.tokenize(texts)
+        if not truncate and rows.truncated.any():
+            cut = int(rows.truncated.argmax())
             raise Truncated(
                 f"text number {first + cut}, counted from 0, is longer than the {self.max_tokens}"
                 " tokens that the model reads: shorten it, or allow `truncate`"

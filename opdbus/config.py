@@ -46,7 +46,7 @@ PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", 
 # `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU. TensorRT is not in
 # it: nobody who did not ask for it wants to wait for minutes.
 AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
-PRECISIONS: Final = ("int8", "bf16", "fp16", "fp32")
+PRECISIONS: Final = ("int8", "int8-blocks", "bf16", "fp16", "fp32")
 ALL_DEVICES: Final = "all"
 # How bad it is that something is other than declared.
 SEVERITIES: Final = ("info", "notice", "warning", "error")
@@ -186,6 +186,28 @@ class Config:
     )
     history_bytes: int = _row(
         "512M", parsing.amount, "most bytes that the kept rows of history take, such as `512M`"
+    )
+    publish_objects: int = _row(
+        "50000",
+        parsing.whole(1, 1 << 40),
+        "most objects that the programs of one user may publish; all users together: four times"
+        " as many",
+    )
+    publish_bytes: int = _row(
+        "64M",
+        parsing.amount,
+        "most bytes that what one user publishes may take; all users together: four times as many",
+    )
+    cascade: str = _row(
+        AUTO,
+        parsing.choice(AUTO, "always", "never"),
+        "whether searches find by static vectors and put the best in the order of the level's own:"
+        " `auto` while objects lack those, `always`, `never`",
+    )
+    cascade_ms: int = _row(
+        "150",
+        parsing.whole(0, 60_000),
+        "most milliseconds that such a search waits for vectors of the level that are missing",
     )
     bus: str = _row("system", parsing.bus, "`system`, `session`, or a D-Bus address")
     batch_tokens: int | None = _engine(

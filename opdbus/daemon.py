@@ -33,10 +33,11 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.drift.field import Severity
 from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
-from opdbus.engine import embedder
+from opdbus.engine import opening
 from opdbus.errors import BusError, OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.prune import Limits
+from opdbus.index.cascade import Cascade
 from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.declared import Declared
 from opdbus.index.events import Recorded, Vectorized
@@ -46,7 +47,9 @@ from opdbus.index.indexer import Indexer
 from opdbus.index.keeper import Keeper
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.quota import Quota, Usage
 from opdbus.index.rerank import Reranker
+from opdbus.insight.insight import Insight
 from opdbus.observe import table
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.unit_requirements import required_by
@@ -143,13 +146,15 @@ class Daemon:
 
     async def _live(self) -> None:
         # a service that cannot work is not to start
-        await asyncio.to_thread(embedder.require, self._config)
+        await asyncio.to_thread(opening.require, self._config)
         path = self._config.state_dir / "memory.db"
+        of_each = Quota(self._config.publish_objects, self._config.publish_bytes)
         async with (
-            Memory(path, self._take_event, boot=_boot()) as self._memory,
+            Memory(path, self._take_event, Usage(of_each), boot=_boot()) as self._memory,
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
+            self._memory.words.begin()
             self._compose()
             await self._serve()
 
@@ -158,7 +163,13 @@ class Daemon:
         # only now: what it refreshes is made here
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
-        finder = Finder(self._vectors, Reranker(serving))
+        given = self._config
+        self._cascade = (
+            Cascade(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
+            if given.cascade != "never"
+            else None
+        )
+        finder = Finder(self._vectors, Reranker(serving), self._cascade)
         self._announcer = Announcer(connection)
         self._declared = Declared(
             self._config.state_file,
@@ -169,24 +180,32 @@ class Daemon:
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
-        given = self._config
         limits = Limits(given.history_days, given.history_rows, given.history_bytes)
         self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
-        load = RunningCalls()
+        load, bulk = RunningCalls(), Bulk(jobs)
         self._vectorizer = VectorizerInterface(
-            serving, self._health, Bulk(jobs), load, self._reloader.reload
+            serving, self._health, bulk, load, self._reloader.reload
         )
         threshold = Severity[self._config.drift_threshold.upper()]
         self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         self._state = StateInterface(
-            self._vectors, finder, self._declared, self._health, self._supervisor, self._drifts
+            self._vectors,
+            finder,
+            Insight(self._vectors, self._cascade),
+            self._declared,
+            self._health,
+            self._supervisor,
+            self._drifts,
+            bulk,
         )
         fixed = (
             HistoryInterface(memory, ChangeFinder(self._vectors), self._drifts, required_by),
             LogControlInterface(self._log),
         )
-        self._tree = Tree(self._vectorizer, self._state, *fixed, self._vectors, finder, jobs)
+        self._tree = Tree(
+            self._vectorizer, self._state, *fixed, self._vectors, finder, self._drifts, jobs
+        )
         self._authorizer = Authorizer(connection)
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
@@ -206,6 +225,7 @@ class Daemon:
                 self._memory.archive.damaged(),
                 self._follow_serving(),
                 self._vectorize(),
+                *([self._cascade.run()] if self._cascade else []),
                 self._declared.watch(),
                 self._supervisor.run(),
                 self._keeper.run(),
@@ -223,11 +243,21 @@ class Daemon:
     async def _vectorize(self) -> None:
         """Load the model, prove it, and keep every object vectorized."""
         await self._serving.start()
-        await Indexer(
+        indexer = Indexer(
             self._vectors,
             on_fault=self._remember_fault,
             on_progress=self._progressed,
-        ).run()
+        )
+        await until_first_ends(indexer.run(), self._read_fields())
+
+    async def _read_fields(self) -> None:
+        """Keep all fields in memory: until they are read, conditions take longer, and are as exact.
+
+        The vectors are read before, for which a start waits.
+        """
+        with suppress(OpDbusError):
+            await self._vectors.served()
+        await self._memory.fields.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of what serves."""
@@ -256,8 +286,7 @@ class Daemon:
         logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
 
-    def _progressed(self, waiting: int) -> None:
-        self._health.waiting = waiting
+    def _progressed(self, _left: int) -> None:
         self._systemd.renew()
 
     def _take_event(self, event: Event) -> None:
@@ -269,6 +298,7 @@ class Daemon:
         if isinstance(event, Recorded):
             self._keeper.recorded()
         self._drifts.hear(event)
+        self._supervisor.hear(event)
         self._announcer.announce(event)
         self._systemd.renew()
 

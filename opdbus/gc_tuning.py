@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 # The parameters of mallopt that malloc.h names so.
@@ -34,6 +36,15 @@ def limit_fragmentation() -> None:
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
 
 
+def resident_bytes() -> int:
+    """Return how much memory this process has in use; 0 where there is no /proc to ask."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def keep_searches_short() -> None:
     """Have each search for garbage look at new objects only: nothing else runs meanwhile.
 
@@ -49,9 +60,30 @@ def keep_searches_short() -> None:
     gc.callbacks.append(_freeze_many)
 
 
+@contextmanager
+def paused() -> Iterator[None]:
+    """Search for no garbage while much is made that stays."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _freeze_many(phase: str, info: Mapping[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2 and len(gc.get_objects(2)) > _MANY:
+    if phase == "stop" and info["generation"] == 2 and _searched() > _MANY:
         gc.freeze()
+
+
+def _searched() -> int:
+    """Count the objects that a search has left.
+
+    In one call of C, so that no other thread runs while a list holds them all: where one of them is
+    a tuple that it is still making, Python would raise SystemError there.
+    """
+    return sum(map(len, map(gc.get_objects, (2,))))
 
 
 def trim() -> None:

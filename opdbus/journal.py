@@ -1,8 +1,12 @@
 """Entries for systemd's journal, sent from a thread: a journal that does not read blocks nobody."""
 
+import fcntl
 import queue
 import socket
+import struct
+import termios
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,7 +17,8 @@ SOCKET: Final = Path("/run/systemd/journal/socket")
 MAX_WAITING: Final = 1000
 # The longest field: an entry with several of these still fits into a datagram.
 MAX_FIELD_BYTES: Final = 16 << 10
-_FLUSH_SECONDS: Final = 1.0
+_FLUSH_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.005
 
 # The main events, each explained in systemd/op-dbus.catalog.
 MESSAGE_IDS: Final = {
@@ -59,7 +64,11 @@ class Journal:
             self._lost += 1
 
     def close(self) -> None:
-        """Send the waiting entries, as far as the journal takes them within a second."""
+        """Send the waiting entries, as far as the journal reads them within two seconds.
+
+        The journal learns from /proc which unit has sent an entry, and cannot learn it of a process
+        that has ended: `journalctl -u op-dbus` would not show why.
+        """
         try:
             self._waiting.put(None, timeout=_FLUSH_SECONDS)
         except queue.Full:
@@ -70,6 +79,9 @@ class Journal:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             while (entry := self._waiting.get()) is not None:
                 self._deliver(sender, entry)
+            end = time.monotonic() + _FLUSH_SECONDS
+            while _is_unread(sender) and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
 
     def _deliver(self, sender: socket.socket, entry: bytes) -> None:
         lost, self._lost = self._lost, 0
@@ -92,6 +104,12 @@ def encode(fields: Mapping[str, str]) -> bytes:
         else:
             parts.append(b"%s=%s\n" % (name.encode(), value))
     return b"".join(parts)
+
+
+def _is_unread(sender: socket.socket) -> bool:
+    """Return whether the other end has still to read some of what was sent: SIOCOUTQ of unix(7)."""
+    unread = fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))
+    return struct.unpack("i", unread) != (0,)
 
 
 def _loss(count: int) -> Mapping[str, str]:

@@ -25,6 +25,9 @@ _ENDING = frozenset(
     " in at to".split()
 )
 
+# So near the beginning is the noun that `which` belongs to.
+_FIRST_WORDS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -86,12 +89,23 @@ def asked(question: str, passed: AbstractSet[str]) -> Asked:
     Words that are `passed` may stand before its subject: they say nothing.
     """
     words = _WORD.findall(question.lower())
-    found = {at: kinds for at, kinds in _phrases().find(words) if kinds}
+    found = {at: kinds for at, _, kinds in _phrases().find(words) if kinds}
     named = reduce(or_, found.values(), 0)
     if words and words[0] in _ENDING and words[1:2] != ["there"]:
         return Asked(named, named)
     first = next((at for at, word in enumerate(words) if at in found or word not in passed), 0)
+    if words[:1] == ["which"]:
+        # a noun comes after what says more of it: `which old web services`
+        noun = next((at for at in range(1, _FIRST_WORDS) if at in found), first)
+        first = noun if passed.isdisjoint(words[1:noun]) else first
     return Asked(named, found.get(first, 0))
+
+
+def names(question: str) -> list[str]:
+    """Return the phrases of a question that name sorts of things in several words."""
+    words = _WORD.findall(question.lower())
+    found = _phrases().find(words)
+    return [" ".join(words[at : at + length]) for at, length, _ in found if length > 1]
 
 
 @cache

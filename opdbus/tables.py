@@ -49,8 +49,8 @@ class Phrases:
 
     def find(
         self, words: Sequence[str], is_form: Callable[[int], bool] = lambda _at: False
-    ) -> Iterator[tuple[int, int]]:
-        """Yield where phrases begin in a question, and their bits: the longest at each place.
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield where phrases begin, how many words they have, and bits: the longest at each place.
 
         Phrases of several words may be in another form; single words where `is_form` says so.
         """
@@ -62,7 +62,7 @@ class Phrases:
                 if bits is None and (length > 1 or is_form(at)):
                     bits = self._stems.get(stems[at : at + length])
                 if bits is not None:
-                    yield at, bits
+                    yield at, length, bits
                     at += length - 1
                     break
             at += 1

@@ -112,20 +112,30 @@ def render(item: StateObject) -> Rendering:
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
     described = ", ".join(_described(pairs))
     telling = _telling(item, pairs)
-    meanings = [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
+    meanings = _meanings(item, telling)
     # an account or a group is rarely meant by what its service is for
     known = [] if item.plugin == "users" else meanings
     what = described or next(filter(None, known), "")
-    line = f"{_head(item)}: {what}" if what else _head(item)
+    line = f"{head(item)}: {what}" if what else head(item)
     if telling and not described:
         line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
     return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
 
 
+def meanings(item: StateObject) -> list[str]:
+    """Return what the glossary says of an object's name and values."""
+    pairs = [_pair(name, value) for name, value in leaves(item.properties)]
+    return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs)))))
+
+
 def digest_of(text: str) -> bytes:
     """Return the digest of a text, by which its vector is found."""
     return digest(f"{VERSION}\n{text}".encode())
+
+
+def _meanings(item: StateObject, telling: list[tuple[str, str]]) -> list[str]:
+    return [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
 
 
 def _meaning(key: str, value: str) -> str:
@@ -135,7 +145,7 @@ def _meaning(key: str, value: str) -> str:
     return gloss(value) if key in SORTS else ""
 
 
-def _head(item: StateObject) -> str:
+def head(item: StateObject) -> str:
     """Name the object and its kind: `net interface wg0`, or `systemd service sshd`."""
     unit = _UNIT.fullmatch(item.name) if item.kind == "unit" else None
     if unit:

@@ -93,7 +93,7 @@ def as_bytes(traits: Traits) -> bytes:
     return traits.to_bytes(TRAIT_BYTES, "little")
 
 
-def asked(question: str) -> list[Traits]:
+def asked(question: str) -> Mapping[Traits, str]:
     """Return the values that a question names: for each phrase, the rows that have it."""
     words = list(plain(question))
 
@@ -102,12 +102,17 @@ def asked(question: str) -> list[Traits]:
         return words[at].endswith(_PARTICIPLES) or not _ASKING.isdisjoint(words[:at])
 
     # what is denied and has no opposite is not asked for
-    found = {
-        traits: None
-        for at, traits in _phrases().find(words, is_form)
+    return {
+        traits: " ".join(words[at : at + length])
+        for at, length, traits in _phrases().find(words, is_form)
         if traits and not (at and words[at - 1] == "not")
     }
-    return list(found)
+
+
+def fields(traits: Traits) -> set[str]:
+    """Return the fields that tell best whether an object has some traits."""
+    named = [row for number, row in enumerate(rows()) if traits >> number & 1]
+    return {c.field for row in named for c in row.alternatives[0] if c.field not in IDENTITY}
 
 
 def plain(question: str) -> Iterator[str]:
@@ -127,11 +132,16 @@ def plain(question: str) -> Iterator[str]:
             yield word
 
 
+def _as_read(phrases: str) -> str:
+    """Return phrases in the words that `plain` makes of a question."""
+    return "|".join(" ".join(plain(phrase)) for phrase in phrases.split("|"))
+
+
 @cache
 def _phrases() -> tables.Phrases:
     return tables.Phrases(
         (
-            (row.phrases, 1 << number if row.alternatives else 0)
+            (_as_read(row.phrases), 1 << number if row.alternatives else 0)
             for number, row in enumerate(rows())
         ),
         stem,

@@ -7,7 +7,6 @@ import os
 import select
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,8 +47,13 @@ def vector_of(text: str) -> np.ndarray:
     return (numbers / np.linalg.norm(numbers)).astype(np.float32)
 
 
-class Row(SimpleNamespace):
-    """A tokenized text."""
+class Rows(list[str]):
+    """Texts that are their own tokens."""
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Whether each text was cut."""
+        return np.array([len(text) > 100 for text in self])
 
 
 class Engine:
@@ -67,9 +71,9 @@ class Engine:
         self.begun = asyncio.Event()
         self.held = self.most = self.calls = self.computed = 0
 
-    async def tokenize(self, texts: Sequence[str]) -> list[Any]:
+    async def tokenize(self, texts: Sequence[str]) -> Rows:
         """Give a row for each text."""
-        return [Row(text=text, truncated=len(text) > 100) for text in texts]
+        return Rows(texts)
 
     async def embed(self, rows: Sequence[Any]) -> np.ndarray:
         """Give a vector for each row."""
@@ -84,4 +88,4 @@ class Engine:
         finally:
             self.held -= len(rows)
         self.computed += len(rows)
-        return np.array([vector_of(row.text) for row in rows])
+        return np.array([vector_of(text) for text in rows])

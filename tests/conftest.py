@@ -42,19 +42,22 @@ EXAMPLE = ROOT / "state.example.json"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one worker more than there are processors: tests of services mostly wait."""
-    return cpus.usable() + 1
+    """Run two workers more than there are processors: tests of services mostly wait."""
+    return cpus.usable() + 2
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the tests of a file together, and those of a booted host: they share what is costly."""
+    """Keep the tests of a file together, and those of the shared hosts: they share what is costly.
+
+    Tests with a host of their own do not have the name of its bus in theirs.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "system" if "/system/" in file else file
+            return "system" if "/system/" in file and "[dbus" in nodeid else file
 
     return ByFile(config, log)
 
@@ -173,3 +176,9 @@ def shared_daemons(
     """Make daemons for all tests of a file, which change nothing that others see."""
     with making(tmp_path_factory.mktemp("shared"), tiny_model, tiny_graphs) as make:
         yield make
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """Name a model directory that is not there yet."""
+    return tmp_path / "var" / "models"

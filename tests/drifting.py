@@ -10,10 +10,13 @@ from observing import Clock
 
 from opdbus.drift.crossings import Crossing
 from opdbus.drift.tracker import Tracker
+from opdbus.history.change import Why
 from opdbus.index.events import Claimed, Listed
 from opdbus.index.memory import Memory
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
+
+NO_WHY = Why()
 
 
 class Checked:
@@ -40,14 +43,16 @@ class Checked:
         await self.memory.replace(FILE, present, objects)
         self.memory.notify(Claimed(file.claims))
 
-    async def observe(self, objects: dict[str, dict[str, Any]], listed: Iterable[str]) -> None:
+    async def observe(
+        self, objects: dict[str, dict[str, Any]], listed: Iterable[str], why: Why = NO_WHY
+    ) -> None:
         """Take in what an observer saw."""
         sorts = frozenset((plugin, kind) for plugin, kind in (one.split("/") for one in listed))
         items = [
             StateObject(Identity(f"live:{name.split('/')[0]}", *name.split("/", 2)), properties)
             for name, properties in objects.items()
         ]
-        await self.memory.observe(items, set(), {})
+        await self.memory.observe(items, set(), {}, lambda _: why)
         if sorts:
             self.memory.notify(Listed("live:test", sorts))
 

@@ -1,18 +1,20 @@
 """A memory whose events are kept, and the loop that vectorizes it, with the tiny model."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from opdbus.config import Config
-from opdbus.engine.embedder import open_level
+from opdbus.engine.opening import open_level
 from opdbus.engine.runtimes import open_session
+from opdbus.index.cascade import Cascade
 from opdbus.index.finder import Finder
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.insight.insight import Insight
 from opdbus.serving.level import RETRY_SECONDS
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject
@@ -24,11 +26,20 @@ WORDS = "network mail disk user time login backup service host rule".split()
 class House:
     """A memory whose events are kept, and the loop that vectorizes it."""
 
-    def __init__(self, memory: Memory, serving: Serving) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        serving: Serving,
+        cascade: float | None = None,
+        *,
+        always: bool = False,
+    ) -> None:
         self.memory = memory
         self.serving = serving
         self.vectors = ObjectVectors(memory, serving)
-        self.finder = Finder(self.vectors)
+        self.cascade = Cascade(self.vectors, cascade or 0.0, always=always)
+        self.finder = Finder(self.vectors, cascade=None if cascade is None else self.cascade)
+        self.insight = Insight(self.vectors)
         # vectors that were kept on disk
         self.known = 0
         self.events: list[Any] = []
@@ -54,6 +65,12 @@ class House:
         """Make these all that the state file declares."""
         return await self.memory.replace(FILE, {o.identity for o in objects}, objects)
 
+    @asynccontextmanager
+    async def indexing(self, **indexer: Any) -> AsyncIterator[None]:
+        """Vectorize what is there and what comes."""
+        async with beside(Indexer(self.vectors, **indexer).run()):
+            yield
+
     async def publish(self, *objects: StateObject, owner: int = OWNER, holder: str = "") -> None:
         """Publish observed objects."""
         await self.memory.publish(objects, owner, holder=holder)
@@ -67,26 +84,39 @@ async def house(
     opener: Any = open_session,
     serving_retry: tuple[float, ...] = RETRY_SECONDS,
     kind: type[Memory] = Memory,
+    cascade: float | None = None,
+    always: bool = False,
     **indexer: Any,
 ) -> AsyncIterator[House]:
-    """Open the memory in the settings' folder, and vectorize it."""
+    """Open the memory in the settings' folder, and vectorize it.
+
+    With a `cascade`, searches may have two stages, and wait so many seconds for missing vectors.
+    """
     async with (
         kind(settings.state_dir / "memory.db") as memory,
         Serving(settings, partial(open_level, opener=opener), serving_retry) as serving,
     ):
-        made = House(memory, serving)
-        if not engine:
+        made = House(memory, serving, cascade, always=always)
+        async with AsyncExitStack() as stack:
+            if cascade is not None:
+                await stack.enter_async_context(beside(made.cascade.run()))
+            if engine:
+                embedder = await serving.embedder()
+                made.known = len(await made.vectors.index(embedder.numerics, embedder.dimension))
+                await stack.enter_async_context(made.indexing(**indexer))
             yield made
-            return
-        embedder = await serving.embedder()
-        made.known = len(await made.vectors.index(embedder.numerics, embedder.dimension))
-        indexing = asyncio.create_task(Indexer(made.vectors, **indexer).run())
-        try:
-            yield made
-        finally:
-            indexing.cancel()
-            with suppress(asyncio.CancelledError):
-                await indexing
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run work beside what is done inside."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def unit(name: str, description: str, source: str = FILE, **more: Any) -> StateObject:

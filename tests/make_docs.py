@@ -5,7 +5,23 @@ import re
 from functools import partial
 from pathlib import Path
 
-from docs_parts import bus, endurance, engine, figures, host, limits, modules, observers, questions
+from docs_parts import (
+    answers,
+    atlas,
+    bus,
+    cascade,
+    endurance,
+    engine,
+    figures,
+    host,
+    insight,
+    limits,
+    modules,
+    observers,
+    pipeline,
+    precisions,
+    questions,
+)
 from docs_parts.tables import ROOT
 
 from opdbus import config
@@ -43,7 +59,14 @@ PARTS = {
     "host_questions": questions.host_questions,
     "install": figures.install,
     "endurance": endurance.endurance,
+    "two_stages": cascade.two_stages,
+    "map": atlas.map_figures,
+    "insight": insight.insight,
+    "answers": answers.answers,
+    "pipeline": pipeline.pipeline,
     "engine": engine.engine,
+    "peers": engine.peers,
+    "precisions": precisions.precisions,
     "interfaces": bus.interfaces,
     "errors": bus.error_names,
     "limits": limits.limit_rows,

@@ -1,8 +1,9 @@
-"""Write docs/recording.svg: op-dbus on the example, as a terminal of 80 columns shows it."""
+"""Write docs/recording.svg and docs/top.svg: op-dbus as a terminal of 80 columns shows it."""
 
 import fcntl
 import html
 import io
+import json
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 from running import Bus, Running
+from screens import Screen
 
 from opdbus import config
 from opdbus.models import folder
@@ -33,6 +35,19 @@ COMMANDS = (
     "op-dbus search -n 2 'what keeps the clock right?'",
     "op-dbus search -n 2 'which disk is failing?'",
     "op-dbus search -n 2 'who has administrator rights?'",
+)
+OBSERVED = "cron,devices,files,filesystems,kernel,network,packages,users"
+DECLARED = {name: {"active_state": "active"} for name in ("nginx.service", "chrony.service")}
+UNITS = {
+    "up": {"active_state": "active", "sub_state": "running"},
+    "down": {"active_state": "inactive", "sub_state": "dead"},
+    "failed": {"active_state": "failed", "sub_state": "failed", "result": "exit-code"},
+}
+HAPPENED = (
+    [(f"{name}.service", "up") for name in ("nginx", "chrony", "postgresql", "ssh", "cron")],
+    [("postgresql.service", "down"), ("chrony.service", "down")],
+    [("postgresql.service", "up")],
+    [("nginx.service", "failed")],
 )
 
 
@@ -59,27 +74,58 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+def answers(home: Path, bus: str, console: Console) -> None:
+    """Show questions about the example, and their answers."""
+    with _serving(home, bus, STATE_FILE=ROOT / "state.example.json") as daemon:
+        for command in COMMANDS:
+            console.print(f"[green]$[/] [bold]{command}[/]", highlight=False)
+            console.print(Text.from_ansi(shown(daemon, command)), soft_wrap=True)
+
+
+def live(home: Path, bus: str, console: Console) -> None:
+    """Show `op-dbus top` beside a host on which services fail and restart."""
+    declared = home / "state.json"
+    declared.write_text(json.dumps({"version": 1, "plugins": {"systemd": {"units": DECLARED}}}))
+    with _serving(home, bus, STATE_FILE=declared, OBSERVE=OBSERVED) as daemon:
+        for units in HAPPENED:
+            unit = {"plugin": "systemd", "kind": "unit"}
+            objects = [{**unit, "name": name, "properties": UNITS[is_]} for name, is_ in units]
+            daemon.cli("publish", "units", stdin=json.dumps(objects))
+        environ = {"OP_DBUS_BUS": bus, "HOME": "/nonexistent"}
+        with Screen(environ, "top", columns=WIDTH) as screen:
+            # a search, so that there is a time to tell, and what drifted, told after 2 seconds
+            daemon.cli("search", "web server")
+            screen.until(lambda text: " ms to a" in text and "nginx.service: declared" in text)
+            console.print(Text.from_ansi(screen.coloured), soft_wrap=True)
+
+
+def _serving(home: Path, bus: str, **settings: object) -> Running:
+    """Start a daemon, in a precision that needs no grading first."""
+    daemon = Running(home, bus, PRECISION="fp32", **settings).start()
+    daemon.wait_for_log("vectorized")
+    return daemon
+
+
+PICTURES = {"recording": answers, "top": live}
+
+
 def main() -> None:
-    """Run the commands beside a daemon with the medium model, and write the picture."""
+    """Write the pictures that are named, or all of them, beside daemons with the medium model."""
     folder.load(LEVELS["medium"], config.load({"HOME": "/nonexistent"}))
-    console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
-    bus = Bus()
-    try:
-        with tempfile.TemporaryDirectory() as home:
-            # in a precision that needs no grading first
-            settings = {"STATE_FILE": ROOT / "state.example.json", "PRECISION": "fp32"}
-            with Running(Path(home), bus.address, **settings) as daemon:
-                daemon.wait_for_log("vectorized")
-                for command in COMMANDS:
-                    console.print(f"[green]$[/] [bold]{command}[/]", highlight=False)
-                    console.print(Text.from_ansi(shown(daemon, command)), soft_wrap=True)
-    finally:
-        bus.kill()
-    svg = console.export_svg(title="op-dbus", unique_id="op-dbus")
-    # only fonts that the reader has: the picture loads nothing from elsewhere
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"font-family: [^;]*", "font-family: monospace", svg)
-    (ROOT / "docs" / "recording.svg").write_text(_LINE.sub(_trimmed, svg), encoding="utf-8")
+    for name in sys.argv[1:] or PICTURES:
+        console = Console(width=WIDTH, record=True, file=io.StringIO(), force_terminal=True)
+        bus = Bus()
+        try:
+            with tempfile.TemporaryDirectory() as home:
+                PICTURES[name](Path(home), bus.address, console)
+        finally:
+            bus.kill()
+        svg = console.export_svg(title="op-dbus", unique_id="op-dbus")
+        # only fonts that the reader has: the picture loads nothing from elsewhere
+        svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+        svg = re.sub(r"font-family: [^;]*", "font-family: monospace", svg)
+        picture = ROOT / "docs" / f"{name}.svg"
+        picture.write_text(_LINE.sub(_trimmed, svg), encoding="utf-8")
 
 
 def _trimmed(line: re.Match[str]) -> str:

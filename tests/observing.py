@@ -3,8 +3,9 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ class Source:
         """Set the lamps."""
         self.lamps = dict(lamps)
         self.news.set()
+
+
+@contextmanager
+def less_than(size: int) -> Iterator[None]:
+    """Assert that Python holds at most `size` bytes more at any time within."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        # what is traced takes several times as long
+        tracemalloc.stop()
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -154,6 +167,7 @@ async def observed(
     """Run observers on a memory in a folder."""
     async with Memory(folder / "memory.db") as memory:
         supervisor = Supervisor(observers, memory, RETRIES, changes)
+        memory.notify = supervisor.hear
         task = asyncio.create_task(supervisor.run())
         try:
             yield Host(memory, supervisor)

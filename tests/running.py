@@ -27,7 +27,7 @@ ROOT_PATH, STATE_PATH = "/org/opdbus", "/org/opdbus/state"
 HISTORY_PATH, HISTORY = "/org/opdbus/history", "org.opdbus.History1"
 VECTORIZER, STATE, OBJECT = "org.opdbus.Vectorizer1", "org.opdbus.State1", "org.opdbus.Object1"
 
-_POLICY = """
+POLICY = """
     <allow send_destination="*" eavesdrop="true"/>
     <allow eavesdrop="true"/>
     <allow receive_sender="*"/>
@@ -57,7 +57,7 @@ class Bus:
     A service's policy, a text, goes after the default one, as on a system bus.
     """
 
-    def __init__(self, policy: str = _POLICY, service: str = "") -> None:
+    def __init__(self, policy: str = POLICY, service: str = "") -> None:
         if not shutil.which("dbus-daemon"):
             pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
         # not pytest's folder, which other users cannot enter
@@ -313,10 +313,10 @@ def ask(daemon: Running, work: Callable[[Caller], Awaitable[Any]]) -> Any:
 
 
 async def search(caller: Caller, mode: str, question: str = "mail") -> list[Any]:
-    """Search over the bus."""
-    hits: list[Any] = (
-        await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 5, {"mode": mode})
-    )[0]
+    """Search over the bus, weak hits included: cosines of a tiny model say nothing."""
+    options = {"mode": mode, "all": True}
+    found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 5, options)
+    hits: list[Any] = found[0]
     return hits
 
 

@@ -74,7 +74,7 @@ def test_texts_to_vectors(embedder: opdbus.Embedder, tiny_model: Path) -> None:
     model = folder.read(tiny_model, LEVELS["medium"])
     found = embedder.embed(TEXTS)
     rows = Tokenizer(model.tokenizer, model.shape.max_tokens).encode(TEXTS)
-    ids = [row.ids.tolist() for row in rows]
+    ids = [each.tolist() for each in rows]
     expected = reference.forward(model.shape, weights.read(model.weights), ids)
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < 1e-6

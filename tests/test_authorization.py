@@ -54,7 +54,7 @@ _DENIED = "AccessDenied"
 _ASKS = "InteractiveAuthorizationRequired"
 _COMMAND = """
 import asyncio, json, sys, opdbus.client
-from opdbus.cli import main, reading
+from opdbus.cli import main, reading, top
 sys.argv[0] = "op-dbus"
 """
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdbus.engine.batching import Backlog, Rank, Request, plan
-from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.batching import Backlog, Part, Rank, Request, count_rows, plan
+from opdbus.engine.tokens import Tokens
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=8)
 BUDGETS = st.integers(1, 40)
@@ -22,7 +22,14 @@ STEPS = st.lists(
 
 def request(lengths: list[int], rank: Rank = Rank.FEW) -> Request:
     """Make a request of rows of these lengths."""
-    return Request([Tokens(np.zeros(n, np.int64), truncated=False) for n in lengths], rank)
+    sizes = np.array(lengths, np.intp)
+    ids, cut = np.zeros(sizes.sum(), np.int64), np.zeros(len(sizes), np.bool_)
+    return Request(Tokens(ids, sizes.cumsum() - sizes, sizes, cut), rank)
+
+
+def members(batch: list[Part]) -> list[tuple[Request, int]]:
+    """List a batch's rows one by one."""
+    return [(part.request, row) for part in batch for row in part.rows.tolist()]
 
 
 class Waiting:
@@ -46,18 +53,19 @@ class Waiting:
 
     def take(self, batch: list, budget: int) -> None:
         """Check a batch against what waits, and forget its rows."""
-        keys = [(id(member.request), member.row) for member in batch]
+        rows = members(batch)
+        keys = [(id(asked), row) for asked, row in rows]
         waiting = {(id(asked), row): age for age, asked, row in self.rows}
         assert len(set(keys)) == len(keys)
         assert all(key in waiting for key in keys)
-        sizes = {len(member.request.rows[member.row]) for member in batch}
+        sizes = {int(asked.rows.lengths[row]) for asked, row in rows}
         assert len(sizes) == 1
-        assert len(batch) == 1 or sum(sizes) * len(batch) <= budget
+        assert len(rows) == 1 or sum(sizes) * len(rows) <= budget
         lead = batch[0].request.rank
         of_rank = [age for age, asked, _ in self.rows if asked.rank == lead]
         assert waiting[keys[0]] == min(of_rank)
         for rank in Rank:
-            ages = [waiting[k] for k, m in zip(keys, batch, strict=True) if m.request.rank == rank]
+            ages = [waiting[k] for k, (m, _) in zip(keys, rows, strict=True) if m.rank == rank]
             assert ages == sorted(ages)
         self.rows = [row for row in self.rows if (id(row[1]), row[2]) not in set(keys)]
 
@@ -127,15 +135,15 @@ def test_equal_lengths_ride_along() -> None:
     backlog.add(request([4, 4, 4], Rank.BULK))
     backlog.add(request([4, 4]))
     first, second = backlog.next_batch(16), backlog.next_batch(16)
-    assert [member.request.rank for member in first] == [Rank.FEW] * 2 + [Rank.BULK] * 2
-    assert [member.row for member in second] == [2]
+    assert [asked.rank for asked, _ in members(first)] == [Rank.FEW] * 2 + [Rank.BULK] * 2
+    assert [row for _, row in members(second)] == [2]
 
 
 def test_a_row_above_the_budget_runs_alone() -> None:
     """Run a row that is longer than the budget, by itself."""
     backlog = Backlog()
     backlog.add(request([50, 50]))
-    assert [len(backlog.next_batch(10)) for _ in range(3)] == [1, 1, 0]
+    assert [count_rows(backlog.next_batch(10)) for _ in range(3)] == [1, 1, 0]
 
 
 def test_rows_have_a_limit_too() -> None:
@@ -143,7 +151,7 @@ def test_rows_have_a_limit_too() -> None:
     backlog = Backlog()
     backlog.add(request([1] * 5, Rank.BULK))
     backlog.add(request([1] * 3))
-    assert [len(backlog.next_batch(100, most_rows=4)) for _ in range(3)] == [4, 4, 0]
+    assert [count_rows(backlog.next_batch(100, most_rows=4)) for _ in range(3)] == [4, 4, 0]
 
 
 @settings(deadline=None)
@@ -161,9 +169,9 @@ def test_whole_batches_have_few_shapes(
         backlog.add(request(lengths, rank))
         left += len(lengths)
     while batch := backlog.next_batch(1, whole=whole):
-        (length,) = {len(member.request.rows[member.row]) for member in batch}
-        assert len(batch) in {1, *(max(1, size // length) for size in whole)}
-        left -= len(batch)
+        (length,) = {part.length for part in batch}
+        assert count_rows(batch) in {1, *(max(1, size // length) for size in whole)}
+        left -= count_rows(batch)
         assert len(backlog) == left
     assert (left, backlog.tokens) == (0, 0)
 
@@ -173,9 +181,9 @@ def test_the_largest_whole_batch_comes_first() -> None:
     backlog = Backlog()
     backlog.add(request([2] * 5, Rank.BULK))
     backlog.add(request([2] * 6))
-    assert [len(backlog.next_batch(1, whole=(16, 4))) for _ in range(4)] == [8, 2, 1, 0]
+    assert [count_rows(backlog.next_batch(1, whole=(16, 4))) for _ in range(4)] == [8, 2, 1, 0]
     backlog.add(request([2] * 9))
-    assert len(backlog.next_batch(1, most_rows=3, whole=(16, 4))) == 3
+    assert count_rows(backlog.next_batch(1, most_rows=3, whole=(16, 4))) == 3
 
 
 def test_waiting_tokens_are_counted() -> None:
@@ -201,9 +209,8 @@ def test_drop_leaves_others() -> None:
     backlog.add(kept)
     backlog.drop(gone)
     backlog.drop(gone)
-    batches = [backlog.next_batch(100), backlog.next_batch(100)]
-    assert all(member.request is kept for batch in batches for member in batch)
-    assert [member.row for batch in batches for member in batch] == [0, 1]
+    batches = members(backlog.next_batch(100)) + members(backlog.next_batch(100))
+    assert batches == [(kept, 0), (kept, 1)]
     assert len(backlog) == 0
 
 
@@ -211,7 +218,7 @@ def test_drop_leaves_others() -> None:
 @given(st.lists(st.integers(1, 60), max_size=60), st.integers(1, 200))
 def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
     """Plan each text once, in chunks of one length within the budget, longest first."""
-    chunks = plan(lengths, budget)
+    chunks = plan(np.array(lengths, np.intp), budget)
     assert sorted(index for chunk in chunks for index in chunk) == list(range(len(lengths)))
     sizes = []
     for chunk in chunks:
@@ -225,4 +232,4 @@ def test_plan_covers_every_text(lengths: list[int], budget: int) -> None:
 def test_plan_fills_its_chunks(count: int, length: int, budget: int) -> None:
     """Leave no chunk but the last short of the budget."""
     size = max(1, budget // length)
-    assert len(plan([length] * count, budget)) == -(-count // size)
+    assert len(plan(np.full(count, length), budget)) == -(-count // size)

@@ -261,7 +261,7 @@ def test_single_texts_have_their_length(tiny_model: Path) -> None:
     """Ask texts as near to the wanted number of tokens as there are any."""
     kinds = {"a": ["a", "a b", "a b c"], "b": ["a b c d e"]}
     tokenizer = Tokenizer(tiny_model / "tokenizer.json", 48)
-    lengths = {kind: list(map(len, tokenizer.encode(some))) for kind, some in kinds.items()}
+    lengths = {kind: tokenizer.encode(some).lengths.tolist() for kind, some in kinds.items()}
     some = measures.Texts(kinds, lengths)
     assert some.near(4)[0] == "a b"
     assert some.near(9)[0] == "a b c d e"

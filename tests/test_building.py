@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,14 @@ def _flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def graphs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the graph of the tiny model once for all tests of damage."""
+    cache = tmp_path_factory.mktemp("built") / "graphs"
+    ensured(folder.read(tiny_model, OWN), cache)
+    return cache
+
+
 @pytest.mark.parametrize("name", [*build.FILES, record.NAME])
 @pytest.mark.parametrize(
     "damage",
@@ -232,11 +241,14 @@ def _flipped(path: Path) -> None:
     ],
 )
 def test_a_damaged_graph_is_built_again(
-    tiny: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
+    tiny_model: Path, graphs: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
     """Use nothing of a folder of which any file is not as it was built, and leave no rest of it."""
-    model, cache = folder.read(tiny, OWN), tmp_path / "graphs"
+    model, cache = folder.read(tiny_model, OWN), tmp_path / "graphs"
+    shutil.copytree(graphs, cache)
+    (kept,) = parts(cache)
     built = ensured(model, cache)
+    assert built.folder.name == kept
     before = record.hashes(built.folder, build.FILES)
     damage(built.folder / name)
     assert ensured(model, cache) == built

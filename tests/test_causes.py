@@ -1,17 +1,10 @@
 """What observers tell each other of causes."""
 
+import time
+
+from observing import Clock
+
 from opdbus.observe.causes import FOLLOWS_SECONDS, Causes
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Give the time in seconds."""
-        return self.now
 
 
 def test_a_unit_is_the_cause_for_some_time() -> None:
@@ -28,19 +21,51 @@ def test_a_unit_is_the_cause_for_some_time() -> None:
     assert causes.of_units(["web.service", "web.socket"]) == ""
 
 
-def test_a_run_is_the_cause_until_shortly_after_its_end() -> None:
-    """What a package run changed is seen a moment later, however long the run took."""
+def test_a_port_has_the_last_job_of_its_unit() -> None:
+    """A job counts as soon as it is heard of, and what it did when that was looked at."""
     clock = Clock()
-    causes = Causes(clock)
-    assert causes.run == ""
-    causes.run_goes_on("dpkg:now")
-    clock.now += 3600
-    assert causes.run == "dpkg:now"
-    causes.run_ended()
+    causes, units = Causes(clock), ["web.service", ""]
+    causes.note_job("web.service", "job:1 start")
+    assert (causes.of_ports(units), causes.of_units(units)) == ("job:1 start", "")
+    for told in ("job:1 start by web.socket", "exit:SIGKILL"):
+        clock.now += 1
+        causes.note("web.service", told)
+        assert causes.of_ports(units) == told
     clock.now += 1
-    assert causes.run == "dpkg:now"
-    clock.now += 2
-    assert causes.run == ""
+    causes.note_job("web.service", "job:2 stop")
+    assert causes.of_ports(units) == "job:2 stop"
+    causes.note("web.service", "job:2 restart")
+    clock.now += 1
+    causes.note_job("web.service", "job:2 start")
+    assert causes.of_ports(units) == "job:2 restart"
+    clock.now += FOLLOWS_SECONDS
+    assert causes.of_ports(units) == ""
+
+
+def test_a_run_is_the_cause_of_what_was_changed_while_it_went_on() -> None:
+    """What counts is when something was changed, however much later it is seen."""
+    causes = Causes()
+    assert causes.run(1.0) == ""
+    causes.run_begins("dpkg:one", 10.0)
+    assert [causes.run(at) for at in (9.9, 10.0, 3600.0)] == ["", "dpkg:one", "dpkg:one"]
+    causes.run_ended(20.0)
+    causes.run_begins("apt:two", 30.0)
+    assert [causes.run(at) for at in (20.0, 20.1, 30.0)] == ["dpkg:one", "", "apt:two"]
+
+
+def test_runs_are_looked_for_when_it_counts() -> None:
+    """Whoever asks for a run need not wait until it is noticed; it is looked for once for many."""
+    causes, looks = Causes(), []
+
+    def look() -> None:
+        looks.append(1)
+        causes.run_begins("dpkg:now", 10.0)
+
+    causes.look_for_runs = look
+    assert [causes.run(11.0) for _ in range(1000)] == ["dpkg:now"] * 1000
+    assert len(looks) == 1
+    causes.run(time.time())
+    assert len(looks) == 2
 
 
 def test_units_are_forgotten() -> None:

@@ -9,18 +9,28 @@ from typing import Any
 import pytest
 
 from opdbus.config import Config
-from opdbus.history.change import Why
+from opdbus.history.change import STATE_FILE, Why
 from opdbus.history.question import Filter
+from opdbus.index import connected
 from opdbus.index.change_finder import ChangeFinder, Found
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity, StateObject
+from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 MINUTE = 60
 SOURCE = "observe:probe"
+_PLUGINS = {
+    "unit": "systemd",
+    "package": "packages",
+    "file": "files",
+    "account": "users",
+    "group": "users",
+    "mount": "mounts",
+    "sysctl": "kernel",
+}
 
 
 class Day:
@@ -35,8 +45,9 @@ class Day:
     async def see(self, kind: str, name: str, cause: str = "", **properties: object) -> None:
         """Observe an object; without properties it is gone."""
         self._clock[0] += MINUTE
-        plugin = {"unit": "systemd", "package": "packages", "file": "files"}.get(kind, "host")
-        identity = Identity(SOURCE, plugin, kind, name)
+        plugin = _PLUGINS.get(kind, "host")
+        source = FILE if cause == STATE_FILE else SOURCE
+        identity = Identity(source, plugin, kind, name)
         objects = [StateObject(identity, properties)] if properties else []
         gone = set() if properties else {identity}
         await self.memory.observe(objects, gone, {}, lambda _: Why(cause))
@@ -109,6 +120,35 @@ def test_a_filter_is_met_by_all_that_is_found(settings: Config) -> None:
     run(settings, work)
 
 
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        ("kernel tuning", {"vm.swappiness", "vm.panic"}),
+        ("sysctl settings changed", {"vm.swappiness", "vm.panic"}),
+        ("were any sysctls adjusted?", {"vm.swappiness"}),
+        ("new users", {"carol"}),
+        ("which accounts were declared?", {"alice"}),
+        ("alice", {"alice"}),
+    ],
+)
+def test_a_sort_that_is_named_is_found(settings: Config, asked: str, first: set[str]) -> None:
+    """Find settings of the kernel by their names, and declarations only where they are meant."""
+
+    async def work(day: Day) -> None:
+        await morning(day)
+        await day.see("sysctl", "vm.panic", value="1")
+        await day.see("sysctl", "vm.swappiness", value="60")
+        await day.see("sysctl", "vm.swappiness", value="10")
+        await day.see("account", "carol", uid=1001)
+        await day.see("account", "alice", STATE_FILE, uid=1000)
+        await day.see("file", "/etc/hosts", size=5)
+        found = names(await day.finder.about(asked, Filter(), 9))
+        assert set(found[: len(first)]) == first
+        assert ("alice" in found) == ("alice" in first)
+
+    run(settings, work)
+
+
 def test_what_happens_again_and_again_is_one_answer(settings: Config) -> None:
     """Return the newest row of each sentence, with how many there are."""
 
@@ -155,6 +195,22 @@ def test_it_has_happened_before(settings: Config) -> None:
         assert [row.seq for row in found[0].rows] == [8, 9]
         said = await day.finder.nearest("mail", Filter(), 2)
         assert {each.found.row.identity.name for each in said} == {"mail.service"}
+
+    run(settings, work)
+
+
+def test_what_people_call_themselves_connects_nothing(settings: Config) -> None:
+    """An account has to do with its groups, and not with what has a word of its full name."""
+
+    async def work(day: Day) -> None:
+        await day.see("account", "bob", full_name="N16 Baker", description="N16 Baker", uid=1001)
+        await day.see("mount", "/mnt/n16", fstype="tmpfs")
+        await day.see("group", "audio", members=["alice", "bob"])
+        (found,) = await day.finder.nearest("account added", Filter(), 1)
+        assert [row.identity.name for row in found.rows] == ["audio"]
+        account = Thing("users", "account", "bob")
+        around = await connected.around(day.memory, account)
+        assert around == {account, Thing("users", "group", "audio")}
 
     run(settings, work)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run
 from observing import in_loop
 from running import (
     HISTORY,
@@ -267,12 +268,14 @@ def test_changes_are_told_to_people(served: Running) -> None:
     ]
     told = command(served, "changes", "-n", "2", "--by", "cause")
     heading, *lines = told.stdout.splitlines()
-    assert heading[17:].startswith("published by ")
+    assert heading[17:].startswith("by ")
     assert heading.endswith(": at least 2 changes")
-    assert [line.split(":")[0] for line in lines] == [
-        f"{'':19}b appeared",
-        f"{'':19}a.service changed",
+    # each line has its own time, below the last one of the heading
+    assert [(line[:15] <= heading[:15], line[15:].split(":")[0]) for line in lines] == [
+        (True, f"{'':4}b appeared"),
+        (True, f"{'':4}a.service changed"),
     ]
+    assert "--by cause " in command(served, "changes", "--help").stdout
     assert told.stderr == "the newest 2 changes: -n N gives more\n"
     told = command(served, "changes", "--before", "-1h")
     assert (told.stdout, told.returncode) == ("", 0)
@@ -287,10 +290,22 @@ BAD_WORDS = [
     (["changes", "--watch", "--by", "cause"], "without --by and --before"),
     (["changes", "--what", "exploded"], "there are appeared, changed"),
     (["changes", "--where", "state"], "is no condition"),
+    (["changes", "--where", "after.stat=1"], "no row of history has a field after.stat; did you"),
+    (
+        ["changes", "--about", "failures", "--where", "nosuch=1"],
+        "no row of history has a field nos",
+    ),
+    (["changes", "-n", "0"], "-n 0 asks for no changes"),
     (["changes", "-n", "99999999999"], "is not a number from 0 to"),
     (["history", "a", "--at", "25:00"], "is no time"),
+    (["changes", "--kind", "port"], "there is no kind 'port'; do you mean listener? There are"),
     (["changes", "--plugin", "systmd"], "there is no plugin 'systmd'; there are"),
     (["drift", "--kind", "unti"], "there is no kind 'unti'; there are"),
+    (["search", "a", "--plugin", "systmd"], "there is no plugin 'systmd'; there are"),
+    (["similar", "a.service", "--kind", "unti"], "there is no kind 'unti'; there are"),
+    (["list", "--plugin", "systemd", "--kind", "unti"], "no kind 'unti' of systemd"),
+    (["fields", "--plugin", "systmd"], "there is no plugin 'systmd'; there are"),
+    (["search", " "], "the question is empty"),
     (["changes", "--since", "2999-01-01"], "2999-01-01 is yet to come"),
     (["history", "a", "--at", "2999-01-01"], "2999-01-01 is yet to come"),
     (["history", "nosuch"], "there is no object nosuch"),
@@ -301,7 +316,7 @@ BAD_WORDS = [
 def test_bad_words_are_refused(served: Running) -> None:
     """Say what is wrong and what is accepted, in one line."""
     for words, said in BAD_WORDS:
-        told = command(served, *words)
+        told = run(served, *words)
         assert told.returncode in {1, 2}, words
         assert said in told.stderr
         assert told.stderr.count("\n") == 1
@@ -368,4 +383,4 @@ async def test_large_changes_come_in_parts(daemon: Running) -> None:
         told = command(daemon, "changes", "--json")
         assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == [*range(1, 16)]
         told = command(daemon, "changes", "-n", "4")
-        assert "big changed at least 4 times (published by " in told.stdout.splitlines()[-1]
+        assert "big changed at least 4 times (by " in told.stdout.splitlines()[-1]

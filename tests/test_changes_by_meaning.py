@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from commands import run
 from observing import in_loop
 from running import HISTORY, HISTORY_PATH, STATE, STATE_PATH, Caller, Running, calling, state_file
 
@@ -54,8 +55,12 @@ async def test_changes_are_found_by_what_they_are_about(served: Running) -> None
     async with calling(served.bus) as caller:
         rows = await ask(caller, "Changes", about="which packages were upgraded?")
         assert (rows[0]["name"], rows[0]["seq"], rows[0]["count"]) == ("web", 5, 1)
-        assert rows[0]["score"] >= rows[1]["score"]
+        # of what only happened, nothing is given in which it did not
+        assert len(rows) == 1
         assert rows[0]["fields"] == [["version", '"1"', '"2"']]
+        web = await ask(caller, "Changes", about="web server")
+        assert len(web) > 1
+        assert web[0]["score"] >= web[1]["score"]
         failed = await ask(caller, "Changes", 1, about="web failed", kind="unit")
         assert [(row["seq"], row["count"]) for row in failed] == [(6, 2)]
         early = await ask(caller, "Changes", 1, about="web failed", below=6)
@@ -82,6 +87,8 @@ async def test_it_is_known_whether_it_has_happened_before(
         (found, after), *_ = await ask(caller, "Nearest", 1, **like)
         assert found["seq"] == 2
         assert [row["seq"] for row in after] == [3, 4, 5, 6]
+        # neither a start nor an upgrade is like a failure
+        assert [found["seq"] for found, _ in await ask(caller, "Nearest", **like)] == [2]
 
 
 BAD = [
@@ -108,7 +115,7 @@ async def test_bad_questions_are_refused(served: Running) -> None:
 
 def command(daemon: Running, *words: str) -> Any:
     """Run `op-dbus changes`."""
-    return daemon.cli("changes", *words, TZ="UTC", COLUMNS="200")
+    return run(daemon, "changes", *words, TZ="UTC", COLUMNS="200")
 
 
 def test_the_command_tells_what_answers_best(served: Running) -> None:
@@ -150,6 +157,14 @@ def test_the_command_tells_whether_it_has_happened_before(served: Running, like:
     assert lines[0].endswith(" [row 6]") or like.startswith("the")
     upgrade = [line for line in lines if "package web upgraded" in line]
     assert len(upgrade) == 1
+
+
+def test_the_command_shows_what_nothing_was_like(served: Running) -> None:
+    """Show the change that is meant, also where nothing like it is known."""
+    for like in ("6", "web.service"):
+        told = command(served, "--like", like, "--kind", "interface")
+        assert told.stdout.endswith(" [row 6]\n")
+        assert told.stderr == "nothing like it is known to have happened\n"
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observing import in_loop, rows
 
+from opdbus.history.change import Why
 from opdbus.index.memory import Memory
-from opdbus.observe.changes_per_hour import PER_HOUR, ChangesPerHour
+from opdbus.observe.changes_per_hour import FOLD_RUNS_SECONDS, PER_HOUR, ChangesPerHour
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.writer import Writer
 
 FOLD_SECONDS = 10.0
+TICKS = 200
 CAUSE = "bus:org.example.House"
 # A lamp gets a state (None: it is gone), what was reported is written (""), or a second passes.
 STEPS = st.lists(
@@ -51,6 +54,18 @@ class House:
             self.changes += self.lamps.get(lamp) != what
             self.lamps[lamp] = what
             self._report.put("lamp", lamp, {"colour": what}, CAUSE)
+
+    async def know(self, lamp: str, **facts: str) -> None:
+        """Know more of a lamp than before."""
+        seen = Why(seen=frozenset(facts))
+        self._report.put("lamp", lamp, {"colour": self.lamps[lamp], **facts}, seen)
+
+    async def run(self, times: int, cause: str = "job:7 start by a.timer") -> None:
+        """Have a lamp do what leaves it as it was, every 20 s."""
+        for _ in range(times):
+            self.now += 20
+            self._report.put("lamp", "a", {"colour": "red"}, Why(cause, is_event=True))
+            await self._writer.write()
 
     async def be_restless(self) -> None:
         """Change the lamps more often than an hour may have."""
@@ -88,3 +103,51 @@ def test_no_change_is_lost(is_restless: bool) -> None:  # noqa: FBT001 -- pytest
             asyncio.run(work(Path(name), steps))
 
     run()
+
+
+@in_loop
+async def test_what_is_seen_later_is_not_counted(tmp_path: Path) -> None:
+    """What is known of a lamp only after it changed is shown, and is no change besides."""
+    async with Memory(tmp_path / "memory.db") as memory:
+        house = House(memory)
+        await house.do("a", "red")
+        await house.do("", "write")
+        await house.do("a", "green")
+        await house.know("a", maker="Tidy")
+        await house.do("", "write")
+        (entry,) = memory.catalogue
+        found = memory.joined([entry], await memory.content([entry]))
+    assert found == {"colour": "green", "maker": "Tidy"}
+    assert rows(tmp_path, "a")[1:] == [("changed", CAUSE, 0)]
+
+
+@in_loop
+async def test_what_is_seen_before_a_change_is_not_counted(tmp_path: Path) -> None:
+    """What is known of a lamp only when it is about to change is no change besides."""
+    async with Memory(tmp_path / "memory.db") as memory:
+        house = House(memory)
+        await house.do("a", "red")
+        await house.do("", "write")
+        await house.know("a", maker="Tidy")
+        await house.do("a", "green")
+        await house.do("", "write")
+    assert rows(tmp_path, "a")[1:] == [("changed", CAUSE, 0)]
+
+
+@in_loop
+async def test_what_a_timer_runs_all_the_time(tmp_path: Path) -> None:
+    """Of runs every 20 s, the first of an hour are rows, and later ones counted in a few."""
+    async with Memory(tmp_path / "memory.db") as memory:
+        house = House(memory)
+        await house.do("a", "red")
+        await house.do("", "write")
+        await house.run(TICKS)
+        # the last ones are not lost where the timer stops, and whoever starts the unit is told
+        house.now += FOLD_RUNS_SECONDS
+        await house.do("", "write")
+        await house.run(1, "job:1 start")
+    found = [(cause, folded) for _, cause, folded in rows(tmp_path, "a")[1:]]
+    assert [folded for _, folded in found[: PER_HOUR + 1]] == [0] * (PER_HOUR + 1)
+    assert len(found) < PER_HOUR + 1 + TICKS * 20 / FOLD_RUNS_SECONDS + 3
+    assert sum(1 + folded for _, folded in found) == TICKS + 1
+    assert found[-1] == ("job:1 start", 0)

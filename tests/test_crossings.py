@@ -92,6 +92,31 @@ def test_what_is_intended_becomes_drift() -> None:
     assert crossings.due == float("inf")
 
 
+def test_what_is_about_to_end_begins_as_nothing_else() -> None:
+    """Tell that a field ended, and not that it is drift, when an object is intended no longer."""
+    crossings = Crossings({})
+    crossings.compare(A, drifted("x", "y"), 10.0, intended_until=610.0)
+    crossings.take(12.0, 0.0, 9)
+    # the host has followed in one field; the other one lasts, and ends in time, then
+    crossings.compare(A, drifted("x"), 40.0)
+    assert crossings.take(41.9, 0.0, 9) == []
+    (found,) = crossings.take(42.0, 0.0, 9)
+    assert (found.began, found.ended) == (drifted("x"), drifted("y"))
+    crossings.compare(B, drifted("x"), 50.0, intended_until=610.0)
+    crossings.take(52.0, 0.0, 9)
+    crossings.compare(B, drifted("x"), 80.0)
+    crossings.compare(B, [], 80.3)
+    (found,) = crossings.take(90.0, 0.0, 9)
+    assert (found.after, found.ended) == (None, drifted("x"))
+    crossings.compare(B, drifted("x", "y"), 100.0, intended_until=610.0)
+    crossings.take(102.0, 0.0, 9)
+    for tenth in range(1190, 1300, 10):
+        crossings.compare(B, drifted("x", *["y"] * (tenth // 10 % 2)), tenth / 10)
+    (found,) = crossings.take(129.0, 0.0, 9)
+    assert found.after
+    assert found.after.what == "drift"
+
+
 def crossing(before: list[Field], after: list[Field]) -> Crossing:
     """Make a crossing between two sets of fields."""
     sides = [Drifted("drift", 0.0, fields) if fields else None for fields in (before, after)]
@@ -110,6 +135,10 @@ def test_only_what_is_bad_enough_is_signalled() -> None:
     assert signalled(crossing(error, error + notice), least) is None
     assert signalled(crossing(error + notice, notice), least) == Drift(A, "healed", "error", [])
     assert signalled(crossing(error, []), least) == Drift(A, "healed", "error", [])
+    warning, both = drifted("e", severity=least), drifted("a", "e")
+    assert signalled(crossing(warning, error), least) == Drift(A, "drift", "error", ["e"])
+    assert signalled(crossing(error, warning), least) == Drift(A, "drift", "warning", ["e"])
+    assert signalled(crossing(both, error), least) == Drift(A, "drift", "error", ["e"])
 
 
 def test_many_and_long_names_are_cut() -> None:

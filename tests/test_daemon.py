@@ -73,26 +73,6 @@ def test_life(daemons: Make, tmp_path: Path) -> None:
     assert "Traceback" not in daemon.logs()
 
 
-def test_loading_comes_before_ready(daemons: Make) -> None:
-    """Serve at once as `loading`, answer lexical search, and let the rest wait for the model."""
-    daemon = daemons()
-    (daemon.state_dir / "graphs").rename(daemon.state_dir / "elsewhere")  # to be built, slowly
-
-    async def work(caller: Caller) -> None:
-        await caller._until_owned()
-        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "loading"
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == ""
-        await caller.signal("Changed")
-        hybrid = asyncio.ensure_future(search(caller, "hybrid"))
-        assert await search(caller, "lexical")
-        assert not hybrid.done()
-        assert await hybrid
-        assert await caller.get(ROOT_PATH, VECTORIZER, "State") == "ready"
-
-    with daemon:
-        ask(daemon, work)
-
-
 # the state file
 
 
@@ -130,13 +110,18 @@ def test_a_bad_file_at_start_serves_what_was_stored(
     (tmp_path / "here").mkdir()
     file = state_file(tmp_path / "here" / "state.json", {"a": "network"})
     daemon = daemons(STATE_FILE=file)
+    said: list[str] = []
 
-    async def work(caller: Caller) -> None:
+    async def serving(caller: Caller) -> None:
         assert await caller.ready("degraded") == "degraded"
         assert await caller.get(STATE_PATH, STATE, "Count") == 1
         error = await caller.get(STATE_PATH, STATE, "LastError")
         assert str(file) in error
         assert ("line 1" if wrong == "bad" else "No such file") in error
+        assert await caller.get(STATE_PATH, STATE, "StateFileError") == error
+        said.append(error)
+
+    async def mended(caller: Caller) -> None:
         state_file(file, {"b": "mail", "c": "disk"})
         await caller.signal("Changed")
         await caller.ready("ready")
@@ -150,7 +135,13 @@ def test_a_bad_file_at_start_serves_what_was_stored(
         else:
             file.unlink()
         daemon.start()
-        ask(daemon, work)
+        ask(daemon, serving)
+        left_out = "not observed: systemd/unit a: OP_DBUS_OBSERVE leaves out the observer systemd"
+        assert daemon.cli("drift").stderr == f"op-dbus: {said[0]}\n{left_out}\n"
+        finding, _, advice = said[0].partition("; ")
+        doctor = " ".join(daemon.cli("doctor").stdout.split())
+        assert f"wrong state file: {finding} {advice}" in doctor
+        ask(daemon, mended)
 
 
 def test_sighup_and_reload_read_the_file_again(daemons: Make, tmp_path: Path) -> None:

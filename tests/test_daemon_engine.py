@@ -165,7 +165,7 @@ def test_the_level_static(daemons: Make) -> None:
     """The level static finds objects by meaning, and serves its vectors like any other."""
 
     async def work(caller: Caller) -> None:
-        await caller.ready("ready")
+        await caller.vectorized()
         assert await caller.get(ROOT_PATH, VECTORIZER, "Provider") == "cpu:numpy"
         assert await search(caller, "vector")
         asked = ["asa{sv}", ["x", "y"], {}]
@@ -219,6 +219,7 @@ def test_a_chain_moves_on_and_says_why(daemons: Make) -> None:
         assert await caller.get(ROOT_PATH, VECTORIZER, "RequestedProvider") == "cuda,cpu"
         ((provider, reason),) = await caller.get(ROOT_PATH, VECTORIZER, "Fallbacks")
         assert (provider, reason[:15]) == ("cuda", "cuda cannot run")
+        await caller.vectorized()
         assert len(await search(caller, "vector")) == 5
 
     with daemons(EXECUTION_PROVIDER="cuda,cpu") as daemon:

@@ -27,6 +27,17 @@ from opdbus.state.object import Identity, StateObject
 DATA = Path(__file__).parent / "data"
 # Of ten questions nine must be answered right in the first three rows.
 SHARE = 0.9
+# What has nothing to do with the day.
+FOREIGN = (
+    "printer jam",
+    "pizza with mushrooms",
+    "how do I bake bread",
+    "weather in Berlin",
+    "football world cup",
+    "GPU overheating",
+    "poems about autumn",
+    "touchpad gestures",
+)
 
 
 @asynccontextmanager
@@ -34,7 +45,8 @@ async def lived(path: Path) -> AsyncIterator[tuple[ChangeFinder, dict[int, str]]
     """Let the day pass in a memory, and give what finds changes in it, and the act of each row."""
     day = json.loads((DATA / "day.json").read_text())
     clock = [1_800_000_000.0]
-    settings = config.load({"HOME": "/nonexistent", "OP_DBUS_STATE_DIR": str(path)})
+    given = {"OP_DBUS_STATE_DIR": str(path), "OP_DBUS_PRECISION": "fp32"}
+    settings = config.load({"HOME": "/nonexistent", **given})
     async with (
         Memory(path / "memory.db", clock=lambda: clock[0]) as memory,
         Serving(settings) as serving,
@@ -92,11 +104,13 @@ async def ranks(finder: ChangeFinder, question: dict[str, Any], acts: dict[int, 
 @pytest.mark.model
 @pytest.mark.usefixtures("medium_model")
 def test_questions_about_a_day_are_answered_in_three_rows(tmp_path: Path) -> None:
-    """Answer nine of ten questions, in each of three wordings."""
+    """Answer nine of ten questions, in each of three wordings, and none about other things."""
 
     async def work() -> list[list[int]]:
         async with lived(tmp_path) as (finder, acts):
             questions = json.loads((DATA / "day_questions.json").read_text())
+            assert not any([await finder.about(asked, Filter(), 3) for asked in FOREIGN])
+            assert await finder.about("what changed?", Filter(), 3)
             return [await ranks(finder, question, acts) for question in questions]
 
     found = asyncio.run(work())

@@ -5,16 +5,20 @@ import errno
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import replace, state_file
 
+from opdbus.cli.grouping import lines
 from opdbus.errors import StateFileError, StoreError
+from opdbus.history.question import Filter, Row
 from opdbus.index.declared import Declared
-from opdbus.index.events import Changed
+from opdbus.index.events import Changed, Claimed
 from opdbus.index.memory import Memory
+from opdbus.index.past import first
 
 BAD = "{ not json"
 
@@ -26,14 +30,14 @@ class Watched:
         self.memory = memory
         self.declared = declared
         self.errors: list[str] = []
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         declared.on_change = self._take_news
-        memory.notify = lambda event: self._news.set() if isinstance(event, Changed) else None
+        memory.notify = lambda event: self.news.set() if isinstance(event, Changed) else None
 
     def _take_news(self) -> None:
         if self.declared.last_error != ["", *self.errors][-1]:
             self.errors.append(self.declared.last_error)
-        self._news.set()
+        self.news.set()
 
     def names(self) -> set[str]:
         """Give the names of all objects."""
@@ -43,8 +47,8 @@ class Watched:
         """Wait until something holds, looking after each change."""
         async with asyncio.timeout(30):
             while not true():
-                self._news.clear()
-                await self._news.wait()
+                self.news.clear()
+                await self.news.wait()
 
 
 def run(tmp_path: Path, work: Callable[[Watched], Awaitable[Any]], *, watch: bool = False) -> Any:
@@ -97,6 +101,44 @@ def test_reordering_a_file_changes_nothing(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def _shown(row: Row) -> dict[str, Any]:
+    """Give a row as History1 does."""
+    sides = [["".join(map(json.dumps, side or [])) for side in field[1:]] for field in row.fields]
+    fields = [(".".join(field.path), *side) for field, side in zip(row.fields, sides, strict=True)]
+    return {**asdict(row), **row.identity._asdict(), "fields": fields}
+
+
+def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
+    """History has a row when the file is bad or gone, with why, and one when it is read again."""
+
+    async def work(house: Watched) -> None:
+        rows = await first(house.memory, Filter(), 100)
+        told.extend(row for row in rows if row.identity.source == "history")
+        await house.declared.try_load()
+        await house.declared.try_load()
+
+    told: list[Row] = []
+    path = state_file(tmp_path / "state.json", {"a": "one"})
+    run(tmp_path, work)
+    for content in (BAD, None, None, path.read_text()):
+        path.unlink(missing_ok=True)
+        if content:
+            path.write_text(content)
+        run(tmp_path, work)
+        told.clear()
+    run(tmp_path, work)
+    assert [row.identity[1:] for row in told] == [("op-dbus", "state_file", str(path))] * 3
+    assert {row.cause for row in told} == {"state file"}
+    assert ["; failed" in row.sentence for row in told] == [False, True, True]
+    changes = [_shown(row) for row in reversed(told)]
+    where = "line 1 column 3 ($): expecting property name enclosed in double quotes"
+    assert [(line.text, line.cause) for line in lines(changes)] == [
+        (f"state file {path} cannot be read: {where}", ""),
+        (f"state file {path} cannot be read: No such file or directory", ""),
+        (f"state file {path} can be read again", ""),
+    ]
+
+
 def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
     """Keep the last good state, say what is wrong, and take back the error with the next good."""
 
@@ -110,7 +152,7 @@ def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
         assert house.names() == {"a"}
         assert len(house.errors) == 1
         assert "line 1" in house.declared.last_error
-        assert house.declared.last_error.endswith("are served until it is corrected")
+        assert house.declared.last_error.endswith("stays declared until it is corrected")
         state_file(path, {"a": "one"})
         await house.declared.load()
         assert (house.errors[1:], house.declared.last_error) == ([""], "")
@@ -132,8 +174,9 @@ def test_no_file_at_start_serves_what_was_stored(tmp_path: Path) -> None:
         assert house.declared.attempted
         assert house.names() == {"a"}
         assert house.declared.last_error.endswith(
-            'state.json: No such file or directory; write it ({"version": 1, "plugins": {}}'
-            " declares nothing) or set OP_DBUS_STATE_FILE; the stored objects are served until then"
+            "state.json: No such file or directory; what it declared last stays declared until it"
+            ' is there ({"version": 1, "plugins": {}} declares nothing), or OP_DBUS_STATE_FILE'
+            " names another one"
         )
 
     run(tmp_path, first)
@@ -275,3 +318,30 @@ def test_a_default_file_that_cannot_be_reached_is_a_fault(tmp_path: Path) -> Non
                 await declared.load()
 
     asyncio.run(work())
+
+
+def test_a_file_that_is_as_it_was_is_not_waited_for(tmp_path: Path) -> None:
+    """Know after a restart at once what is declared; take in what is changed before or later."""
+    told: list[object] = []
+
+    async def start(one: Watched) -> None:
+        one.memory.notify = told.append
+        await one.until(lambda: one.declared.attempted)
+
+    async def edit(one: Watched) -> None:
+        await start(one)
+        assert not told
+        one.memory.notify = lambda _: one.news.set()
+        state_file(tmp_path / "state.json", {"edited": ""})
+        await one.until(lambda: one.names() == {"edited"})
+
+    def is_read() -> bool:
+        told.clear()
+        run(tmp_path, start, watch=True)
+        return any(isinstance(event, Claimed) for event in told)
+
+    state_file(tmp_path / "state.json", {"first": ""})
+    assert [is_read(), is_read()] == [True, False]
+    run(tmp_path, edit, watch=True)
+    state_file(tmp_path / "state.json", {"while it was stopped": ""})
+    assert [is_read(), is_read()] == [True, False]

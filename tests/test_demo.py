@@ -17,7 +17,7 @@ from running import PATIENCE_SECONDS, read_lines
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, tiny_graphs: Path) -> Path:
+def checkout(tmp_path: Path) -> Path:
     """Make a checkout of what the demo needs, in a folder whose name needs quotes."""
     if not shutil.which("dbus-daemon"):
         pytest.skip("there is no dbus-daemon: `apt install dbus-daemon`")
@@ -31,16 +31,15 @@ def checkout(tmp_path: Path, tiny_graphs: Path) -> Path:
     shutil.copy(ROOT / ".ci" / "demo", folder / ".ci")
     shutil.copy(EXAMPLE, folder)
     (folder / "home").mkdir()
-    shutil.copytree(tiny_graphs, folder / ".run" / "state" / "graphs")
     return folder
 
 
 @pytest.fixture
-def environ(checkout: Path, tiny_model: Path) -> dict[str, str]:
-    """Give an environment with a home of its own and the tiny model."""
+def environ(checkout: Path) -> dict[str, str]:
+    """Give an environment with a home of its own and the model that is always there."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OP_DBUS_", "XDG_"))}
-    tiny = {"OP_DBUS_MODEL": str(tiny_model), "OP_DBUS_PRECISION": "fp32"}
-    return kept | {"HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT)} | tiny
+    static = {"OP_DBUS_VECTOR_LEVEL": "static"}
+    return kept | {"HOME": str(checkout / "home"), "PYTHONPATH": str(ROOT)} | static
 
 
 def test_once_ends_in_order(checkout: Path, environ: dict[str, str]) -> None:

@@ -39,7 +39,9 @@ class BusInterface:
         values: dict[str, Any] = dict.fromkeys(self.info.properties, 1)
         return values | {
             "StateFile": "/state.json",
+            "StateFileError": "",
             "LastError": "",
+            "DriftAwaits": [],
             "Observers": [],
             "Sources": [],
         }

@@ -16,7 +16,9 @@ from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config, ProviderRequest
-from opdbus.doctor import Verdict, _observer, examine
+from opdbus.doctor.daemon import _observer
+from opdbus.doctor.examine import examine
+from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
 
 
@@ -180,7 +182,7 @@ def test_the_state_file(healthy: Config, tmp_path: Path) -> None:
     """Call a bad state file wrong, with its place, and a missing one no fault."""
     file = state_file(tmp_path / "state.json", {"a": "network"})
     settings = replace(healthy, state_file=file)
-    assert look(settings, "state file").finding == f"1 objects in {file}"
+    assert look(settings, "state file").finding == f"1 object in {file}"
     file.write_text("{ bad")
     verdict = look(settings, "state file")
     assert (verdict.status, "line 1 column 3" in verdict.finding) == ("wrong", True)

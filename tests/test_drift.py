@@ -7,21 +7,28 @@ from typing import Any
 
 import pytest
 from drifting import Checked, checking
-from observing import in_loop
+from observing import Clock, in_loop
 
+from opdbus.bus.service.bulk import Bulk
+from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import Caller
 from opdbus.bus.service.options import MAX_LIMIT
 from opdbus.bus.service.state import StateInterface
 from opdbus.config import load
+from opdbus.drift.field import Severity
+from opdbus.drift.tell import announce
 from opdbus.drift.tracker import Tracker
 from opdbus.errors import InvalidArgs, StateFileError
+from opdbus.history.change import Why
 from opdbus.index.declared import Declared
 from opdbus.index.events import Claimed, Listed
 from opdbus.index.finder import Finder
 from opdbus.index.health import Health
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.insight.insight import Insight
 from opdbus.observe.supervisor import Supervisor
+from opdbus.observe.table import chosen
 from opdbus.serving.serving import Serving
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject, Thing
@@ -30,8 +37,10 @@ from opdbus.state.object import FILE, Identity, StateObject, Thing
 def _state(memory: Memory, tmp_path: Path) -> StateInterface:
     vectors = ObjectVectors(memory, Serving(load({})))
     declared = Declared(tmp_path / "state.json", memory)
+    asked = Finder(vectors), Insight(vectors)
     health, observers = Health(vectors, declared), Supervisor((), memory)
-    return StateInterface(vectors, Finder(vectors), declared, health, observers, Tracker(memory))
+    bulk = Bulk(Jobs(lambda _event: None, lambda: None))
+    return StateInterface(vectors, *asked, declared, health, observers, Tracker(memory), bulk)
 
 
 def _drifts(tmp_path: Path, wanted: dict[str, Any]) -> Any:
@@ -80,7 +89,7 @@ NAME = "systemd/unit/a"
 async def _history(checked: Checked) -> list[tuple[str, ...]]:
     query = "SELECT what, name, cause, fields FROM history WHERE source = 'file' ORDER BY seq"
     rows = await checked.memory.archive.read(lambda store: list(store._database.execute(query)))
-    return [row for row in rows if row[0] in {"drift", "intended", "healed"}]
+    return [row for row in rows if row[0] in {"drift", "intended", "healed", "undeclared"}]
 
 
 @in_loop
@@ -94,6 +103,50 @@ async def test_what_cannot_be_compared_harms_nothing(tmp_path: Path) -> None:
         await checked.observe({**odd, **STOPPED}, [])
         await checked.until(1010.0)
         assert ["drift", NAME] in checked.crossings
+
+
+@in_loop
+async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
+    """Say what is declared and cannot be compared, and why; not what is missing, or meant to be."""
+    async with checking(tmp_path) as checked:
+        jobs = [{"name": "a b", "when": "daily"}, {"name": "c d", "ensure": "absent"}]
+        plugins = {
+            "openflow": {"flows": {f"f{n}": {"port": n} for n in range(12)}},
+            "systm": {"units": {"x": {}, "y": {"mode": "observe-only"}}},
+            "packages": {"packages": {"vim": {}}, "names": ["vim"]},
+            "cron": {"jobs": jobs},
+            "sysctl": {"vm.swappiness": 10, "net.ipv4.ip_forward": 1, "vm.no_such": 2},
+            "systemd": {"units": {"a": {"actve_state": "failed", "foo": 1, "description": "x"}}},
+        }
+        await checked.declare(plugins, tmp_path)
+        seen = {"vm.swappiness": {"value": "60"}, "vm.no_such": {"missing": True}}
+        seen["net.ipv4.ip_forward"] = {"not_measured": "hidden"}
+        listed = ["systemd/unit", "cron/job", "kernel/sysctl"]
+        await checked.observe({f"kernel/sysctl/{k}": v for k, v in seen.items()}, listed)
+        await checked.observe(RUNNING, [])
+        await checked.until(1010.0)
+        supervisor = Supervisor(chosen(["packages", "kernel", "systemd"], {}), checked.memory)
+        supervisor._watched[0].set("absent", "no dpkg")
+        found = await checked.tracker.unobserved(supervisor.why_not)
+    nobody = "nothing observes such things, unless a program publishes them"
+    meant = "did you mean active_state?"
+    settings = "settings are compared of system and sysctl alone; objects are written as"
+    settings += ' [{"name": ...}] or {NAME: {...}}'
+    which = "`op-dbus list --plugin cron --kind job` has the others"
+    flows = sorted(f"f{n}" for n in range(12))[:3]
+    assert found == [
+        (("cron", "job"), 1, ["a b"], f"none of this name is observed; {which}"),
+        (("kernel", "sysctl"), 1, ["net.ipv4.ip_forward"], "hidden"),
+        (("openflow", "flow"), 12, flows, nobody),
+        (("packages", "package"), 1, ["vim"], "the observer packages is absent: no dpkg"),
+        (("packages", "settings"), 1, ["packages"], settings),
+        (("systemd", "unit"), 1, ["actve_state of a"], f"no such field is observed; {meant}"),
+        (("systemd", "unit"), 1, ["foo of a"], "no such field is observed"),
+        (("systm", "unit"), 1, ["x"], f"{nobody}; did you mean systemd/unit?"),
+    ]
+    left_out = "OP_DBUS_OBSERVE leaves out the observer users"
+    assert supervisor.why_not(("users", "account")) == left_out
+    assert supervisor.why_not(("systemd", "unit")) == "", "it may list them yet"
 
 
 def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
@@ -123,7 +176,8 @@ def test_a_crossing_is_told_once_across_restarts(tmp_path: Path) -> None:
             changed = '[[["active_state"],["active"],["inactive"]]]'
             rows = await _history(checked)
             assert ("drift", "a", "", changed) in rows
-            assert rows[-1] == ("healed", "a", "", changed)
+            healed = '[[["active_state"],["inactive"],["active"]]]'
+            assert rows[-1] == ("healed", "a", "", healed)
 
     asyncio.run(first())
     asyncio.run(second())
@@ -146,11 +200,215 @@ async def test_what_was_just_declared_is_intended(tmp_path: Path) -> None:
         await checked.until(1700.0)
         assert checked.crossings[2:] == [["drift", NAME]]
         assert [row[:3] for row in await _history(checked)] == [
-            ("drift", "a", ""),
+            ("drift", "a", "state file"),
             ("intended", "a", "state file"),
-            ("healed", "a", ""),
-            ("drift", "a", ""),
+            ("undeclared", "a", "state file"),
+            ("drift", "a", "state file:not followed"),
         ]
+
+
+@in_loop
+async def test_only_what_is_declared_anew_is_intended(tmp_path: Path) -> None:
+    """What differed from an older declaration goes on as drift where another field changes."""
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        seen = {name: {**fields, "unit_file_state": "disabled"} for name, fields in STOPPED.items()}
+        await checked.observe(seen, ["systemd/unit"])
+        for declared in ({"enabled": False}, {"state": "active"}, {"state": "active", "x": 1}):
+            await checked.declare({"systemd": {"units": {"a": declared}}}, tmp_path)
+            await checked.until(checked.clock.now + 500)
+        # the first one differed in nothing; of the last one, 500 s are left of 600
+        assert checked.crossings == [["intended", NAME], ["drift", NAME]]
+        unit = {"state": "active", "enabled": True}
+        await checked.declare({"systemd": {"units": {"a": unit}}}, tmp_path)
+        await checked.until(checked.clock.now + 10)
+        assert checked.crossings[2:] == [["drift", NAME]]
+
+
+@in_loop
+async def test_drift_has_the_cause_of_the_change_that_led_to_it(tmp_path: Path) -> None:
+    """Drift and its end have the cause of the row that fits; a new declaration heals by the file.
+
+    A row of an end has the value that was wrong, and what is now.
+    """
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+
+        async def turn(unit: dict[str, dict[str, Any]], cause: str) -> None:
+            await checked.observe(unit, [], Why(cause))
+            await checked.until(checked.clock.now + 10)
+
+        await checked.declare(DECLARED, tmp_path)
+        await checked.observe(RUNNING, ["systemd/unit"])
+        await turn(STOPPED, "job:5 stop")
+        changed = {name: {**fields, "description": "A"} for name, fields in STOPPED.items()}
+        await turn(changed, "reload")
+        await turn(RUNNING, "job:6 start")
+        await turn(STOPPED, "exit")
+        await checked.declare({"systemd": {"units": {"a": {"active_state": "inactive"}}}}, tmp_path)
+        await checked.until(checked.clock.now + 10)
+        rows = [(row[0], row[2], *json.loads(row[3])[0][1:]) for row in await _history(checked)]
+        assert [row for row in rows if row[2] != ["present"]] == [
+            ("drift", "job:5 stop", ["active"], ["inactive"]),
+            ("healed", "job:6 start", ["inactive"], ["active"]),
+            ("drift", "exit", ["active"], ["inactive"]),
+            ("healed", "state file", ["inactive"], ["inactive"]),
+        ]
+
+
+@in_loop
+async def test_a_unit_that_waits_for_its_restart_heals_by_what_started_it(tmp_path: Path) -> None:
+    """A fault that is told in other words than those of PID 1 has the cause of its own change."""
+    waits = {"active_state": "activating", "sub_state": "auto-restart"}
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        await checked.observe(RUNNING, ["systemd/unit"])
+        await checked.declare(DECLARED, tmp_path)
+        for states, cause in ((waits, "exit"), ({"active_state": "active"}, "job:7 restart")):
+            await checked.observe({"systemd/unit/a.service": states}, [], Why(cause))
+            await checked.until(checked.clock.now + 10)
+        told = [row[:3] for row in await _history(checked) if row[1] == "a"]
+        assert told == [("drift", "a", "exit"), ("healed", "a", "job:7 restart")]
+
+
+@in_loop
+async def test_what_is_declared_no_longer_does_not_heal(tmp_path: Path) -> None:
+    """The end of a declaration is neither drift nor healing, of one field as of all."""
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        unit = {"active_state": "active", "enabled": True, "listen": ["a"]}
+        seen = {
+            "systemd/unit/a.service": {
+                "active_state": "failed",
+                "unit_file_state": "disabled",
+                "listen": ["b"],
+            }
+        }
+        told: list[Any] = []
+        checked.tracker._on_change = lambda one: announce(told.append, Severity.INFO, one)
+        await checked.observe(seen, ["systemd/unit"])
+        for declared in ({"a": unit}, {"a": {"enabled": True, "listen": ["a"]}}, {}):
+            await checked.declare({"systemd": {"units": {"z": {}, **declared}}}, tmp_path)
+            await checked.until(checked.clock.now + 10)
+        ended = [row for row in await _history(checked) if row[0] in {"healed", "undeclared"}]
+        assert ended == [
+            ("undeclared", "a", "state file", '[[["active_state"],["active"],[]]]'),
+            ("undeclared", "a", "state file", '[[["enabled"],[true],[]],[["listen"],[["a"]],[]]]'),
+        ]
+        assert told[-1].what == "undeclared"
+        assert {one.what for one in told} == {"drift", "undeclared"}
+
+
+@in_loop
+async def test_what_is_gone_does_not_heal(tmp_path: Path) -> None:
+    """The end of a thing ends what differed of it, but makes nothing as declared."""
+    async with checking(tmp_path) as checked:
+        package, job = "packages/package/p", "cron/job/j"
+        declared = {"packages": {"packages": {"p": {"version": ">= 2.0"}}}}
+        await checked.declare({**declared, "cron": {"jobs": {"j": {"user": "a"}}}}, tmp_path)
+        seen = {package: {"version": "1.0", "status": "installed"}, job: {"user": "b"}}
+        await checked.observe(seen, ["packages/package", "cron/job"])
+        await checked.until(1010.0)
+        gone = {Identity(f"live:{n.split('/')[0]}", *n.split("/")) for n in (package, job)}
+        await checked.memory.observe([], gone, {})
+        await checked.until(1020.0)
+        assert [(row[0], row[1], json.loads(row[3])) for row in await _history(checked)] == [
+            ("drift", "p", [[["version"], [">= 2.0"], ["1.0"]]]),
+            ("drift", "j", [[["user"], ["a"], ["b"]]]),
+            ("drift", "p", [[["presence"], ["present"], ["missing"]]]),
+        ]
+
+
+@in_loop
+async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
+    """Give what is declared of what is observed under another name, and the other way round."""
+    async with checking(tmp_path) as checked:
+        await checked.declare({**DECLARED, "net": {"interfaces": [{"name": "e0"}]}}, tmp_path)
+        address = {"net/address/192.0.2.1/24 on e0": {}, "systemd/unit/c.service": {}}
+        await checked.observe({**RUNNING, **address}, ["systemd/unit"])
+        await checked.until(1001.0)
+        for name in ("a", "a.service"):
+            declared, observed = checked.tracker.sides(Thing("systemd", "unit", name))
+            assert declared
+            assert (declared.identity.name, declared.identity.source) == ("a", FILE)
+            assert [one.identity.name for one in observed] == ["a.service"]
+        for name in address:
+            assert checked.tracker.sides(Thing(*name.split("/", 2))).declared is None
+
+
+@in_loop
+async def test_what_was_not_compared_since_the_start_is_not_listed(tmp_path: Path) -> None:
+    """After a restart nothing is said of drift whose values are not known yet."""
+    async with checking(tmp_path) as checked:
+        await checked.declare(DECLARED, tmp_path)
+        await checked.observe({}, ["systemd/unit"])
+        await checked.until(1010.0)
+        assert len(await checked.tracker.report({}, "info", "")) == 2
+
+    def waits(observers: dict[str, str], *, is_up: bool = False) -> list[str]:
+        return checked.tracker.awaits(
+            lambda plugins, unlisted: [
+                name for name, of in observers.items() if of in (unlisted if is_up else plugins)
+            ]
+        )
+
+    async with checking(tmp_path) as checked:
+        assert waits({}) == ["comparison"]
+        await checked.until(1010.0)
+        assert await checked.tracker.report({}, "info", "") == []
+        assert waits({"units": "systemd", "packages": "packages"}) == ["observer units"]
+        # what is loaded is reported before the files that are not, and these two are not there
+        await checked.observe({"systemd/unit/c.service": {}}, [])
+        await checked.until(1010.0)
+        assert waits({"units": "systemd", "packages": "packages"}, is_up=True) == ["observer units"]
+        await checked.observe({}, ["systemd/unit"])
+        assert waits({"units": "systemd"}, is_up=True) == ["comparison"]
+        assert waits({}) == ["comparison"]
+        await checked.until(1020.0)
+        assert waits({}) == []
+        assert len(await checked.tracker.report({}, "info", "")) == 2
+
+
+@in_loop
+async def test_a_declaration_that_changes_while_nothing_runs(tmp_path: Path) -> None:
+    """A later run knows of the first declaration, also where nothing ever differed from that."""
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: 4e9
+        await checked.observe(RUNNING, ["systemd/unit"])
+        await checked.declare({"systemd": {"units": {"a": {"state": "active"}}}}, tmp_path)
+        await checked.until(1010.0)
+        assert checked.crossings == []
+    async with Memory(tmp_path / "memory.db", clock=lambda: 4e9 + 1000) as memory:
+        checked = Checked(memory, Clock())
+        # the file is read before it is compared
+        await checked.declare({"systemd": {"units": {"a": {"state": "inactive"}}}}, tmp_path)
+        await checked.tracker.begin()
+        await checked.observe(RUNNING, ["systemd/unit"])
+        await checked.until(1010.0)
+        assert checked.crossings == [["intended", NAME]]
+
+
+@in_loop
+async def test_what_left_while_nothing_ran_is_drift(tmp_path: Path) -> None:
+    """What was declared lately and is gone since is drift, also where it left between two runs."""
+    lee = "users/account/lee"
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        await checked.observe({lee: {"uid": 1000}}, ["users/account"])
+        await checked.declare(DECLARED, tmp_path)
+        await checked.until(1010.0)
+        await checked.declare({**DECLARED, "users": {"accounts": [{"name": "lee"}]}}, tmp_path)
+        await checked.until(1020.0)
+    async with Memory(tmp_path / "memory.db", clock=lambda: 4e9 + 1030) as memory:
+        gone = {Identity("live:users", *lee.split("/"))}
+        await memory.observe([], gone, {}, lambda _: Why("start"))
+        checked = Checked(memory, Clock())
+        checked.clock.now = 1030.0
+        await checked.tracker.begin()
+        memory.notify(Listed("live:test", frozenset({("users", "account")})))
+        await checked.until(1040.0)
+        assert checked.crossings == [["drift", lee]]
+        assert (await _history(checked))[-1][:3] == ("drift", "lee", "start")
 
 
 @in_loop
@@ -176,6 +434,26 @@ async def test_what_follows_a_declaration_slowly_is_intended(tmp_path: Path) -> 
         await checked.until(checked.clock.now + 10)
         assert checked.crossings[-1] == ["drift", package]
         assert checked.fields == {package: [["version", "2", "1", "warning"]]}
+
+
+@in_loop
+async def test_what_is_not_yet_as_declared_ends_without_drift(tmp_path: Path) -> None:
+    """Tell only of the end where the host follows, or the file declares it no longer."""
+    async with checking(tmp_path) as checked:
+        checked.memory._clock = lambda: checked.clock.now + 4e9
+        await checked.declare(DECLARED, tmp_path)
+        await checked.observe(RUNNING, ["systemd/unit", "users/group"])
+        await checked.until(1010.0)
+        groups = {"groups": {"devs": {}, "ops": {}}}
+        await checked.declare({**DECLARED, "users": groups}, tmp_path)
+        await checked.until(1100.0)
+        await checked.observe({"users/group/devs": {"gid": 7}}, [])
+        await checked.declare({**DECLARED, "users": {"groups": {"devs": {}}}}, tmp_path)
+        await checked.until(1110.0)
+        rows = [row[:2] for row in await _history(checked) if row[1] in groups["groups"]]
+        begun, ended = rows[:2], rows[2:]
+        assert sorted(begun) == [("intended", "devs"), ("intended", "ops")]
+        assert sorted(ended) == [("healed", "devs"), ("undeclared", "ops")]
 
 
 @in_loop

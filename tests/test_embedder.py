@@ -15,7 +15,8 @@ from sessions import Wrapped
 from tokenizers import Tokenizer
 
 from opdbus.config import ProviderRequest
-from opdbus.engine.embedder import Embedder, open_embedder
+from opdbus.engine.embedder import Embedder
+from opdbus.engine.opening import open_embedder
 from opdbus.engine.runtimes import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
@@ -61,7 +62,7 @@ def test_texts_to_vectors(model: Model, settings: Config) -> None:
     async def main() -> None:
         async with open_embedder(model, settings) as embedder:
             found = await embedder.embed(texts)
-            rows = [row.ids.tolist() for row in await embedder.tokenize(texts)]
+            rows = [ids.tolist() for ids in await embedder.tokenize(texts)]
             expected = reference.forward(model.shape, weights.read(model.weights), rows)
             assert np.abs(found.vectors - expected).max() < 1e-6
             assert found.vectors.dtype == np.float32
@@ -107,7 +108,9 @@ def test_int8_alone_and_with_others(model: Model, settings: Config) -> None:
             bulk = await embedder.run(rows)
             assert np.abs(bulk - np.tile(alone, (20, 1))).max() < 1e-6
             expected = reference.forward(
-                model.shape, weights.read(model.weights), [row.ids.tolist() for row in rows[:7]]
+                model.shape,
+                weights.read(model.weights),
+                [ids.tolist() for ids in rows.take(range(7))],
             )
             assert 1e-6 < 1 - (alone * expected).sum(axis=1).min() < 0.05
 

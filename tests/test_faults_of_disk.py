@@ -17,7 +17,7 @@ from running import STATE, STATE_PATH, Running, calling, state_file
 from structlog.testing import capture_logs
 
 from opdbus import config
-from opdbus.doctor import examine
+from opdbus.doctor.examine import examine
 from opdbus.errors import StoreError
 from opdbus.index.declared import Declared
 from opdbus.index.memory import Memory
@@ -193,7 +193,9 @@ async def _through_a_full_disk(daemon: Running, folder: Path, file: Path) -> Non
         (verdict,) = [each for each in told if each.subject == "daemon"]
         assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
         assert "memory.db: " in verdict.finding
-        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {})
+        found = await caller.call(
+            STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, {"all": True}
+        )
         assert len(found[0]) == 1
         state_file(file, {f"d{n}": f"mail {n}" * 300 for n in range(40)})
         await caller.until(lambda: caller.get(STATE_PATH, STATE, "Count"), 1)
@@ -306,7 +308,7 @@ async def _use_read_only(daemon: Running) -> None:
         assert "is read-only: what it holds is served" in await caller.get(
             STATE_PATH, STATE, "LastError"
         )
-        options = {"mode": "vector"}
+        options = {"mode": "vector", "all": True}
         found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail", 5, options)
         assert len(found[0]) == 2
         with pytest.raises(Exception, match="read-only"):

@@ -13,25 +13,19 @@ from tiny import rewrite, write_tiny_model
 
 from opdbus import config
 from opdbus.errors import ModelError
-from opdbus.models import fetch, folder, model_store, record, shape
+from opdbus.models import fetch, folder, formats, model_store, record, shape
 from opdbus.models.catalogue import Level
 from opdbus.models.fetch import Request
 from opdbus.models.record import Record
 
 OWN = Level("low", "someone/tiny", 32, 20)
-NAMES = {*folder.KEPT, record.NAME}
+NAMES = {*formats.TRANSFORMER.files, record.NAME}
 
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask this machine directly, whatever proxy its user has."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    """Name a model directory that is not there yet."""
-    return tmp_path / "var" / "models"
 
 
 @pytest.fixture
@@ -77,7 +71,7 @@ def test_first_pull_brings_what_a_model_is_read_from(hub: Hub, models: Path) -> 
     pull(hub, models)
     found = files_in(models / OWN.folder)
     assert set(found) == NAMES
-    assert all(found[name] == hub.main[name] for name in folder.KEPT)
+    assert all(found[name] == hub.main[name] for name in formats.TRANSFORMER.files)
     assert nothing_left(models)
 
 
@@ -88,8 +82,8 @@ def test_first_pull_is_recorded(hub: Hub, models: Path) -> None:
     assert found["source"] == OWN.repository
     assert found["revision"] == made.revision == FIRST
     assert found["when"].endswith("+00:00")
-    assert found["files"] == record.hashes(models / OWN.folder, folder.KEPT)
-    assert set(found["files"]) == set(folder.KEPT)
+    assert found["files"] == record.hashes(models / OWN.folder, formats.TRANSFORMER.files)
+    assert set(found["files"]) == set(formats.TRANSFORMER.files)
 
 
 def test_pulled_model_loads(hub: Hub, models: Path) -> None:
@@ -139,7 +133,7 @@ def test_second_pull_asks_nobody(hub: Hub, models: Path) -> None:
     assert hub.asked == []
 
 
-@pytest.mark.parametrize("name", folder.KEPT)
+@pytest.mark.parametrize("name", formats.TRANSFORMER.files)
 def test_changed_file_is_refused(hub: Hub, models: Path, name: str) -> None:
     """Name the file that changed since, at load and at a pull, and touch nothing unless forced."""
     pull(hub, models)
@@ -365,7 +359,7 @@ def test_import(tmp_path: Path, models: Path) -> None:
     blobs = write_tiny_model(tmp_path / "blobs")
     snapshot = tmp_path / "snapshot"
     (snapshot / "1_Pooling").mkdir(parents=True)
-    for name in [*folder.KEPT]:
+    for name in [*formats.TRANSFORMER.files]:
         (snapshot / name).symlink_to(blobs / name)
     (snapshot / "pytorch_model.bin").write_bytes(b"not wanted")
     made = adopt(snapshot, models)
@@ -419,7 +413,7 @@ def test_import_of_another_model_is_refused(tmp_path: Path, models: Path) -> Non
     assert load(models).weights_sha256 == record.sha256(other / WEIGHTS)
 
 
-@pytest.mark.parametrize("name", folder.FILES)
+@pytest.mark.parametrize("name", formats.TRANSFORMER.required)
 def test_import_without_a_file(tmp_path: Path, models: Path, name: str) -> None:
     """Name what a folder lacks, before anything is written."""
     source = write_tiny_model(tmp_path / "mine")

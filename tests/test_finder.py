@@ -18,7 +18,7 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.events import Vectorized
-from opdbus.index.finder import Page
+from opdbus.index.hits import Page
 from opdbus.state.object import Thing
 
 

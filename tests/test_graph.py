@@ -157,6 +157,7 @@ EXACTNESS = {
     "standard-half": (0.05, 0.999),
     "rounded-int8": (0.2, 0.95),
     "int8-dynamic": (0.2, 0.95),
+    "int8-blocks": (0.05, 0.995),
 }
 
 
@@ -226,8 +227,26 @@ def test_a_dialect_uses_what_it_says(
     kinds = {constant.data_type for constant in made.graph.initializer}
     floats = onnx.TensorProto.FLOAT16 if dialect.is_half else onnx.TensorProto.FLOAT
     whole = {onnx.TensorProto.INT64}
-    whole |= {onnx.TensorProto.INT8} if dialect.dense != "float" else set()
+    int8 = onnx.TensorProto.UINT8 if dialect.dense == "blocks" else onnx.TensorProto.INT8
+    whole |= {int8} if dialect.dense != "float" else set()
     assert kinds == {floats, *whole}
+
+
+def test_int8_does_not_saturate(tiny_model: Path) -> None:
+    """Keep two products of activations and weights in 16 bits, as processors without VNNI do."""
+    shape, weights = (
+        folder.read(tiny_model, LEVELS["medium"]).shape,
+        read(tiny_model / "model.safetensors"),
+    )
+    made = graph.build(shape, weights, DIALECTS["int8-dynamic"])
+    kernels = [
+        onnx.numpy_helper.to_array(constant).astype(int)
+        for constant in made.graph.initializer
+        if constant.data_type == onnx.TensorProto.INT8
+    ]
+    largest = max(np.abs(kernel).max() for kernel in kernels)
+    assert 2 * 255 * largest <= np.iinfo(np.int16).max
+    assert largest == 63
 
 
 def test_the_dialects_are_many() -> None:

@@ -1,5 +1,6 @@
 """What happened, in the words that people ask with, and the sentences of changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,10 +27,25 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
     ("unit", {"active_state": "activating"}, {"active_state": "failed"}, "failed"),
     ("unit", {"active_state": "inactive"}, {"active_state": "active"}, "started"),
     ("unit", {"active_state": "active"}, {"active_state": "inactive"}, "stopped"),
+    ("unit", {"active_state": "failed"}, {"active_state": "inactive"}, "changed"),
     ("unit", {"sub_state": "auto-restart"}, {"sub_state": "failed"}, "crash loop"),
     ("unit", {"unit_file_state": "disabled"}, {"unit_file_state": "enabled"}, "enabled"),
     ("unit", {"unit_file_state": "enabled"}, {"unit_file_state": "disabled"}, "disabled"),
-    ("unit", {"unit_file_state": "enabled"}, {"unit_file_state": "masked"}, "masked"),
+    ("unit", {"unit_file_state": "enabled"}, {"unit_file_state": "masked"}, "masked, disabled"),
+    ("unit", {"unit_file_state": "static"}, {"unit_file_state": "masked"}, "masked"),
+    ("unit", {"unit_file_state": "masked"}, {"unit_file_state": "enabled"}, "unmasked, enabled"),
+    (
+        "unit",
+        {"active_state": "active", "sub_state": "running", "result": "success"},
+        {"active_state": "activating", "sub_state": "auto-restart", "result": "exit-code"},
+        "stopped, failed, restarted",
+    ),
+    (
+        "unit",
+        {"active_state": "active", "result": "success"},
+        {"active_state": "failed", "result": "exit-code"},
+        "failed, stopped",
+    ),
     ("unit", {"unit_file_state": "masked"}, {"unit_file_state": "disabled"}, "unmasked"),
     ("unit", None, {"active_state": "failed"}, "added, failed"),
     ("unit", {"active_state": "active"}, None, "removed"),
@@ -61,13 +77,39 @@ def test_a_change_has_words_for_what_happened(
 
 
 @pytest.mark.parametrize(
+    ("group", "members", "words"),
+    [
+        ("sudo", ["a", "b"], "administrator"),
+        ("sudo", [], "no administrator"),
+        ("web", ["a", "b"], "changed"),
+    ],
+)
+def test_a_group_of_administrators_makes_some(group: str, members: list[str], words: str) -> None:
+    """Say of a group whose members may become root what became of those."""
+    change = changed({"members": ["a"]}, {"members": members}, "group")
+    identity = change.identity._replace(name=group)
+    assert happening.of(replace(change, identity=identity)) == words
+
+
+def test_what_is_no_state_says_nothing() -> None:
+    """Take fields of any shape: programs publish what they like."""
+    before, after = {"active_state": ["up"], "members": 5}, {"active_state": "x", "members": [[1]]}
+    for kind in ("unit", "group"):
+        odd = changed(before, after, kind)
+        odd = replace(odd, identity=odd.identity._replace(name="sudo"))
+        assert of_change(odd, TEXT).sentence
+
+
+@pytest.mark.parametrize(
     ("cause", "word"),
     [
         ("job:7 restart", "restarted"),
+        ("job:7 restart, automatic", "restarted"),
         ("job:7 start", "started"),
         ("job:7 start by web.timer", "started"),
         ("job:7 start, failed", "failed"),
         ("exit", "restarted"),
+        ("exit:SIGKILL", "failed, restarted"),
         ("start", "restarted"),
         ("", "happened"),
     ],
@@ -76,6 +118,13 @@ def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
     """Say what was done to a thing that is as it was before."""
     event = Change(Identity("probe", "host", "unit", "web"), "event", Why(cause), [])
     assert happening.of(event) == word
+
+
+def test_a_failed_unit_that_ran_well() -> None:
+    """Say that a unit was started whose job left it neither failed nor running."""
+    item = changed({"active_state": "failed"}, {"active_state": "inactive"})
+    ran = replace(item, why=Why("job:7 start"))
+    assert happening.of(ran) == "started"
 
 
 @pytest.mark.parametrize(("what", "word"), [("drift", "drifted"), ("healed", "healed")])
@@ -104,6 +153,25 @@ def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
     found = happening.words(happening.asked(question))
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("what no longer starts at boot?", ["what"]),
+        ("which services were restarted", ["which", "services"]),
+        ("name resolution crashed", ["name", "resolution"]),
+    ],
+)
+def test_the_rest_of_a_question_says_what_it_is_about(question: str, words: list[str]) -> None:
+    """Leave out of a question all that says what happened."""
+    assert happening.besides(question) == words
+
+
+def test_a_broken_declaration_is_drift() -> None:
+    """Ask for no failure where what is declared is broken."""
+    for question in ("how did the declared state get broken?", "what broke the declared state?"):
+        assert happening.words(happening.asked(question)) == ["drifted"]
 
 
 def test_a_question_is_met_by_the_sentence_of_a_change() -> None:

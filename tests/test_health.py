@@ -57,7 +57,7 @@ def test_state(phase: Phase, more: dict[str, Any], expected: str) -> None:
 def test_what_failed_is_in_the_sentence() -> None:
     """Say in one sentence what still works and why no more does."""
     assert health(FAILED, file_error="line 1").sentence() == (
-        "Failed: 2 objects, lexical search only; the provider stopped working; line 1"
+        "Failed: 2 objects, search without the model; the provider stopped working; line 1"
     )
 
 

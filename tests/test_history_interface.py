@@ -5,20 +5,26 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from opdbus.bus.service import node
 from opdbus.bus.service.history import HistoryInterface
 from opdbus.config import load
 from opdbus.drift.tracker import Tracker
+from opdbus.errors import NotKept
 from opdbus.history.change import Change, FieldChange, What, Why
 from opdbus.index import past
 from opdbus.index.change_finder import ChangeFinder
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
-from opdbus.state.object import Identity
+from opdbus.state.object import Identity, StateObject
 
 PACKAGE = "/org/opdbus/state/packages/package/x"
 ROOT = node.Caller(":1.1", 0)
+UNITS = "/org/opdbus/state/systemd/unit"
+PORT = Identity("live:x", "net", "listener", "tcp :1")
+STOPPED = FieldChange(["active_state"], ["active"], ["inactive"])
 
 
 def run(
@@ -39,7 +45,9 @@ def run(
                 for name, what, cause in rows
             ]
             await memory.record(changes, lambda _: None)
-            finder = ChangeFinder(ObjectVectors(memory, Serving(load({}))))
+            finder = ChangeFinder(
+                ObjectVectors(memory, Serving(load({"OP_DBUS_VECTOR_LEVEL": "none"})))
+            )
             return await work(memory, HistoryInterface(memory, finder, Tracker(memory), nothing))
 
     return asyncio.run(live())
@@ -63,6 +71,102 @@ def test_drift_is_forgotten_with_its_object(tmp_path: Path) -> None:
         return [row.fields[0].path == [] for row in kept]
 
     assert run(tmp_path, list(told), work) == list(told.values())
+
+
+def test_the_history_of_a_thing_has_all_its_names(tmp_path: Path) -> None:
+    """Tell of what is declared what was observed of it, and the other way, also when it is gone."""
+    rows: list[tuple[str, What, str]] = [
+        ("packages/package/x", "changed", ""),
+        ("packages/package/x:amd64", "gone", ""),
+        ("packagekit/package/x", "gone", ""),
+        ("packages/package/y", "gone", ""),
+    ]
+
+    async def work(_memory: Memory, history: HistoryInterface) -> list[list[Any]]:
+        found = [
+            await history.changes(ROOT, {"object": path}, 9)
+            for path in (PACKAGE, "/org/opdbus/state/packagekit/package/x")
+        ]
+        return [[row["seq"].value for row in rows] for rows in found]
+
+    assert run(tmp_path, rows, work) == [[3, 2, 1], [3, 2, 1]]
+
+
+def test_what_was_erased_is_said_to_be(tmp_path: Path) -> None:
+    """Refuse to forget a row that is not there, and to look for what is like an erased change."""
+
+    async def work(_memory: Memory, history: HistoryInterface) -> None:
+        with pytest.raises(NotKept, match="there is no row 9 of history: rows 1 to 1 are kept"):
+            await history.forget(ROOT, {"row": 9})
+        assert await history.forget(ROOT, {"row": 1}) == (1, 0, True)
+        with pytest.raises(NotKept, match="what changed of packages/package/x was erased"):
+            await history.nearest(ROOT, {"object": PACKAGE}, 1)
+        with pytest.raises(NotKept, match="what row 1 says is not kept"):
+            await history.nearest(ROOT, {"seq": 1}, 1)
+
+    run(tmp_path, [("packages/package/x", "changed", "")], work)
+
+
+def test_what_followed_is_told_once(tmp_path: Path) -> None:
+    """Give of the turns of a restart loop the first, and nothing that only has the same cause."""
+
+    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+        async def see(name: str, cause: str, state: str, *, is_event: bool = False) -> None:
+            unit, why = Identity("live:x", "systemd", "unit", name), Why(cause, is_event=is_event)
+            what = StateObject(unit, {"active_state": state})
+            events = {unit: why} if is_event else {}
+            await memory.observe([] if is_event else [what], set(), {}, lambda _: why, events)
+
+        await see("web.service", "job:1 start", "active")
+        await see("web.service", "exit", "failed")
+        for number in range(2, 20):
+            await see("web.service", f"job:{number} restart", "failed", is_event=True)
+        await see("other.service", "exit", "active")
+        await see("web.service", "job:20 start", "active")
+        await see("web.service", "exit", "failed")
+        ((found, after),) = await history.nearest(ROOT, {"seq": 23}, 9)
+        return [found["seq"].value, [row["seq"].value for row in after]]
+
+    assert run(tmp_path, [], work) == [2, [3, 22, 23]]
+
+
+def test_what_is_like_an_object_is_like_what_happened_to_it(tmp_path: Path) -> None:
+    """Take what happened on the host last, and not what became of a declaration."""
+
+    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+        unit = Identity("live:x", "systemd", "unit", "web.service")
+        declared = Identity("file", "systemd", "unit", "web")
+        for state in ("active", "failed", "active", "failed"):
+            await memory.observe([StateObject(unit, {"active_state": state})], set(), {})
+        await memory.observe([StateObject(declared, {"active_state": "active"})], set(), {})
+        await memory.observe([], {declared}, {})
+        near = await history.nearest(ROOT, {"object": f"{UNITS}/web_2eservice"}, 9)
+        return [(found["event"].value, found["seq"].value) for found, _ in near]
+
+    assert run(tmp_path, [], work) == [(4, 2)]
+
+
+def test_what_was_around_an_object_is_told_by_all_its_names(tmp_path: Path) -> None:
+    """Tell of ports that are closed, and of a declaration that is gone and has the short name."""
+
+    async def work(memory: Memory, history: HistoryInterface) -> list[Any]:
+        told: list[tuple[Identity, What, FieldChange]] = [
+            (
+                PORT._replace(name="tcp :1"),
+                "gone",
+                FieldChange(["unit"], ["old-web.service"], None),
+            ),
+            (PORT._replace(name="tcp :2"), "gone", FieldChange(["unit"], ["web.service"], None)),
+            (Identity("file", "systemd", "unit", "web"), "gone", FieldChange(["x"], ["1"], None)),
+            (Identity("live:x", "systemd", "unit", "web.service"), "changed", STOPPED),
+        ]
+        changes = [Change(identity, what, Why(), [field]) for identity, what, field in told]
+        await memory.record(changes, lambda _: None)
+        asked = [{"around": f"{UNITS}/{name}"} for name in ("web", "web_2eservice")]
+        found = [await history.changes(ROOT, each, 9) for each in asked]
+        return [[row["seq"].value for row in rows] for rows in found]
+
+    assert run(tmp_path, [], work) == [[4, 3, 2], [4, 3, 2]]
 
 
 def test_what_was_listed_first_is_no_change_around_an_object(tmp_path: Path) -> None:

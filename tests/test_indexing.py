@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from opdbus.engine.session import Session
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Vectorized
 from opdbus.index.memory import Memory
-from opdbus.index.store import Content, Entry
 from opdbus.state.object import FILE, Thing
 
 
@@ -171,14 +170,14 @@ def test_an_entry_renders_as_text_does(live: Callable[..., Any]) -> None:
 
 
 class Counting(Memory):
-    """A memory that counts the entries whose content is read."""
+    """A memory that counts the texts that are read."""
 
     read = 0
 
-    async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
+    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
         """Count, and read."""
-        self.read += len(entries)
-        return await super().content(entries)
+        self.read += len(digests)
+        return await super().stored_texts(digests)
 
 
 def test_a_text_just_rendered_is_not_read_again(live: Callable[..., Any], settings: Config) -> None:
@@ -217,10 +216,10 @@ def test_a_full_queue_does_not_stop_the_indexer(live: Callable[..., Any]) -> Non
 class Forgetful(Memory):
     """A memory in which all objects but one are gone as soon as their texts were read."""
 
-    async def texts(self, entries: Sequence[Entry]) -> Any:
+    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Any:
         """Return texts, and let objects go."""
-        found = await super().texts(entries)
-        stays = {entry.identity for entry in entries if entry.identity.name == "stays"}
+        found = await super().texts(digests, again=again)
+        stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
         await self.replace(FILE, stays, [])
         return found
 

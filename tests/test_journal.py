@@ -3,9 +3,11 @@
 import io
 import logging
 import re
+import select
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -49,6 +51,10 @@ class Journald:
     def receive(self) -> dict[str, str]:
         """Wait for an entry."""
         return dict(decode(self._socket.recv(1 << 20)))
+
+    def has_entry(self) -> bool:
+        """Return whether an entry waits to be read."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def close(self) -> None:
         """Go away."""
@@ -223,6 +229,18 @@ def test_closing_sends_what_waits(journald: Journald) -> None:
         sender.send({"OPDBUS_NUMBER": str(number)})
     sender.close()
     assert [journald.receive()["OPDBUS_NUMBER"] for _ in range(5)] == list("01234")
+
+
+def test_closing_waits_for_the_reader(journald: Journald, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be there while the journal reads the last words, so that it can tell whose they are."""
+    monkeypatch.setattr(journal, "_FLUSH_SECONDS", PATIENCE_SECONDS)
+    sender = Journal(journald.path)
+    sender.send({"OPDBUS_NUMBER": "last"})
+    reader = threading.Timer(0.1, journald.receive)
+    reader.start()
+    sender.close()
+    assert not journald.has_entry()
+    reader.join()
 
 
 # the catalog

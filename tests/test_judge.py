@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run
 from conftest import EXAMPLE
 from running import Running
 
@@ -89,7 +90,7 @@ def test_an_ordinal_of_the_files_own_is_a_name() -> None:
 def check(daemons: Callable[..., Running]) -> Check:
     """Run `op-dbus check` where there is no bus."""
     nowhere = daemons(bus="unix:path=/nonexistent")
-    return lambda *arguments, **more: nowhere.cli("check", *arguments, **more)
+    return lambda *arguments, **more: run(nowhere, "check", *arguments, **more)
 
 
 def test_a_good_file(check: Check) -> None:

@@ -47,6 +47,8 @@ def test_words_name_sorts_of_things(
         ("can the wiki be reached", ("net", "listener", "tcp 0.0.0.0:80"), True),
         ("is there a way to see the timers", ("systemd", "unit", "a.timer"), False),
         ("when does it run", ("systemd", "unit", "a.timer"), True),
+        ("which old backup timers are left", ("systemd", "unit", "a.timer"), True),
+        ("which program has the port open", ("net", "listener", "tcp 0.0.0.0:80"), False),
     ],
 )
 def test_a_question_asks_for_some_of_the_sorts_that_it_names(

@@ -135,7 +135,7 @@ def test_a_hit_is_small_whatever_its_object_holds(
         await caller.vectorized()
         found: list[Any] = []
         for offset in range(len(texts)):
-            options = {"mode": mode, "offset": offset, "plugin": most["plugin"]}
+            options = {"mode": mode, "offset": offset, "plugin": most["plugin"], "all": True}
             call = (f"{STATE}.Search", "sua{sv}", "needle", 1, options)
             (hits,) = await caller.call(STATE_PATH, *call)
             assert len(json.dumps(hits, ensure_ascii=False).encode()) < limits.SMALL_BYTES
@@ -163,6 +163,9 @@ def test_clients_split_what_is_too_much_for_one_call(daemons: Callable[..., Runn
             assert await client.count_tokens(texts) == (48, [80_002] * 5)
             assert await client.count_tokens([]) == (48, [])
         assert await caller.get(ROOT_PATH, VECTORIZER, "Truncated") == 5
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Texts") >= 5
+        assert 0 < await caller.get(ROOT_PATH, VECTORIZER, "Latency") < 60
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Memory") > 1 << 24
         assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == "fp32"
 
     with daemons() as daemon:

@@ -8,7 +8,8 @@ import pytest
 
 from opdbus.config import Config
 from opdbus.index import lexical, literal
-from opdbus.index.finder import Finder, Page
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Store
@@ -57,6 +58,9 @@ def _objects() -> list[StateObject]:
         ("exit code 4", {"web"}),
         ("user id 7", {"ada", "bob"}),
         ("7 uid", {"bob"}),
+        ("a uid of seven", {"bob"}),
+        ("what has the rights of ada", {"web"}),
+        ("who uses zsh", {"ada"}),
         ("which has zsh as its shell?", {"ada"}),
         ("whose shell is '/bin/sh'", {"bob"}),
         ("run by the user ada", {"web"}),

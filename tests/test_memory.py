@@ -5,7 +5,7 @@ import gc
 import json
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -18,9 +18,10 @@ from opdbus.errors import (
     StoreError,
     UnknownObject,
 )
-from opdbus.index.finder import Page
+from opdbus.index.events import Changed
+from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, StateObject, Thing
 
 
 @pytest.mark.parametrize("stale", ["redaction 0, text 0", None])
@@ -57,6 +58,31 @@ def test_what_an_older_version_wrote_is_written_anew(
     for file in settings.state_dir.iterdir():
         if file.is_file():
             assert b"PLANTED" not in file.read_bytes(), file
+
+
+def test_a_large_state_file_is_written_in_parts(
+    live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written is found while the rest is read; what is left out is gone with the last."""
+    monkeypatch.setattr("opdbus.index.memory._PART", 2)
+
+    async def work(made: House) -> None:
+        await made.declare(unit("old", "old"))
+        made.events.clear()
+        found: list[int] = []
+
+        def read() -> Iterator[StateObject]:
+            for item in units(5):
+                found.append(len(made.memory.catalogue))
+                yield item
+
+        present = {item.identity for item in units(5)}
+        changes = await made.memory.replace(FILE, present, read())
+        parts = [len(event.changes) for event in made.events if isinstance(event, Changed)]
+        assert (parts, found, len(changes)) == ([2, 2, 2], [1, 1, 1, 1, 3], 6)
+        assert {entry.identity for entry in made.memory.catalogue} == present
+
+    live(work, engine=False)
 
 
 def test_a_second_daemon_on_the_same_folder_is_refused(

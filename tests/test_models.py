@@ -11,7 +11,7 @@ from tiny import write_tiny_model
 from opdbus import config
 from opdbus.config import Config
 from opdbus.errors import ModelError
-from opdbus.models import folder
+from opdbus.models import folder, formats
 from opdbus.models.catalogue import LEVELS, Level
 from opdbus.models.shape import Shape
 
@@ -117,7 +117,7 @@ def test_numerics_tell_models_apart(tiny: Path) -> None:
     assert len(names) == 5
 
 
-@pytest.mark.parametrize("name", folder.FILES)
+@pytest.mark.parametrize("name", formats.TRANSFORMER.required)
 def test_a_missing_file(tiny: Path, name: str) -> None:
     """Name the file that a folder lacks."""
     (tiny / name).unlink()
@@ -130,7 +130,7 @@ def test_all_missing_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError) as caught:
         folder.read(tmp_path / "empty", OWN)
-    assert all(name in str(caught.value) for name in folder.FILES)
+    assert all(name in str(caught.value) for name in formats.TRANSFORMER.required)
     with pytest.raises(ModelError, match=f"there is no model folder {tmp_path / 'gone'}"):
         folder.read(tmp_path / "gone", OWN)
 

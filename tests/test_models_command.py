@@ -17,17 +17,11 @@ from hub import FIRST, WEIGHTS, Hub, files_in, nothing_left, visible
 from tiny import rewrite, write_low_model
 from users import NOBODY, as_user
 
-from opdbus.models import folder, record, shape
+from opdbus.models import formats, record, shape
 from opdbus.models.catalogue import LEVELS
 
 LOW = LEVELS["low"]
 SOON = 30.0  # seconds: a limit for what should take few, not a measurement
-
-
-@pytest.fixture
-def models(tmp_path: Path) -> Path:
-    """Name a model directory that is not there yet."""
-    return tmp_path / "var" / "models"
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def low_hub(tmp_path: Path) -> Iterator[Hub]:
     running.close()
 
 
-MAIN = "import sys\nfrom opdbus.cli import local, main, models, reading"
+MAIN = "import sys\nfrom opdbus.cli import local, main, models, reading, top"
 
 
 def environment(models: Path, **more: str) -> dict[str, str]:
@@ -86,9 +80,9 @@ def test_pull_on_the_command_line(low_hub: Hub, models: Path) -> None:
         elsewhere.close()
     assert code == 0, errors
     assert f"low: {LOW.repository}@{FIRST[:12]} is in {models / LOW.folder}" in output
-    assert [line.split()[0] for line in errors.splitlines()] == list(folder.KEPT)
+    assert [line.split()[0] for line in errors.splitlines()] == list(formats.TRANSFORMER.files)
     assert elsewhere.asked == []
-    assert all(asked.endswith(folder.KEPT) for asked in low_hub.asked[1:])
+    assert all(asked.endswith(formats.TRANSFORMER.files) for asked in low_hub.asked[1:])
     assert files_in(models.parent.parent / "home") == {}
 
 
@@ -127,13 +121,13 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
         "level": "low",
         "model": "",
         "status": "verified",
-        "revision": FIRST[:12],
-        "sha256": digest[:12],
+        "revision": FIRST,
+        "sha256": digest,
         "where": str(target),
     }
     code, output, _ = cli(models, "verify", "low")
     assert code == 0
-    assert output.count("  verified    ") == len(folder.KEPT)
+    assert output.count("  verified    ") == len(formats.TRANSFORMER.files)
     rewrite(target / shape.LIMIT, more=1)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["low"]["status"] == "wrong"

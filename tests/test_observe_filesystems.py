@@ -215,6 +215,17 @@ async def test_how_full_is_told_in_steps(mountinfo: Path) -> None:
 
 
 @in_loop
+async def test_a_restart_rounds_nothing_anew(mountinfo: Path) -> None:
+    """A step that was told before a restart lasts as long as it would have without one."""
+    disk = Disk()
+    for root, stick in ((65.0, 50.0), (68.0, 20.0)):
+        disk.used = {"/": root, "/media/stick": stick}
+        async with watched(mountinfo, disk) as host:
+            await host.until_shown("mounts/mount//media/stick", used_percent=int(stick))
+            assert (await host.properties("mounts/mount//"))["used_percent"] == 65
+
+
+@in_loop
 async def test_inodes_are_told_where_they_run_out(mountinfo: Path) -> None:
     """The share of inodes is told from 80% on, and how full an image is, is not."""
     disk = Disk()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attacks.kernel import FakeKernel, message
 from hardware import uevent
-from observing import Host, in_loop, observed
+from observing import Host, in_loop, observed, rows
 from own_network import own_network
 
 from opdbus.observe import kernel
@@ -16,6 +16,7 @@ from opdbus.observe.netlink import UEVENT
 from opdbus.observe.report import Observer
 from opdbus.observe.sysctls import Sysctls
 from opdbus.observe.uevents import GROUP, Uevents
+from opdbus.state.object import FILE, SETTINGS, Identity, StateObject
 
 MODULES = """\
 kvm_intel 372736 0 - Live 0x0000000000000000
@@ -171,6 +172,38 @@ async def test_a_kernel_without_modules(root: Path) -> None:
     async with watched(root) as (_, host):
         await host.until_shown("kernel/parameter/quiet")
         assert host.status.detail == "this kernel has no modules that could be loaded"
+
+
+async def declare(host: Host, **settings: int) -> None:
+    """Take in a state file with settings; `__` in a name is a dot."""
+    values = {name.replace("__", "."): value for name, value in settings.items()}
+    identity = Identity(FILE, "sysctl", SETTINGS, "settings")
+    item = StateObject(identity, values)
+    await host.memory.replace(FILE, {identity}, [item])
+
+
+@in_loop
+async def test_settings_that_the_state_file_names(root: Path) -> None:
+    """A setting is looked at while the state file names it, and its rows say that this is why."""
+    async with watched(root) as (_, host):
+        await host.until_shown("kernel/parameter/quiet")
+        await declare(host, vm__swappiness=10, kernel__no_such=1, description=7)
+        name = "kernel/sysctl/vm.swappiness"
+        assert (await host.until_shown(name, value="60")).keys() == {"description", "value"}
+        await host.until_shown("kernel/sysctl/kernel.no_such", missing=True)
+        conf(root, "etc/sysctl.d/a.conf", "vm.swappiness=10")
+        await host.until_shown(name, differs=True)
+    async with watched(root) as (_, host):
+        await host.until(lambda: host.status.state == "up")
+        (root / "etc/sysctl.d/a.conf").unlink()
+        await host.until_shown(name, description="is 60")
+        await declare(host, kernel__core_pattern=1)
+        await host.until_shown("kernel/sysctl/kernel.core_pattern", value="core")
+        await host.until(lambda: name not in host.names)
+        assert len([one for one in host.names if "/sysctl/" in one]) == 1
+    told = [(what, cause) for what, cause, _ in rows(root.parent, "vm.swappiness")]
+    file, edited = "state file", ("changed", "")
+    assert told == [("appeared", file), edited, edited, ("gone", file)]
 
 
 def test_the_last_file_counts_and_names_count_before_patterns(root: Path) -> None:

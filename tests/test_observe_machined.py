@@ -86,6 +86,7 @@ async def test_a_machined_that_ends_when_it_is_idle_is_seen_again(
             async with serving(system_bus) as machines:
                 machines.start("shop")
                 await host.until_shown("machined/machine/shop")
+                await host.until(lambda: host.status.state == "up")
             await host.until(lambda: host.status.state == "absent")
             assert host.names == set()
 

@@ -1,6 +1,7 @@
 """The observer of PID 1, on a fake one: each rule of what may be asked, and when."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from observing import Host, in_loop, observed, rows
-from units import PATH, FakePid1, fake_pid1, path_of
+from units import PATH, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe import systemd, unit_files
 from opdbus.observe.documents import Places
@@ -192,10 +193,14 @@ async def test_objects_of_earlier_stay_until_files_are_listed(
             await host.until_shown("systemd/unit/lazy.service")
         del fake.files[str(lazy)]
         async with watched(tmp_path) as host:
+            await host.until(lambda: host.status.state == "up")
             assert "systemd/unit/lazy.service" in host.names
+            awaited = host.supervisor.awaited
+            assert (awaited(["systemd"]), awaited([], ["systemd"])) == ([], ["systemd"])
         async with watched(tmp_path, files_after=0.0) as host:
             await host.until(lambda: "systemd/unit/lazy.service" not in host.names)
             assert "systemd/unit/busy.service" in host.names
+            await host.until(lambda: not host.supervisor.awaited([], ["systemd"]))
 
 
 @in_loop
@@ -227,10 +232,7 @@ async def test_enabling_asks_for_exact_names(tmp_path: Path, system_bus: str) ->
 @in_loop
 async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
     """A unit tells which package its file is of, and what its manual page says of itself."""
-    (tmp_path / "dpkg" / "info").mkdir(parents=True)
-    (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/three.service\n")
-    status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
-    (tmp_path / "dpkg" / "status").write_text(status)
+    install_tidy(tmp_path, "/lib/systemd/system/three.service")
     (tmp_path / "man" / "man8").mkdir(parents=True)
     page = ".TH TIDY 8\n.SH NAME\ntidyd \\- tidies each night\n.SH DESCRIPTION\n"
     (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
@@ -267,6 +269,26 @@ async def test_a_unit_that_changes_all_the_time(tmp_path: Path, system_bus: str)
 
 
 @in_loop
+async def test_restarts_again_and_again_are_one_state(tmp_path: Path, system_bus: str) -> None:
+    """A service in a loop waits for a restart all the time, in two rows, until a job starts it."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        runs = {"ActiveState": "active", "SubState": "running"}
+        for count in (4, 8):
+            fake.change("one.service", NRestarts=count, **runs)
+            await host.until_shown("systemd/unit/one.service", n_restarts=count)
+        loop = {"active_state": "activating", "sub_state": "auto-restart", "restart_loop": True}
+        shown = await host.properties("systemd/unit/one.service")
+        assert shown.items() >= loop.items()
+        fake.change("one.service", NRestarts=9, ActiveState="activating", SubState="auto-restart")
+        await host.until_shown("systemd/unit/one.service", n_restarts=9)
+        fake.change("one.service", NRestarts=0, **runs)
+        await host.until_shown("systemd/unit/one.service", active_state="active")
+        assert "restart_loop" not in await host.properties("systemd/unit/one.service")
+        told = [what for what, _, _ in rows(tmp_path, "one.service")]
+        assert told == ["appeared", "changed", "changed"]
+
+
+@in_loop
 async def test_a_pid1_that_begins_anew(tmp_path: Path, system_bus: str) -> None:
     """When PID 1 was executed anew, it is subscribed to again and listed again."""
     async with watched_without_waiting(tmp_path) as host:
@@ -292,6 +314,24 @@ def test_all_lines_of_documentation_count(tmp_path: Path) -> None:
     (tmp_path / "many.service").write_text(text)
     (told,) = unit_files.described(["many.service"], [str(tmp_path)]).values()
     assert told["documentation"] == ["man:a(5)", "man:b(8)", "man:c(5)"]
+
+
+@in_loop
+async def test_a_unit_that_was_started_before_a_package_run(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """A unit that appears when it is started did not come with a later run that wrote its file."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path, files_after=0.0) as host:
+        await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
+        now = time.time()
+        host.supervisor._watched[0].report.causes.run_begins("dpkg:later", now - 5)
+        for name, before in (("early.service", 60), ("late.service", 1)):
+            up = {"ActiveState": "active", "StateChangeTimestamp": int((now - before) * 1e6)}
+            fake.load(name, FragmentPath=str(fake.file(name, "enabled")), **up)
+            fake.tell_of("UnitNew", name)
+            await host.until_shown(f"systemd/unit/{name}", active_state="active")
+    assert "dpkg:later" in {cause for _, cause, _ in rows(tmp_path, "late.service")}
+    assert "dpkg:later" not in {cause for _, cause, _ in rows(tmp_path, "early.service")}
 
 
 @in_loop

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from observing import in_loop, observed
+from observing import history, in_loop, observed
 
 from opdbus.observe.report import Observer
 from opdbus.observe.users import Users
@@ -98,11 +98,13 @@ async def test_a_user_that_is_added_and_removed(tmp_path: Path, files: Files) ->
 
 @in_loop
 async def test_a_user_that_joins_a_group_is_an_administrator(tmp_path: Path, files: Files) -> None:
-    """A change of a group reaches its members."""
+    """A change of a group reaches its members, and is told first."""
     async with observed(tmp_path, files.observer) as host:
         await host.until_shown("users/account/theo", administrator=False)
         files.write(files.users.group, GROUP.replace("sudo:x:27:mira", "sudo:x:27:mira,theo"))
         await host.until_shown("users/account/theo", administrator=True, groups=["sudo", "video"])
+    last = [(row["kind"], row["name"]) for row in history(tmp_path)[-2:]]
+    assert last == [("group", "sudo"), ("account", "theo")]
 
 
 @in_loop

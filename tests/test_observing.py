@@ -46,6 +46,18 @@ async def test_an_object_from_before_is_gone_when_it_is_not_listed(
 
 
 @in_loop
+async def test_an_earlier_listing_may_have_been_empty(tmp_path: Path, source: Source) -> None:
+    """What comes while op-dbus is not running to a source that had nothing was not there before."""
+    lamps, source.lamps = source.lamps, {}
+    async with observed(tmp_path, source.observer) as host:
+        await host.until(lambda: host.status.state == "up")
+    source.lamps = lamps
+    async with observed(tmp_path, source.observer) as host:
+        await host.until_shown("house/lamp/desk", colour="red")
+    assert rows(tmp_path, "desk") == [("appeared", "start", 0)]
+
+
+@in_loop
 async def test_a_volatile_field_is_shown_and_not_stored(tmp_path: Path, source: Source) -> None:
     """A field that moves by itself changes what is shown, and no object."""
     async with observed(tmp_path, source.observer) as host:
@@ -71,6 +83,23 @@ async def test_objects_are_gone_with_their_source(tmp_path: Path, source: Source
         assert host.status[2:] == (0, "there is no house")
         source.fault = None
         await host.until_shown("house/lamp/desk")
+
+
+@in_loop
+async def test_a_source_is_awaited_until_it_has_listed(tmp_path: Path, source: Source) -> None:
+    """A source that has not listed yet is awaited, also while it fails; an absent one is not."""
+    source.fault = LostSource("it is not up yet")
+    async with observed(tmp_path, source.observer) as host:
+        awaited = host.supervisor.awaited
+        assert (awaited(["house", "other"]), awaited(["other"])) == (["lamps"], [])
+        await host.until(lambda: host.status.state == "failed")
+        assert awaited(["house"]) == ["lamps"]
+        source.fault = Absent("there is no house")
+        await host.until(lambda: host.status.state == "absent")
+        assert awaited(["house"]) == []
+        source.fault = None
+        await host.until(lambda: host.status.state == "up")
+        assert awaited(["house"]) == []
 
 
 @pytest.mark.parametrize("fault", [LostSource("it went away"), RuntimeError("a defect")])

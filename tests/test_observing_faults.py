@@ -111,6 +111,8 @@ async def test_what_is_being_written_when_a_source_is_lost_is_known(tmp_path: Pa
     source, slow = Source(), asyncio.Event()
     async with observed(tmp_path, source.observer) as host:
         await host.until_shown("house/lamp/desk")
+        # what follows the first listing is written, too
+        await host.until(lambda: host.status.state == "up")
         write = host.memory.archive.write
 
         async def write_slowly(work: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from opdbus.engine import cpus
 from opdbus.engine.host import HERE
 from opdbus.engine.proof import FP32_TOLERANCE, Probe, prove
 from opdbus.engine.providers import PROVIDERS
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 pytest.importorskip("openvino", reason="there is no OpenVINO here: `pip install openvino`")
 
 ROW = PROVIDERS["cpu:openvino"]
-FAST = ROW.precisions(HERE)
+MADE_FOR = {"int8": cpus.INT8, "bf16": cpus.BF16}
 
 
 def needs(precision: str) -> pytest.MarkDecorator:
     """Skip a test where the processor is not made for a precision."""
     reason = f"this processor has nothing that makes {precision} fast"
-    return pytest.mark.skipif(precision not in FAST, reason=reason)
+    return pytest.mark.skipif(not HERE.features() & MADE_FOR[precision], reason=reason)
 
 
 @pytest.fixture(scope="module")

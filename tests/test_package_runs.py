@@ -1,9 +1,11 @@
 """The runs of dpkg and apt, as their logs and locks tell of them: fakes, and a real dpkg."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,7 @@ class Fake:
     @property
     def run(self) -> str:
         """The run that goes on, as other observers see it."""
-        return self.reports[-1].causes.run
+        return self.reports[-1].causes.run(time.time())
 
 
 @asynccontextmanager
@@ -94,8 +96,23 @@ async def test_a_run_of_apt_is_one_cause(tmp_path: Path) -> None:
         fake.log("apt/history.log", END)
         assert await until(host, tmp_path, "new", "appeared") == RUN
         assert len(rows(tmp_path, "tool")) == len(rows(tmp_path, "new")) == 1
-        assert fake.run == RUN
-        await host.until(lambda: not fake.run)
+        assert fake.run == ""
+
+
+@in_loop
+async def test_what_apt_changes_before_it_begins_its_log(tmp_path: Path) -> None:
+    """That dpkg notes what apt wants is the beginning of its run: nothing is read half-way."""
+    async with watched(tmp_path) as (fake, host):
+        fake.write("tool", status="deinstall ok installed")
+        await asyncio.sleep(0.4)
+        fake.log("apt/history.log", APT)
+        fake.log("dpkg.log", BEGUN)
+        fake.write("tool", status="deinstall ok half-installed")
+        await asyncio.sleep(0.8)
+        fake.write("other")
+        fake.log("apt/history.log", END)
+        assert await until(host, tmp_path, "tool", "gone") == RUN
+        assert len(rows(tmp_path, "tool")) == 2
 
 
 @in_loop
@@ -109,6 +126,31 @@ async def test_a_run_of_dpkg_ends_with_its_lock(tmp_path: Path) -> None:
             fake.close()
             cause = await until(host, tmp_path, name, "appeared")
             assert cause == f"dpkg:2026-11-22T07:01:{second}"
+
+
+@in_loop
+async def test_what_was_done_before_a_run_is_not_its(tmp_path: Path) -> None:
+    """A run begins when it takes its lock, in whatever part of the second that its log has."""
+    async with watched(tmp_path) as (fake, host):
+        before = time.time()
+        (tmp_path / "dpkg" / "lock").write_text("")
+        begun = datetime.now().astimezone()
+        fake.log("dpkg.log", f"{begun:%Y-%m-%d %H:%M:%S} startup archives unpack\n")
+        (tmp_path / "dpkg" / "updates").mkdir()
+        (tmp_path / "dpkg" / "updates" / "0001").touch()
+        await host.until(lambda: fake.run != "")
+        run = fake.reports[-1].causes.run
+        assert fake.run == f"dpkg:{begun:%Y-%m-%dT%H:%M:%S}"
+        assert run(before - 0.02) == ""
+        assert run(time.time()) == fake.run
+
+
+@in_loop
+async def test_what_no_run_changes_has_no_cause(tmp_path: Path) -> None:
+    """That a package is held is noted by dpkg without a run: its log says so."""
+    async with watched(tmp_path) as (fake, host):
+        fake.write("tool", status="hold ok installed")
+        assert await until(host, tmp_path, "tool", "changed") == ""
 
 
 @in_loop

@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 
 from opdbus import config
 from opdbus.config import Config
-from opdbus.engine.embedder import Embedding, open_embedder
+from opdbus.engine.embedder import Embedding
 from opdbus.engine.onnx_runtime import OnnxSession
+from opdbus.engine.opening import open_embedder
 from opdbus.engine.proof import Probe, prove
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.session import Placement
@@ -144,6 +145,8 @@ def other(request: pytest.FixtureRequest, settings32: Config) -> tuple[Model, Em
 
     async def embed() -> Embedding:
         async with open_embedder(model, settings32) as embedder:
+            assert embedder.proven.proof.max_deviation <= TOLERANCE
+            assert embedder.proven.proof.nodes.keys() == {embedder.proven.provider.runtime_name}
             return await embedder.embed(make_parity.texts())
 
     return model, asyncio.run(embed())

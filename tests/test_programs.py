@@ -49,9 +49,15 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
         ["mail", "3", "{'plugin': <'systemd'>}"],
     ),
     "State1.Similar": ([SSHD, "3", "0"], [SSHD, "3", "{}"]),
+    "State1.Clusters": (["3", "0"], ["3", "{}"]),
+    "State1.Outliers": (["3", "1", "kind", "s", "unit"], ["3", "{}"]),
     "State1.List": (["1", "plugin", "s", "systemd", "0", "5"], ["{}", "0", "5"]),
     "State1.Fields": (["1", "kind", "s", "unit"], ["{'kind': <'unit'>}"]),
     "State1.Resolve": (["sshd", "0"], ["sshd", "{}"]),
+    "State1.Values": (
+        ["1", SSHD, "1", "active_state", "0"],
+        [f"[objectpath '{SSHD}']", "['enabled']", "{}"],
+    ),
     "State1.Get": ([SSHD, "0"], [SSHD, "{}"]),
     "State1.Vector": ([SSHD, "0"], [SSHD, "{}"]),
     "State1.Publish": (
@@ -63,6 +69,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
         [f"[objectpath '{STATE_PATH}/p/k/gdbus']", "{}"],
     ),
     "State1.DriftReport": (["0"], ["{}"]),
+    "State1.Unobserved": (["0"], ["{}"]),
     "Object1.GetVector": (["0"], ["{}"]),
     "Object1.Similar": (["3", "0"], ["3", "{}"]),
 }
@@ -70,7 +77,8 @@ METHODS = [
     pytest.param(name, method, id=f"{name.rpartition('.')[2]}.{method}")
     for name in PATHS
     for method, row in contract.interface(name).methods.items()
-    if "h" not in row.inputs
+    # no program can pass or print a file
+    if "h" not in row.inputs + row.outputs
 ]
 PROPERTIES = [(name, p) for name in PATHS for p in contract.interface(name).properties]
 
@@ -90,7 +98,7 @@ def served(
     """Serve the example, from a copy that a test may change."""
     file = tmp_path_factory.mktemp("state") / "state.json"
     shutil.copy(EXAMPLE, file)
-    return shared_daemons(STATE_FILE=file, PRECISION="auto").start().vectorized()
+    return shared_daemons(STATE_FILE=file).start().vectorized()
 
 
 def run(*command: str) -> str:

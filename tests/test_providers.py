@@ -13,6 +13,7 @@ from opdbus import config
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.onnx_library import Adapter, adapter, gpus
+from opdbus.engine.proof import LEAST_COSINE
 from opdbus.engine.providers import PROVIDERS, candidates, cpu_engines
 from opdbus.engine.session import Placement
 from opdbus.errors import ProviderError
@@ -444,29 +445,6 @@ def test_every_setting_has_a_row() -> None:
     assert set(config.PROVIDER_ALIASES.values()) <= set(PROVIDERS)
 
 
-@pytest.mark.parametrize(
-    ("features", "openvino", "onnxruntime"),
-    [
-        ("amx_bf16 amx_int8 avx512_vnni", ("int8", "bf16", "fp32"), ("int8", "fp32")),
-        ("avx512_bf16 avx512_vnni avx2", ("int8", "bf16", "fp32"), ("int8", "fp32")),
-        ("avx512_bf16", ("bf16", "fp32"), ("fp32",)),
-        ("avx512_vnni", ("int8", "fp32"), ("int8", "fp32")),
-        ("avx_vnni", ("int8", "fp32"), ("int8", "fp32")),
-        ("avx2 fma", ("fp32",), ("fp32",)),
-        ("", ("fp32",), ("fp32",)),
-        ("asimd asimddp", ("fp32",), ("int8", "fp32")),
-        ("asimd i8mm", ("fp32",), ("int8", "fp32")),
-    ],
-)
-def test_precisions_by_features(
-    features: str, openvino: tuple[str, ...], onnxruntime: tuple[str, ...]
-) -> None:
-    """Offer on a processor what its features make fast, and fp32 always."""
-    machine = host("", features=lambda: frozenset(features.split()))
-    assert PROVIDERS["cpu:openvino"].precisions(machine) == openvino
-    assert PROVIDERS["cpu:onnxruntime"].precisions(machine) == onnxruntime
-
-
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_every_precision_has_its_graph(name: str) -> None:
     """Have a dialect that exists for each precision, fp32 included, of which all know the name."""
@@ -474,8 +452,7 @@ def test_every_precision_has_its_graph(name: str) -> None:
     assert "fp32" in row.dialects
     assert row.dialects.keys() <= set(config.PRECISIONS)
     assert set(row.dialects.values()) <= DIALECTS.keys()
-    fast = host(name, features=lambda: frozenset({"amx_bf16", "avx512_vnni"}))
-    assert set(row.precisions(fast)) <= row.dialects.keys()
+    assert row.single <= row.dialects.keys() <= LEAST_COSINE.keys()
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "directml", "coreml", "webgpu", "migraphx"])

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import re
+import shutil
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -36,6 +37,21 @@ async def fill(memory: Memory) -> None:
     """Publish objects enough for many pages, and one that does not outlive its publisher."""
     await memory.publish([unit(f"u{n}", f"text {n} " * 20) for n in range(COUNT)], OWNER)
     await memory.publish([unit("transient")], OWNER, holder=":1.1")
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fill a database once for all tests."""
+    folder = tmp_path_factory.mktemp("full")
+    run(folder, fill)
+    return folder / "memory.db"
+
+
+@pytest.fixture
+def filled(tmp_path: Path, full: Path) -> Path:
+    """Give a folder with a full database for the test to damage."""
+    shutil.copy(full, tmp_path)
+    return tmp_path
 
 
 async def names(memory: Memory) -> set[str]:
@@ -95,15 +111,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database_is_rebuilt(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_database_is_rebuilt(filled: Path, damage: str) -> None:
     """Serve with a new database, keep the old file as it was, say both, and stay well."""
-    path = tmp_path / "memory.db"
-    run(tmp_path, fill)
+    path = filled / "memory.db"
     DAMAGES[damage](path)
     before = path.read_bytes()
 
     async def look(memory: Memory) -> None:
-        aside = tmp_path / "memory.db.damaged-1"
+        aside = filled / "memory.db.damaged-1"
         assert aside.read_bytes() == before
         assert aside.stat().st_mode & 0o777 == 0o600
         assert str(aside) in memory.archive.notice
@@ -111,47 +126,43 @@ def test_a_damaged_database_is_rebuilt(tmp_path: Path, damage: str) -> None:
         await memory.publish([unit("new")], OWNER)
         assert "new" in await names(memory)
 
-    run(tmp_path, look)
-    assert run(tmp_path, told) == ""
-    assert not (tmp_path / "memory.db.damaged-2").exists()
+    run(filled, look)
+    assert run(filled, told) == ""
+    assert not (filled / "memory.db.damaged-2").exists()
 
 
-def test_what_can_be_read_is_kept(tmp_path: Path) -> None:
+def test_what_can_be_read_is_kept(filled: Path) -> None:
     """Lose only the objects on the pages that are damaged, from both sides of them."""
-    run(tmp_path, fill)
-    hole(tmp_path / "memory.db")
-    found = run(tmp_path, names)
+    hole(filled / "memory.db")
+    found = run(filled, names)
     assert COUNT * 0.8 < len(found) < COUNT
     assert {"u0", f"u{COUNT - 1}"} <= found
 
 
-def test_generations_go_on(tmp_path: Path) -> None:
+def test_generations_go_on(filled: Path) -> None:
     """Never give a number of a change again after a rebuild."""
-    run(tmp_path, fill)
-    without_table(tmp_path / "memory.db")
+    without_table(filled / "memory.db")
 
     async def generation(memory: Memory) -> int:
         return memory.generation
 
-    assert run(tmp_path, generation) == 2
+    assert run(filled, generation) == 2
 
 
-def test_an_altered_object_is_not_believed(tmp_path: Path) -> None:
+def test_an_altered_object_is_not_believed(filled: Path) -> None:
     """Leave out an object whose content is not what its fingerprint was made of."""
-    run(tmp_path, fill)
-    with closing(sqlite3.connect(tmp_path / "memory.db")) as other, other:
+    with closing(sqlite3.connect(filled / "memory.db")) as other, other:
         other.execute("""UPDATE objects SET properties = '{"a":1}' WHERE name = 'u5'""")
         other.execute("UPDATE objects SET properties = 'x{' WHERE name = 'u6'")
-    without_table(tmp_path / "memory.db")
-    assert run(tmp_path, names) == {f"u{n}" for n in range(COUNT)} - {"u5", "u6"}
+    without_table(filled / "memory.db")
+    assert run(filled, names) == {f"u{n}" for n in range(COUNT)} - {"u5", "u6"}
 
 
-def test_a_garbage_log_is_survived(tmp_path: Path) -> None:
+def test_a_garbage_log_is_survived(filled: Path) -> None:
     """Serve what the database itself holds where the log beside it is noise."""
-    run(tmp_path, fill)
-    (tmp_path / "memory.db-wal").write_bytes(random.Random(2).randbytes(20 * PAGE))  # noqa: S311 -- noise
-    (tmp_path / "memory.db-shm").write_bytes(b"\xff" * 32768)
-    assert len(run(tmp_path, names)) == COUNT
+    (filled / "memory.db-wal").write_bytes(random.Random(2).randbytes(20 * PAGE))  # noqa: S311 -- noise
+    (filled / "memory.db-shm").write_bytes(b"\xff" * 32768)
+    assert len(run(filled, names)) == COUNT
 
 
 def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
@@ -165,42 +176,40 @@ def test_few_damaged_files_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["marked", "moved", "begun"])
-def test_a_rebuild_that_was_cut_short_is_done_again(tmp_path: Path, moment: str) -> None:
+def test_a_rebuild_that_was_cut_short_is_done_again(filled: Path, moment: str) -> None:
     """Lose nothing that could be read, whenever a rebuild was killed."""
-    run(tmp_path, fill)
-    path, aside = tmp_path / "memory.db", tmp_path / "memory.db.damaged-1"
+    path, aside = filled / "memory.db", filled / "memory.db.damaged-1"
     without_table(path)
     recovery.mark_damaged(path)
     if moment != "marked":
         path.rename(aside)
     if moment == "begun":
-        run(tmp_path / "other", names)
-        (tmp_path / "other" / "memory.db").rename(path)
-    assert len(run(tmp_path, names)) == COUNT
-    assert sorted(file.name for file in tmp_path.glob("memory.db.*")) == [aside.name]
+        run(filled / "other", names)
+        (filled / "other" / "memory.db").rename(path)
+    assert len(run(filled, names)) == COUNT
+    assert sorted(file.name for file in filled.glob("memory.db.*")) == [aside.name]
 
 
-def test_a_newer_database_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_newer_database_stays_where_it_is(filled: Path) -> None:
     """Refuse the database of a newer op-dbus with exit code 2, and do not touch it."""
-    run(tmp_path, fill)
-    path = tmp_path / "memory.db"
+    path = filled / "memory.db"
     with closing(sqlite3.connect(path)) as newer, newer:
         newer.execute("PRAGMA user_version = 99")
     newer.close()
     before = path.read_bytes()
     with pytest.raises(NewerStore, match="install that one, or set OP_DBUS_STATE_DIR") as caught:
-        run(tmp_path, names)
+        run(filled, names)
     assert caught.value.exit_code == 2
     assert path.read_bytes() == before
-    assert not list(tmp_path.glob("*damaged*"))
+    assert not list(filled.glob("*damaged*"))
 
 
-def test_damage_that_is_found_later_ends_the_daemon_once(tmp_path: Path) -> None:
+def test_damage_that_is_found_later_ends_the_daemon_once(filled: Path) -> None:
     """Tell of damage that a later read finds, and have the next start rebuild the database."""
 
     async def find(memory: Memory) -> None:
         entries = list(memory.catalogue)
-        hole(tmp_path / "memory.db")
+        hole(filled / "memory.db")
         with pytest.raises(StoreError, match="damaged"):  # noqa: PT012 -- whichever meets it first
             for _ in range(3):
                 await memory.archive.read(lambda store: store.words.match(["text"], 5000))
@@ -210,10 +219,9 @@ def test_damage_that_is_found_later_ends_the_daemon_once(tmp_path: Path) -> None
             async with asyncio.timeout(60):
                 await memory.archive.damaged()
 
-    run(tmp_path, fill)
-    run(tmp_path, find)
-    assert "found damaged before" in run(tmp_path, told)
-    assert run(tmp_path, told) == ""
+    run(filled, find)
+    assert "found damaged before" in run(filled, told)
+    assert run(filled, told) == ""
 
 
 def test_a_daemon_recovers(daemons: Callable[..., Running], tmp_path: Path) -> None:
@@ -242,7 +250,9 @@ async def _served(daemon: Running) -> str:
         await caller.ready()
         await caller.vectorized()
         assert await _count(caller) >= 30
-        found = await caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail 7", 5, {})
+        found = await caller.call(
+            STATE_PATH, f"{STATE}.Search", "sua{sv}", "mail 7", 5, {"all": True}
+        )
         assert len(found[0]) == 5
         error: str = await caller.get(STATE_PATH, STATE, "LastError")
         return error

@@ -1,4 +1,4 @@
-"""The cascade: what a small model found, in the order of a larger one."""
+"""The best of what was found, in the order of another level."""
 
 import asyncio
 import shutil
@@ -15,7 +15,8 @@ from tiny import write_tiny_model
 from opdbus.config import Config
 from opdbus.engine.embedder import Embedding
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.index.finder import Finder, Page
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
@@ -31,6 +32,8 @@ ANGLES = {"question": 0.0, "near": 0.1, "far": 1.0, "opposite": 3.0}
 
 class Levels:
     """Engines of two dimensions, in which each text has an angle; what was asked is kept."""
+
+    level = "high"
 
     def __init__(self) -> None:
         self.numerics = "large"
@@ -64,7 +67,8 @@ def order(
     scored = [found_by(share) for share in shares]
     found = [(entry(n, text), scored[n]) for n, text in enumerate(texts)]
     contents = {e.id: Content("", e.identity.name, e.text_digest) for e, _ in found}
-    rows = asyncio.run(reranker.order("question", found, contents, "high"))
+    rows = asyncio.run(reranker.order("question", found, contents, "alias"))
+    assert {score.stage for _, score in rows} <= {"high"}
     return [(e.identity.name, score.total) for e, score in rows]
 
 
@@ -161,7 +165,8 @@ def test_search_with_another_level(both: Config) -> None:
             best = {hit.thing for hit in ranked[:RERANKED]}
             assert best == {hit.thing for hit in plain[:RERANKED]}
             assert [hit.thing for hit in ranked] != [hit.thing for hit in plain]
-            assert ranked[RERANKED:] == plain[RERANKED:]
+            rest = [(hit.thing, hit.score) for hit in ranked[RERANKED:]]
+            assert rest == [(hit.thing, hit.score) for hit in plain[RERANKED:]]
             scores = [hit.score.total for hit in ranked[:RERANKED]]
             assert scores == sorted(scores, reverse=True)
             texts = ["mail disk", await text_of(memory, ranked[0])]

@@ -12,7 +12,7 @@ import pytest
 from opdbus.engine.batching import Rank
 from opdbus.engine.budget import Budget
 from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.tokens import Tokens
 from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
 
 RANKS = (Rank.FEW, Rank.BULK)
@@ -21,7 +21,13 @@ SOON = 10.0  # seconds: a limit for what should take none, not a measurement
 
 def row(first: int, length: int = 3) -> Tokens:
     """Make a row that is known by its first id."""
-    return Tokens(np.array([first] + [0] * (length - 1), np.int64), truncated=False)
+    ids = np.array([first] + [0] * (length - 1), np.int64)
+    return Tokens(ids, np.zeros(1, np.intp), np.array([length]), np.zeros(1, np.bool_))
+
+
+async def embed(tested: Scheduler, rows: list[Tokens], *rank: Rank, **named: Rank) -> np.ndarray:
+    """Embed rows together."""
+    return await tested.embed(Tokens.joined(rows), *rank, **named)
 
 
 def vectors_of(ids: np.ndarray) -> np.ndarray:
@@ -89,7 +95,7 @@ def test_results_in_order() -> None:
     async def main() -> None:
         rows = [row(number, 1 + number * 7 % 5) for number in range(60)]
         async with scheduler(Model().run) as tested:
-            found = await tested.embed(rows)
+            found = await embed(tested, rows)
         assert found.tolist() == [[number, 1 + number * 7 % 5] for number in range(60)]
         assert found.dtype == np.float32
 
@@ -102,14 +108,14 @@ def test_concurrent_requests() -> None:
     async def main() -> None:
         async with scheduler(Model().run, limit=10_000) as tested:
             calls = [
-                tested.embed(
-                    [row(100 * caller + n, 1 + n) for n in range(5)], RANKS[caller % 2 == 0]
+                embed(
+                    tested, [row(100 * caller + n, 1 + n) for n in range(5)], RANKS[caller % 2 == 0]
                 )
                 for caller in range(50)
             ]
             for caller, found in enumerate(await asyncio.gather(*calls)):
                 assert found.tolist() == [[100 * caller + n, 1 + n] for n in range(5)]
-            assert tested.depth == 0
+            assert (tested.depth, tested.texts) == (0, 250)
 
     complete(main())
 
@@ -120,7 +126,7 @@ def test_budget_is_kept() -> None:
     async def main() -> None:
         model = Model()
         async with scheduler(model.run, budget=12) as tested:
-            await tested.embed([row(n, 3) for n in range(10)])
+            await embed(tested, [row(n, 3) for n in range(10)])
         assert [len(batch) for batch in model.ran] == [4, 4, 2]
 
     complete(main())
@@ -133,7 +139,7 @@ def test_rows_have_a_limit() -> None:
         model = Model()
         budget = Budget(100, fixed=100, rows=3)
         async with Scheduler([model.run], dimension=2, budget=budget, limit=100) as tested:
-            await tested.embed([row(n) for n in range(7)])
+            await embed(tested, [row(n) for n in range(7)])
         assert [len(batch) for batch in model.ran] == [3, 3, 1]
 
     complete(main())
@@ -145,7 +151,7 @@ def test_model_thread() -> None:
     async def main() -> None:
         model = Model()
         async with scheduler(model.run) as tested:
-            await asyncio.gather(*(tested.embed([row(n)]) for n in range(9)))
+            await asyncio.gather(*(embed(tested, [row(n)]) for n in range(9)))
             assert tested.lanes == 1
         assert model.threads == {"model-0"}
 
@@ -158,8 +164,8 @@ def test_no_rows() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run) as tested:
-            busy = await queued(tested.embed([row(1)]))
-            assert (await tested.embed([])).shape == (0, 2)
+            busy = await queued(embed(tested, [row(1)]))
+            assert (await tested.embed(row(1).take([]))).shape == (0, 2)
             model.gate.set()
             await busy
         assert model.ran == [[1]]
@@ -173,13 +179,13 @@ def test_full_queue_refuses_at_once() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run, limit=4) as tested:
-            first = await queued(tested.embed([row(n) for n in range(3)]))
+            first = await queued(embed(tested, [row(n) for n in range(3)]))
             with pytest.raises(LimitsExceeded, match="holds 3 of at most 4 texts, so 2 more"):
-                await tested.embed([row(8), row(9)])
+                await embed(tested, [row(8), row(9)])
             assert tested.depth == 3
             model.gate.set()
             await first
-            assert len(await tested.embed([row(n) for n in range(4)])) == 4
+            assert len(await embed(tested, [row(n) for n in range(4)])) == 4
 
     complete(main())
 
@@ -190,10 +196,10 @@ def test_a_caller_that_left_is_not_run() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run) as tested:
-            first = await queued(tested.embed([row(1)]))
+            first = await queued(embed(tested, [row(1)]))
             await model.is_running()
-            gone = await queued(tested.embed([row(2), row(3)]))
-            last = await queued(tested.embed([row(4)]))
+            gone = await queued(embed(tested, [row(2), row(3)]))
+            last = await queued(embed(tested, [row(4)]))
             gone.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await gone
@@ -211,13 +217,13 @@ def test_a_caller_that_leaves_during_the_run() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run) as tested:
-            gone = await queued(tested.embed([row(1)]))
+            gone = await queued(embed(tested, [row(1)]))
             await model.is_running()
             gone.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await gone
             model.gate.set()
-            assert (await tested.embed([row(2)])).tolist() == [[2, 3]]
+            assert (await embed(tested, [row(2)])).tolist() == [[2, 3]]
             assert tested.depth == 0
 
     complete(main())
@@ -247,17 +253,17 @@ def test_a_failed_batch(wrong: Callable[[np.ndarray], np.ndarray], reason: str) 
         async with scheduler(run) as tested:
             # the first loses its other rows with the row that failed
             calls = [
-                tested.embed([row(13, 5), *(row(n, 6) for n in range(9))]),
-                tested.embed([row(14, 5)]),
-                tested.embed([row(15, 3)]),
+                embed(tested, [row(13, 5), *(row(n, 6) for n in range(9))]),
+                embed(tested, [row(14, 5)]),
+                embed(tested, [row(15, 3)]),
             ]
             bad, worse, good = await asyncio.gather(*calls, return_exceptions=True)
             assert isinstance(bad, Internal)
             assert isinstance(worse, Internal)
             assert good.tolist() == [[15, 3]]
             with pytest.raises(Internal, match=reason):
-                await tested.embed([row(1, 5), row(2, 5)])
-            assert (await tested.embed([row(16, 4)])).tolist() == [[16, 4]]
+                await embed(tested, [row(1, 5), row(2, 5)])
+            assert (await embed(tested, [row(16, 4)])).tolist() == [[16, 4]]
             assert tested.depth == 0
 
     complete(main())
@@ -270,14 +276,14 @@ def test_shutdown_settles_everyone() -> None:
         model = Model(shut=True)
         tested = scheduler(model.run)
         await tested.__aenter__()
-        running = await queued(tested.embed([row(1)]))
+        running = await queued(embed(tested, [row(1)]))
         await model.is_running()
-        halfway = await queued(tested.embed([row(2)]))
-        bulk = await queued(tested.embed([row(n) for n in range(20)], Rank.BULK))
+        halfway = await queued(embed(tested, [row(2)]))
+        bulk = await queued(embed(tested, [row(n) for n in range(20)], Rank.BULK))
         leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
         await asyncio.sleep(0)
         with pytest.raises(ShuttingDown):
-            await tested.embed([row(3)])
+            await embed(tested, [row(3)])
         model.gate.set()
         await leaving
         assert (await running).tolist() == [[1, 3]]
@@ -296,8 +302,8 @@ def test_shutdown_does_not_wait_for_a_stuck_model() -> None:
     async def main(model: Model) -> None:
         tested = scheduler(model.run, patience=0.05)
         async with tested:
-            stuck = await queued(tested.embed([row(1)]))
-            waiting = await queued(tested.embed([row(2)]))
+            stuck = await queued(embed(tested, [row(1)]))
+            waiting = await queued(embed(tested, [row(2)]))
             await model.is_running()
         for task in (stuck, waiting):
             with pytest.raises(ShuttingDown):
@@ -318,7 +324,7 @@ def test_join_waits_for_long_batches() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run, patience=0.05) as tested:
-            call = asyncio.create_task(tested.embed([row(1)]))
+            call = asyncio.create_task(embed(tested, [row(1)]))
             await model.is_running()
         with pytest.raises(ShuttingDown):
             await call
@@ -349,7 +355,7 @@ def test_shutdown_needs_no_thread() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         busy = asyncio.ensure_future(asyncio.to_thread(gate.wait, SOON))
         async with scheduler(Model().run, patience=SOON) as tested:
-            await tested.embed([row(1)])
+            await embed(tested, [row(1)])
         assert not busy.done()
         gate.set()
         await busy
@@ -363,11 +369,11 @@ def test_not_open() -> None:
     async def main() -> None:
         tested = scheduler(Model().run)
         with pytest.raises(ShuttingDown):
-            await tested.embed([row(1)])
+            await embed(tested, [row(1)])
         async with tested:
-            await tested.embed([row(1)])
+            await embed(tested, [row(1)])
         with pytest.raises(ShuttingDown):
-            await tested.embed([row(1)])
+            await embed(tested, [row(1)])
 
     complete(main())
 
@@ -378,10 +384,10 @@ def test_interactive_overtakes_bulk() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run, budget=1) as tested:
-            first = await queued(tested.embed([row(0, 2)]))
+            first = await queued(embed(tested, [row(0, 2)]))
             await model.is_running()
-            bulk = await queued(tested.embed([row(n, 3) for n in (1, 2)], Rank.BULK))
-            person = await queued(tested.embed([row(7, 4)]))
+            bulk = await queued(embed(tested, [row(n, 3) for n in (1, 2)], Rank.BULK))
+            person = await queued(embed(tested, [row(7, 4)]))
             model.gate.set()
             await asyncio.gather(first, bulk, person)
         assert model.ran == [[0], [7], [1], [2]]
@@ -395,10 +401,10 @@ def test_a_caller_with_few_calls_overtakes_one_with_many() -> None:
     async def main() -> None:
         model = Model(shut=True)
         async with scheduler(model.run, budget=1) as tested:
-            first = await queued(tested.embed([row(0, 2)]))
+            first = await queued(embed(tested, [row(0, 2)]))
             await model.is_running()
-            crowd = await queued(tested.embed([row(1, 3)], priority=Rank.BUSY_CALLER))
-            few = await queued(tested.embed([row(7, 4)]))
+            crowd = await queued(embed(tested, [row(1, 3)], priority=Rank.BUSY_CALLER))
+            few = await queued(embed(tested, [row(7, 4)]))
             model.gate.set()
             await asyncio.gather(first, crowd, few)
         assert model.ran == [[0], [7], [1]]
@@ -418,7 +424,7 @@ def test_lanes_run_at_once() -> None:
 
     async def main() -> None:
         async with scheduler(run, run, run, budget=1) as tested:
-            found = await tested.embed([row(n) for n in range(9)])
+            found = await embed(tested, [row(n) for n in range(9)])
             assert found[:, 0].tolist() == list(range(9))
             assert tested.lanes == 3
         assert threads == {"model-0", "model-1", "model-2"}
@@ -473,7 +479,7 @@ def test_out_of_memory_halves(complaint: str) -> None:
     async def main() -> None:
         device = Small(room=13, complaint=complaint)
         async with scheduler(device.run, budget=60) as tested:
-            found = await tested.embed([row(n, 3) for n in range(20)])
+            found = await embed(tested, [row(n, 3) for n in range(20)])
             assert found[:, 0].tolist() == list(range(20))
             assert tested.budget < 16
         assert device.refused == 3  # of 20 rows, of 10, of 5
@@ -489,7 +495,7 @@ def test_memory_is_shared_by_the_lanes() -> None:
         device = Small(room=9)
         rows = [row(n, 2 + n * 7 % 8) for n in range(80)]
         async with scheduler(*[device.run] * 4, budget=40) as tested:
-            calls = [tested.embed(rows[n : n + 8], RANKS[n % 16 == 0]) for n in range(0, 80, 8)]
+            calls = [embed(tested, rows[n : n + 8], RANKS[n % 16 == 0]) for n in range(0, 80, 8)]
             found = np.concatenate(await asyncio.gather(*calls))
         assert found.tolist() == [[n, 2 + n * 7 % 8] for n in range(80)]
         assert device.refused
@@ -503,12 +509,12 @@ def test_a_row_that_only_fits_alone() -> None:
     async def main() -> None:
         device = Small(room=9)
         async with scheduler(*[device.run] * 3) as tested:
-            first = await queued(tested.embed([row(1, 1)]))
+            first = await queued(embed(tested, [row(1, 1)]))
             assert await asyncio.to_thread(device.entered.wait, SOON)
-            large = await queued(tested.embed([row(2, 9)]))
+            large = await queued(embed(tested, [row(2, 9)]))
             # it has failed beside the first, and waits for the device
             assert await asyncio.to_thread(settled, tested, lambda: tested._exclusive == 1)
-            later = [await queued(tested.embed([row(n, 4)])) for n in (3, 4)]
+            later = [await queued(embed(tested, [row(n, 4)])) for n in (3, 4)]
             device.gate.set()
             found = await asyncio.gather(first, large, *later)
             assert [int(vectors[0, 0]) for vectors in found] == [1, 2, 3, 4]
@@ -531,14 +537,14 @@ def test_a_row_that_never_fits() -> None:
         device = Small(room=9)
         async with scheduler(device.run, device.run) as tested:
             bad, good = await asyncio.gather(
-                tested.embed([row(1, 10), row(2, 4)]),
-                tested.embed([row(3, 4)]),
+                embed(tested, [row(1, 10), row(2, 4)]),
+                embed(tested, [row(3, 4)]),
                 return_exceptions=True,
             )
             assert isinstance(bad, Internal)
             assert "batch of 1: CUDA failure 2: out of memory" in str(bad)
             assert good.tolist() == [[3, 4]]
-            assert (await tested.embed([row(4, 9)])).tolist() == [[4, 9]]
+            assert (await embed(tested, [row(4, 9)])).tolist() == [[4, 9]]
             assert tested.depth == 0
 
     complete(main())
@@ -570,8 +576,8 @@ def test_a_provider_that_dies(lanes: int, complaint: str) -> None:
         model = Mortal(complaint)
         async with scheduler(*[model.run] * lanes, budget=3, limit=1000) as tested:
             assert tested.fault == ""
-            calls = [tested.embed([row(n) for n in range(20)], rank) for rank in RANKS]
-            more = [tested.embed([row(n)]) for n in range(20, 40)]
+            calls = [embed(tested, [row(n) for n in range(20)], rank) for rank in RANKS]
+            more = [embed(tested, [row(n)]) for n in range(20, 40)]
             found = await asyncio.gather(*calls, *more, return_exceptions=True)
             lost = [error for error in found if isinstance(error, Exception)]
             assert {type(error) for error in lost} == {ProviderLost}
@@ -580,7 +586,7 @@ def test_a_provider_that_dies(lanes: int, complaint: str) -> None:
             assert f"the provider stopped working: {complaint}" in str(lost[0])
             runs = model.runs
             with pytest.raises(ProviderLost, match=complaint):
-                await tested.embed([row(1)])
+                await embed(tested, [row(1)])
             assert model.runs == runs
             assert tested.depth == 0
             await tested.lost()
@@ -601,7 +607,7 @@ def test_lanes_that_die_together() -> None:
     async def main() -> None:
         async with scheduler(run, run, run, budget=1) as tested:
             with pytest.raises(ProviderLost, match="gone"):
-                await tested.embed([row(n) for n in (10, 11, 12)])
+                await embed(tested, [row(n) for n in (10, 11, 12)])
             await tested.lost()
             assert tested.fault == "the provider stopped working: gone"
 
@@ -616,7 +622,7 @@ def test_a_batch_that_fails_beside_others() -> None:
 
     async def main() -> None:
         async with scheduler(*[run] * 3, limit=1000) as tested:
-            calls = [tested.embed([row(n, 1 + n % 7)]) for n in range(70)]
+            calls = [embed(tested, [row(n, 1 + n % 7)]) for n in range(70)]
             found = await asyncio.gather(*calls, return_exceptions=True)
             for number, answer in enumerate(found):
                 if 1 + number % 7 == 5:
@@ -634,7 +640,7 @@ def test_shutdown_of_many_lanes() -> None:
         models = [Model(shut=True) for _ in range(3)]
         tested = scheduler(*(model.run for model in models), budget=1)
         await tested.__aenter__()
-        calls = [await queued(tested.embed([row(n)], RANKS[n > 6])) for n in range(9)]
+        calls = [await queued(embed(tested, [row(n)], RANKS[n > 6])) for n in range(9)]
         for model in models:
             await model.is_running()
         leaving = asyncio.ensure_future(tested.__aexit__(None, None, None))
@@ -658,9 +664,9 @@ def test_shutdown_while_a_row_waits_for_the_device() -> None:
 
     async def main(device: Small) -> None:
         async with scheduler(device.run, device.run, patience=0.05) as tested:
-            calls = [await queued(tested.embed([row(1, 1)]))]
+            calls = [await queued(embed(tested, [row(1, 1)]))]
             assert await asyncio.to_thread(device.entered.wait, SOON)
-            calls.append(await queued(tested.embed([row(2, 9)])))
+            calls.append(await queued(embed(tested, [row(2, 9)])))
             assert await asyncio.to_thread(settled, tested, lambda: tested._exclusive == 1)
         for call in calls:
             with pytest.raises(ShuttingDown):
@@ -687,13 +693,13 @@ def test_a_caller_that_leaves_before_a_retry() -> None:
             return vectors_of(ids)
 
         async with scheduler(run, budget=100) as tested:
-            gone = await queued(tested.embed([row(1), row(2)]))
+            gone = await queued(embed(tested, [row(1), row(2)]))
             await model.is_running()
             gone.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await gone
             model.gate.set()
-            assert (await tested.embed([row(7)])).tolist() == [[7, 3]]
+            assert (await embed(tested, [row(7)])).tolist() == [[7, 3]]
         assert model.ran == [[1, 2], [7]]
 
     complete(main())
@@ -705,12 +711,12 @@ def test_limits_beside_work_that_goes_on() -> None:
     async def main() -> None:
         models = [Model(shut=True) for _ in range(2)]
         async with scheduler(*(model.run for model in models), limit=10, budget=1) as tested:
-            taken = [await queued(tested.embed([row(n)])) for n in range(10)]
-            refused = [tested.embed([row(n)]) for n in range(20)]
+            taken = [await queued(embed(tested, [row(n)])) for n in range(10)]
+            refused = [embed(tested, [row(n)]) for n in range(20)]
             answers = await asyncio.gather(*refused, return_exceptions=True)
             assert {type(answer) for answer in answers} == {LimitsExceeded}
             # bulk work has its own bounds
-            bulk = await queued(tested.embed([row(99)] * 30, Rank.BULK))
+            bulk = await queued(embed(tested, [row(99)] * 30, Rank.BULK))
             for model in models:
                 model.gate.set()
             for number, vectors in enumerate(await asyncio.gather(*taken)):
@@ -725,11 +731,11 @@ def test_bulk_is_not_starved() -> None:
 
     async def main() -> None:
         async with scheduler(Model().run, budget=1) as tested:
-            bulk = asyncio.ensure_future(tested.embed([row(n, 2) for n in range(5)], Rank.BULK))
+            bulk = asyncio.ensure_future(embed(tested, [row(n, 2) for n in range(5)], Rank.BULK))
             asked = 0
             while not bulk.done():
                 # two at a time: one always waits while the other runs
-                await asyncio.gather(*(tested.embed([row(n, 3)]) for n in range(2)))
+                await asyncio.gather(*(embed(tested, [row(n, 3)]) for n in range(2)))
                 asked += 1
                 assert asked < 1000
             assert (await bulk)[:, 0].tolist() == list(range(5))
@@ -747,7 +753,7 @@ def test_a_text_that_comes_alone() -> None:
         lane, solo = Model(), Model()
         async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
             for number in range(300):
-                assert (await tested.embed([row(number)])).tolist() == [[number, 3]]
+                assert (await embed(tested, [row(number)])).tolist() == [[number, 3]]
             assert tested.lanes == 2
         assert (lane.ran, solo.ran) == ([], [[number] for number in range(300)])
         assert solo.threads <= {"model-0", "model-1"}
@@ -761,10 +767,10 @@ def test_texts_that_come_together() -> None:
     async def main() -> None:
         lane, solo = Model(), Model()
         async with scheduler(lane.run, solo=solo.run) as tested:
-            await tested.embed([row(1), row(2)])
+            await embed(tested, [row(1), row(2)])
             assert (lane.ran, solo.ran) == ([[1, 2]], [])
             # of another length each: all wait but the last, which nothing runs beside
-            await tested.embed([row(n, n) for n in (3, 4, 5)])
+            await embed(tested, [row(n, n) for n in (3, 4, 5)])
         assert (lane.ran[1:], solo.ran) == ([[3], [4]], [[5]])
 
     complete(main())
@@ -776,9 +782,9 @@ def test_a_text_beside_another() -> None:
     async def main() -> None:
         lane, solo = Model(), Model(shut=True)
         async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
-            first = await queued(tested.embed([row(1)]))
+            first = await queued(embed(tested, [row(1)]))
             await solo.is_running()
-            assert (await tested.embed([row(2)])).tolist() == [[2, 3]]
+            assert (await embed(tested, [row(2)])).tolist() == [[2, 3]]
             solo.gate.set()
             await first
         assert (lane.ran, solo.ran) == ([[2]], [[1]])
@@ -793,7 +799,7 @@ def test_a_solo_lane_that_dies() -> None:
         lane, solo = Model(), Mortal()
         async with scheduler(lane.run, solo=solo.run) as tested:
             with pytest.raises(ProviderLost, match="illegal memory access"):
-                await tested.embed([row(13)])
+                await embed(tested, [row(13)])
             await tested.lost()
         assert lane.ran == []
 
@@ -809,9 +815,9 @@ async def first_bulk_batch(*before: list[Tokens]) -> int:
     budget = Budget(1 << 16)
     async with Scheduler([model.run], dimension=2, budget=budget, limit=10_000) as tested:
         for rows in before:
-            await tested.embed(rows)
+            await embed(tested, rows)
         count = len(model.ran)
-        await tested.embed([row(n, 8) for n in range(512)], Rank.BULK)
+        await embed(tested, [row(n, 8) for n in range(512)], Rank.BULK)
     return len(model.ran[count])
 
 
@@ -842,7 +848,7 @@ def test_whole_batches() -> None:
         model = Model()
         budget = Budget(100, fixed=12, whole=True)
         async with Scheduler([model.run], dimension=2, budget=budget, limit=100) as tested:
-            await tested.embed([row(n) for n in range(10)])
+            await embed(tested, [row(n) for n in range(10)])
         assert [len(batch) for batch in model.ran] == [4, 4, 1, 1]
 
     complete(main())

@@ -1,12 +1,13 @@
 """Ranking: weights and order."""
 
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from opdbus.index import lexical
-from opdbus.index.search import LEXICAL_WEIGHT, ceiling, rank
+from opdbus.index import common_words, lexical
+from opdbus.index.search import LEXICAL_WEIGHT, Raised, ceiling, rank
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
@@ -39,6 +40,24 @@ def test_equal_scores_keep_their_order() -> None:
     assert _order([0.0] * 50, [0.0] * 50) == list(range(50))
 
 
+@pytest.mark.parametrize("places", [1, 401, 5000, 70_000])
+def test_the_best_of_many_are_those_of_all(places: int) -> None:
+    """Rank as if all were put in order, also where many are equal and some lack a vector."""
+    dice = np.random.default_rng(places)
+    cosines = dice.normal(0, 0.1, places).astype(np.float32).round(3)
+    cosines[dice.integers(places, size=places // 10)] = math.nan
+    shares = (dice.random(places) < 0.01).astype(np.float32)
+    kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
+    total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
+    total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
+    for within in (np.arange(places), np.flatnonzero(dice.random(places) < 0.3)):
+        ranked = list(islice(rank(cosines, shares, within, Raised(None, kinds)), 5000))
+        expected = within[np.argsort(-total[within], kind="stable")][:5000]
+        assert [place for place, _ in ranked] == expected.tolist()
+        for place, score in ranked[:500]:
+            assert score.total == total[place]
+
+
 @pytest.mark.parametrize("objects", [0, 1, 10, 10_000])
 @pytest.mark.parametrize("matches", [0, 1, 10, 10_001])
 def test_the_ceiling_is_always_a_positive_number(objects: int, matches: int) -> None:
@@ -67,3 +86,19 @@ def test_a_word_of_a_long_question_is_rarely_a_name(
 ) -> None:
     """A word of letters only is less surely a name the more a question says."""
     assert lexical.certainty(name, terms) == certainty
+
+
+def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> None:
+    """Tell how much of each text a question says, in any form of its words."""
+    texts = ["software package: sass compiler", "software package: sass compiler modules for pike"]
+    whole, part = common_words.shares("which software compiles sass?", texts)
+    assert 0 < part < whole < 1
+    assert common_words.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
+    assert common_words.shares("sass", []) == []
+
+
+def test_words_with_digits_name_things_in_short_questions() -> None:
+    """Take `mp3` in a long question for any word, and addresses and paths literally in each."""
+    terms = ("mp3", "tcp/ip", "192.168.88.5", "etc/ssh/sshd_config", "music")
+    assert [term for term in terms if lexical.is_exact(term, 9)] == [*terms[2:4]]
+    assert [term for term in terms if lexical.is_exact(term, 4)] == [*terms[:4]]

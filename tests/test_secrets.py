@@ -29,7 +29,7 @@ KEPT = {"keyboard_layout": "de-neo", "public_key": "visible-public-key"}
 async def _found_by(caller: Caller, question: str) -> list[Any]:
     hits: list[Any] = (
         await caller.call(
-            STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 50, {"mode": "lexical"}
+            STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 50, {"mode": "lexical", "all": True}
         )
     )[0]
     return hits

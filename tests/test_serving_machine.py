@@ -40,7 +40,8 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index import indexer as indexer_module
-from opdbus.index.finder import Finder, Page
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import Reranker
@@ -50,7 +51,7 @@ from opdbus.serving.states import State
 from opdbus.state.object import Identity, StateObject, Thing
 
 # Sequences of a run of this test; `make test-all` asks for 20,000.
-SEQUENCES = int(os.environ.get("OP_DBUS_TEST_SEQUENCES", "1000"))
+SEQUENCES = int(os.environ.get("OP_DBUS_TEST_SEQUENCES", "400"))
 PROVIDERS = ("cuda", "cpu:onnxruntime", "cuda,cpu:onnxruntime", "cpu:onnxruntime,cuda")
 NAMES = ("cuda", "cpu:onnxruntime")
 WORDS = ("network", "mail", "disk", "clock")

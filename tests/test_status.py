@@ -2,13 +2,22 @@
 
 from typing import Any
 
+from opdbus.bus.names import STATE, VECTORIZER
+from opdbus.bus.service import contract
+from opdbus.cli.properties import EMPTY, Properties
 from opdbus.cli.status import host, serving
+from opdbus.cli.top import draw
+from opdbus.cli.top.facts import Facts
+from opdbus.cli.top.lines import plain
+from opdbus.cli.top.view import View
 
-VALUES: dict[str, Any] = {
+_TOLD: dict[str, Any] = {
     "Drifted": 2,
+    "DriftAwaits": [],
     "Count": 1322,
     "Vectorized": 1322,
     "Pending": 0,
+    "FirstStage": 1322,
     "StateFile": "/etc/op-dbus/state.json",
     "Sources": [["live:systemd", 642], ["live:packages", 577], ["file", 100], ["publish:p", 3]],
     "Observers": [
@@ -21,12 +30,17 @@ VALUES: dict[str, Any] = {
     ],
     "Accuracy": [],
     "State": "degraded",
+    "StateFileError": "",
     "LastError": "",
     "Proof": {},
     "Fallbacks": [["cuda", "cuda cannot run here: no driver"], ["openvino", "it crashed"]],
     "Jobs": [],
+    "Texts": 0,
+    "Latency": 0.0031,
+    "Memory": 300 << 20,
     "Version": "0.1.0",
 }
+VALUES = _TOLD | {name: EMPTY[name] for name in EMPTY.keys() - _TOLD.keys()}
 
 
 def test_objects_are_counted_by_where_they_are_from() -> None:
@@ -36,6 +50,8 @@ def test_objects_are_counted_by_where_they_are_from() -> None:
     assert lines["Objects"] == "1,322, all with vectors"
     assert lines["Observed"] == "1,219: systemd 642, packages 577"
     assert lines["Declared"] == "100 in /etc/op-dbus/state.json"
+    gone = host(VALUES | {"StateFileError": "it is gone; put it back"})["Declared"]
+    assert gone == "100, the last that /etc/op-dbus/state.json declared: it cannot be read now"
     assert lines["Drifted"] == "2: `op-dbus drift` lists what is other than declared"
     assert lines["Published"] == "3: p 3"
     assert "Drifted" not in host(VALUES | {"Drifted": 0})
@@ -52,6 +68,22 @@ def test_what_is_not_observed_is_said_with_the_reason() -> None:
     assert "Not observed" not in host(VALUES | {"Observers": VALUES["Observers"][:1]})
 
 
+def test_a_daemon_of_another_version_may_tell_less() -> None:
+    """Each property has its empty value, and what the daemon does not tell is named."""
+    infos = [contract.interface(name) for name in (VECTORIZER, STATE)]
+    types = {p.name: p.signature for info in infos for p in info.properties.values()}
+    empty = {"s": "", "a{sv}": {}, **dict.fromkeys("tud", 0)}
+    assert {name: empty.get(type_, []) for name, type_ in types.items()} == EMPTY
+    for name in EMPTY:
+        values = Properties(VALUES)
+        del values[name]
+        assert host(values)["Unknown"].startswith(f"{name}: not told by this daemon")
+        serving(values)
+        shown = draw.screen(Facts("web1", values, 1.0), View(), 100, 24, 1.0)
+        assert f"! unknown {name}: not told by this daemon, another" in "\n".join(map(plain, shown))
+    assert "Unknown" not in host(VALUES)
+
+
 def test_no_observer_is_no_fault() -> None:
     """Where nothing is to be observed, or nothing was yet, that is said."""
     without: dict[str, Any] = {"Sources": [["file", 100]], "Observers": []}
@@ -64,6 +96,10 @@ def test_objects_that_wait_are_counted() -> None:
     """Objects without vectors are counted, and at level none nothing is said of vectors."""
     waiting = VALUES | {"Pending": 40, "Vectorized": 1282}
     assert host(waiting)["Objects"] == "1,322, 40 of which wait for their vectors"
+    stage = "96% ready; searches find 1,322 objects by static vectors"
+    assert host(waiting)["Second stage"] == stage
+    assert "Second stage" not in host(waiting | {"FirstStage": 0})
+    assert "Second stage" not in host(VALUES)
     assert host(VALUES | {"Vectorized": 0})["Objects"] == "1,322"
 
 
@@ -82,4 +118,6 @@ def test_a_fallback_names_its_provider_once() -> None:
 
 def test_what_there_is_not_is_left_out() -> None:
     """Empty values, and those of the host's lines, are not shown below."""
-    assert list(serving(VALUES)) == ["State", "Fallbacks", "Version"]
+    shown = serving(VALUES)
+    assert list(shown) == ["State", "Fallbacks", "Latency", "Memory", "Version"]
+    assert (shown["Latency"], shown["Memory"]) == ("3.1 ms", "300 MiB")

@@ -237,13 +237,15 @@ def test_a_committed_vector_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_unused_vectors_are_pruned(store: Store) -> None:
-    """Delete exactly the vectors whose text no object has, and tell which."""
+    """Delete exactly the vectors whose text no object has, all in parts or those of some."""
     put(store, record("a", "used"))
-    keys = [b"1", b"2", b"3"]
-    store.put_vectors(keys, [b"used", b"gone", b"used"], np.ones((3, 2), np.float32))
-    assert store.prune_vectors() == {b"gone"}
-    assert {key for key, _, _ in store.vectors()} == {b"1", b"3"}
-    assert store.prune_vectors() == set()
+    digests = [b"used", b"gone", b"used", b"\xff" * 16, bytes(16), b"gone"]
+    store.put_vectors([bytes([n]) for n in range(6)], digests, np.ones((6, 2), np.float32))
+    assert store.forget_vectors([b"used", bytes(16), b"never"]) == {bytes(16)}
+    assert [key[0] for key, _, _ in store.vectors()] == [0, 1, 2, 3, 5]
+    for first in range(256):
+        store.prune_vectors(first)
+    assert [key[0] for key, _, _ in store.vectors()] == [0, 2]
 
 
 def test_transient_objects_are_removed(store: Store) -> None:
@@ -255,6 +257,25 @@ def test_transient_objects_are_removed(store: Store) -> None:
     }
     begin(store, "", 0)
     assert [entry.identity.name for entry in store.entries()] == ["stays"]
+
+
+def test_common_words_add_to_the_scores_of_rare_ones(store: Store) -> None:
+    """Give what has the rarest words the scores that it has of all words, and all where few are."""
+    texts = [
+        f"office {'mail' if n % 4 == 0 else 'disk'} {'clock' if n == 8 else n}" for n in range(40)
+    ]
+    put(store, *(record(str(n), text) for n, text in enumerate(texts)))
+    terms = ["office", "mail", "clock", "nothing"]
+    counts = {term: store.words.count_matches(term) for term in terms}
+    assert list(counts.values()) == [40, 10, 1, 0]
+    every = dict(store.words.match(terms, 99))
+    assert dict(store.words.best(counts, 99, 999)) == pytest.approx(every)
+    for enough, limit, left in ((15, 5, 10), (5, 1, 1), (5, 30, 5)):
+        found = store.words.best(counts, limit, enough)
+        assert len(found) == min(left, limit)
+        assert found[0] == pytest.approx(max(every.items(), key=lambda row: row[1]))
+        assert dict(found) == pytest.approx({row: every[row] for row, _ in found})
+    assert store.words.best({"nothing": 0}, 9, 9) == []
 
 
 def test_what_was_deleted_leaves_no_byte(store: Store) -> None:
@@ -289,6 +310,7 @@ def test_a_database_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
         old.execute("ALTER TABLE objects DROP COLUMN traits")
         for table in ("sentence_words", "sentences", "history", "history_times", "drifts"):
             old.execute(f"DROP TABLE {table}")
+        old.execute("DROP INDEX vectors_by_text")
         old.execute("PRAGMA user_version = 1")
     for _ in range(2):
         with closing(Store(path)) as store:
@@ -308,6 +330,7 @@ def test_rows_of_the_version_before_are_found_by_time(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as old:
         old.execute("DROP TABLE history_times")
         old.execute("CREATE INDEX history_by_time ON history (at)")
+        old.execute("DROP INDEX vectors_by_text")
         old.execute("PRAGMA user_version = 3")
     with closing(Store(path)) as store:
         wanted = Filter(since=150, before=300)

@@ -1,5 +1,6 @@
 """Changes in plain words."""
 
+import asyncio
 import json
 import re
 import time
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.cli import causes, grouping, printing, telling
+from opdbus.cli import causes, grouping, history, printing, telling
 
 
 def change(
@@ -35,7 +36,22 @@ def _json(value: Any) -> str:
 
 
 UNIT, PACKAGE, PORT = "systemd/unit", "packages/package", "net/listener"
+SYSCTL = "kernel/sysctl"
 SAID = [
+    (
+        change("healed", PACKAGE, "a", version=("1.0", ">= 2.0")),
+        "package a is as declared again: version was 1.0, declared >= 2.0",
+    ),
+    (
+        change("changed", UNIT, "a.timer", sub_state=("waiting", "elapsed")),
+        "a.timer elapsed, and is not set again",
+    ),
+    (
+        change("appeared", SYSCTL, "vm.x", file=(None, "/a"), wanted=(None, "1"), value=(None, 6)),
+        "sysctl vm.x named in /a, to be 1, is 6",
+    ),
+    (change("appeared", SYSCTL, "vm.x", value=(None, "60")), "sysctl vm.x named, is 60"),
+    (change("gone", SYSCTL, "vm.x", value=("60", None)), "sysctl vm.x is named no longer"),
     (
         change("changed", UNIT, "sshd.service", active_state=("active", "inactive")),
         "sshd.service stopped: active -> inactive",
@@ -54,6 +70,79 @@ SAID = [
         change("changed", UNIT, "a", active_state=("active", "inactive"), enabled=(True, False)),
         "a stopped, disabled: active -> inactive",
     ),
+    (
+        change("changed", UNIT, "a.service", active_state=("failed", "inactive")),
+        "a.service is no longer failed: failed -> inactive",
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            cause="job:7 start",
+            active_state=("failed", "inactive"),
+        ),
+        "a ran, is no longer failed: failed -> inactive",
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            cause="job:7 start",
+            active_state=("activating", "inactive"),
+        ),
+        "a ran: activating -> inactive",
+    ),
+    (
+        change("changed", UNIT, "a", cause="job:7 stop", active_state=("activating", "inactive")),
+        "a stopped: activating -> inactive",
+    ),
+    *(
+        (
+            change(
+                "changed",
+                UNIT,
+                "a",
+                active_state=("active", "failed"),
+                result=(None, result),
+                **{field: (None, value)},
+            ),
+            f"a failed: active -> failed ({said})",
+        )
+        for result, field, value, said in (
+            ("exit-code", "exit_status", 7, "status 7"),
+            ("signal", "exit_signal", "SIGKILL", "SIGKILL"),
+            ("watchdog", "exit_signal", "SIGABRT", "watchdog"),
+        )
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            masked=(None, False),
+            load_state=("not-found", "error"),
+            load_error=(None, "Invalid"),
+        ),
+        "a cannot be loaded: Invalid",
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            masked=(True, None),
+            enabled=(False, None),
+            load_state=("masked", "not-found"),
+        ),
+        "a unmasked",
+    ),
+    (
+        change("changed", UNIT, "a", masked=(None, False), enabled=(None, False)),
+        "a changed: masked none -> no, enabled none -> no",
+    ),
+    (change("appeared", UNIT, "a.timer", enabled=(None, True)), "a.timer appeared, enabled"),
     (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
     (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),
     (change("event", UNIT, "a.service", cause="job:7 restart"), "a.service restarted"),
@@ -70,17 +159,39 @@ SAID = [
         "a exited (exit-code), is starting again: active -> activating",
     ),
     (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            active_state=("active", "activating"),
+            restart_loop=(None, True),
+            result=(None, "exit-code"),
+            exit_status=(None, 3),
+        ),
+        "a is restarted again and again (status 3)",
+    ),
+    (
+        change(
+            "changed", UNIT, "a", active_state=("activating", "active"), restart_loop=(True, None)
+        ),
+        "a is not restarted again and again any more",
+    ),
+    (
         change("appeared", UNIT, "a", active_state=(None, "failed"), result=(None, "exit-code")),
         "a appeared, failed (exit-code)",
     ),
     (change("event", UNIT, "a.service", cause="start"), "a.service restarted"),
+    (change("event", UNIT, "a.service", cause="start:failed"), "a.service failed again"),
+    (change("event", UNIT, "a.service", cause="start:ran"), "a.service ran"),
+    (change("event", UNIT, "a.service", cause="job:7 stop"), "a.service stopped"),
+    (change("appeared", UNIT, "a", masked=(None, True)), "a appeared, masked"),
     (change("event", UNIT, "a.service", cause="reload"), "a.service changed, and is as it was"),
     (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
-    (change("event", "devices/usb", "1-1"), "usb 1-1 had an event"),
+    (change("event", "devices/usb", "1-1"), "USB device 1-1 had an event"),
     (change("event", UNIT, "a.service", cause="job:7 start by a.timer"), "a.service ran"),
-    (
-        change("event", UNIT, "a.service", cause="exit"),
-        "a.service ended and was started again",
+    *(
+        (change("event", UNIT, "a.service", cause=cause), "a.service ended and was started again")
+        for cause in ("exit", "exit:SIGKILL")
     ),
     (
         change("changed", PACKAGE, "openssl", version=("3.0.9", "3.0.10")),
@@ -94,6 +205,22 @@ SAID = [
         change("changed", PACKAGE, "x", version=("3.0~rc1", "3.0")),
         "package x upgraded 3.0~rc1 -> 3.0",
     ),
+    (
+        change(
+            "changed",
+            PACKAGE,
+            "x",
+            essential=(None, True),
+            on_hold=(True, None),
+            version=("2", "1"),
+        ),
+        "package x downgraded, no longer on hold, essential none -> yes: 2 -> 1",
+    ),
+    (
+        change("changed", PACKAGE, "x", installed_size_mb=(1, 2), version=("1", "2")),
+        "package x upgraded 1 -> 2",
+    ),
+    (change("changed", PACKAGE, "x", on_hold=(None, True)), "package x put on hold"),
     (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
     (
         change("changed", PACKAGE, "hello", removed=(None, True), status=("installed", "x")),
@@ -111,6 +238,10 @@ SAID = [
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
     (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port 8080 closed"),
     (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"), "port 8088 found"),
+    (
+        change("gone", PORT, "tcp [::1]:53", unit=("named.service", None), cause="exit"),
+        "port 53 closed by named.service",
+    ),
     (change("gone", PORT, "tcp [::1]:53"), "port 53 closed"),
     (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
     (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
@@ -129,8 +260,53 @@ SAID = [
         "a.service is not yet as declared: active",
     ),
     (
-        change("healed", UNIT, "a.service", active=(True, False)),
-        "a.service is as declared again: active",
+        change("drift", UNIT, "a", cause="state file:not followed", enabled=(True, False)),
+        "a is still other than declared: enabled is no, declared yes",
+    ),
+    (
+        change("healed", UNIT, "a.service", masked=("masked", False)),
+        "a.service is as declared again: masked yes -> no",
+    ),
+    (
+        change("appeared", "cron/job", "/etc/cron.d/nightly false"),
+        "cron job false of /etc/cron.d/nightly added",
+    ),
+    (change("appeared", "cron/job", "/etc/cron.daily/apt"), "cron job /etc/cron.daily/apt added"),
+    (
+        change("drift", UNIT, "a.service", presence=("present", "missing")),
+        "a.service is other than declared: missing",
+    ),
+    (
+        change("drift", UNIT, "a.service", presence=("not declared", "present")),
+        "a.service is other than declared: there, and not declared",
+    ),
+    (
+        change("undeclared", UNIT, "a.service", presence=("not declared", None)),
+        "a.service need not be declared any more",
+    ),
+    (
+        change("undeclared", UNIT, "a.service", active=(True, None)),
+        "a.service is no longer declared: active",
+    ),
+    (
+        change("healed", UNIT, "a.service", active=(False, False)),
+        "a.service is as declared again: active is no",
+    ),
+    (
+        change("healed", UNIT, "a.service", active=(False, True)),
+        "a.service is as declared again: active no -> yes",
+    ),
+    (
+        change("drift", "users/group", "g", members=(["a"], [])),
+        "group g is other than declared: members is none, declared a",
+    ),
+    (
+        change("appeared", "users/account", "bob", administrator=(None, True)),
+        "account bob added, an administrator",
+    ),
+    (
+        change("forgot", "history/row", "x", count=(None, 1), rows=(None, [[1, 1]])),
+        "history was made to forget the values of 1 row",
     ),
     (
         change("forgot", "history/row", "x", count=(None, 7), rows=(None, [[1, 7]])),
@@ -152,7 +328,10 @@ def test_changes_are_told_in_plain_words(given: dict[str, Any], said: str) -> No
         ("job:4711 restart", "job 4711 restart"),
         ("apt:2026-11-22T07:01:02 apt upgrade -y", "package run 07:01 apt upgrade -y"),
         ("dpkg:2026-11-22T07:01:02", "package run 07:01 dpkg"),
-        ("bus::1.42 uid 1000", "published by alice (:1.42)"),
+        ("unit exit:SIGKILL", "its unit's process ended (SIGKILL)"),
+        ("start:failed", "while op-dbus was not running"),
+        ("during dpkg:2026-11-22T07:01:02", "during package run 07:01 dpkg"),
+        ("bus::1.42 uid 1000", "by alice (:1.42)"),
         ("bus:org.freedesktop.UDisks2", "by org.freedesktop.UDisks2"),
         ("first", "listed for the first time"),
         ("", "cause not known"),
@@ -226,6 +405,29 @@ def test_alike_changes_are_one_line() -> None:
     ]
 
 
+@pytest.mark.parametrize("cause", ["", "apt:x"])
+def test_only_what_happened_within_a_moment_is_one_line(cause: str) -> None:
+    """Do not hide a later change of another thing among those before it."""
+    files = [
+        {**change("changed", "files/file", f"/f{n}", cause=cause, sha256=("a", "b")), "at": at}
+        for n, at in enumerate([0, 400_000, 800_000, 900_000, 6_000_000])
+    ]
+    assert [line.text for line in grouping.lines(files)] == [
+        "4 files changed: /f0, /f1, /f2 and 1 more",
+        "/f4 changed: its content",
+    ]
+
+
+def test_few_changes_that_were_asked_for_are_told_each() -> None:
+    """Show the fields where a question is about few things."""
+    same = [change("changed", "house/lamp", "hall", a=(n, n + 1)) for n in range(4)]
+    (line,) = grouping.lines(same)
+    assert line.text == "lamp hall changed 4 times"
+    told = [line.text for line in grouping.lines(same, is_narrow=True)]
+    assert told == [f"lamp hall changed: a {n} -> {n + 1}" for n in range(4)]
+    assert len(list(grouping.lines(same * 6, is_narrow=True))) == 1
+
+
 def test_what_has_no_known_cause_keeps_its_order() -> None:
     """Put together only what came one after the other: nothing says that the rest belongs to it."""
     lamps = [change("appeared", "house/lamp", f"l{n}") for n in range(5)]
@@ -239,7 +441,7 @@ def test_what_has_no_known_cause_keeps_its_order() -> None:
 
 
 def test_causes_are_in_the_order_in_which_they_ended() -> None:
-    """Put what changed last last, and what has no known cause after all."""
+    """Put what changed last last, whether its cause is known or not."""
     changes = [change("event", UNIT, str(n), cause=cause) for n, cause in enumerate("ab a")]
     changes[2]["cause"] = ""
     for seq, item in enumerate(changes):
@@ -247,7 +449,7 @@ def test_causes_are_in_the_order_in_which_they_ended() -> None:
     found = [
         (cause, [item["name"] for item in items]) for cause, items in grouping.by_cause(changes)
     ]
-    assert found == [("b", ["1"]), ("a", ["0", "3"]), ("", ["2"])]
+    assert found == [("b", ["1"]), ("", ["2"]), ("a", ["0", "3"])]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +488,16 @@ def test_what_has_no_known_cause_is_apart_where_time_is_between() -> None:
     assert [len(items) for _, items in grouping.by_cause(changes)] == [2, 1]
 
 
+def test_ends_of_unrelated_units_are_apart() -> None:
+    """Put what their own processes did, or nobody knows, below a heading for each unit."""
+    port = change("gone", PORT, "tcp [::]:80", cause="exit", unit=("a.service", None))
+    ends = [change("event", UNIT, f"{name}.service", cause="exit") for name in "aba"]
+    users = [change("changed", f"users/{kind}", "x") for kind in ("account", "group", "account")]
+    changes = [{**each, "seq": seq} for seq, each in enumerate([*ends, port, *users])]
+    found = [[each["seq"] for each in items] for _, items in grouping.by_cause(changes)]
+    assert found == [[1], [0, 2, 3], [5], [4, 6]]
+
+
 @pytest.mark.parametrize("cause", ["first", "job:7 start"])
 def test_what_was_cut_off_is_not_counted_as_all(cause: str) -> None:
     """Say `at least` in a line that counts the oldest change, where older ones are left out."""
@@ -305,6 +517,36 @@ def test_stamps_are_in_one_column(days: int, said: str) -> None:
     stamp = printing.stamp(int((time.time() - days * 86400) * 1e6))
     assert re.fullmatch(said, stamp)
     assert len(stamp) <= 15
+
+
+@pytest.mark.parametrize(
+    ("causes_of_rows", "is_whole", "told"),
+    [
+        ("f" * 2500, True, (2500, False)),
+        ("f" * 2500, False, (4, True)),
+        ("f" * 2500 + "k", True, (2500, True)),
+        ("kkkk" + "f" * 9, True, (4, True)),
+        ("kkff", True, (4, False)),
+    ],
+)
+def test_a_first_listing_is_not_cut_in_two(
+    causes_of_rows: str, told: tuple[int, bool], *, is_whole: bool
+) -> None:
+    """Say that there are more changes where those are something else than one first listing."""
+
+    class Rows:
+        """Gives rows, the newest first, as a client does."""
+
+        async def changes(self, wanted: dict[str, int], limit: int) -> list[dict[str, Any]]:
+            count = len(causes_of_rows)
+            rows = [
+                {"seq": count - n, "cause": {"f": "first", "k": "kernel"}[letter]}
+                for n, letter in enumerate(causes_of_rows)
+            ]
+            return [row for row in rows if row["seq"] < wanted.get("below", count + 1)][:limit]
+
+    rows, is_cut = asyncio.run(history.newest(Rows(), {}, 4, is_whole=is_whole))  # type: ignore[arg-type] -- as much of a client as is asked
+    assert (len(rows), is_cut) == told
 
 
 def test_a_first_listing_is_one_line() -> None:
@@ -337,3 +579,12 @@ def test_of_lists_is_said_what_came_and_left(old: Any, new: Any, said: str) -> N
     """Tell the difference of lists, unless only their order is other."""
     given = change("changed", "house/lamp", "hall", x=(old, new))
     assert telling.tell(given).detail == f"x {said}"
+
+
+def test_what_happens_during_a_package_run_need_not_be_its_doing() -> None:
+    """Of packages the run is the cause; of anything else it is only said that it went on."""
+    run = "dpkg:2026-11-22T07:01:02"
+    rows = [change("gone", sort, "a", cause=run) for sort in (PACKAGE, "users/account", UNIT)]
+    rows.append(change("gone", PORT, "tcp 0.0.0.0:80", cause="exit"))
+    causes = [run, f"during {run}", f"during {run}", "unit exit"]
+    assert [line.cause for line in grouping.lines(rows)] == causes

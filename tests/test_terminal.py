@@ -1,16 +1,22 @@
 """What the command line imports, and what it prints to: terminals, pipes, readers that stop."""
 
 import asyncio
+import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import as_json
+from commands import as_json, ok
 from running import Running, calling, environment, state_file
+
+from opdbus.cli.widths import width
+
+SSHD = "systemd/unit/sshd.service"
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +25,7 @@ def served(shared_daemons: Callable[..., Running]) -> Running:
     return shared_daemons().start().vectorized()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["search", "x"], ["list"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["status"], ["search", "sshd"], ["list"]])
 def test_clients_import_no_engine(served: Running, arguments: list[str]) -> None:
     """Start without numpy, onnxruntime or pydantic, which alone take longer than 150 ms."""
     done = subprocess.run(
@@ -70,14 +76,31 @@ def test_a_terminal_gets_a_table(served: Running) -> None:
 
 
 def test_names_stay_whole_on_a_narrow_terminal(served: Running) -> None:
-    """Break the text of a hit into lines, but never the name of an object."""
+    """Break the text of a hit into lines, but no name of an object that has room in one."""
     names = [
         "/".join((hit["plugin"], hit["kind"], hit["name"]))
-        for hit in as_json(served, "search", "who am i", "-n", "30")
+        for hit in as_json(served, "search", "who am i", "--all", "-n", "30")
     ]
-    text = on_terminal(served, 40, "search", "who am i", "-n", "30").decode()
+    text = on_terminal(served, 60, "search", "who am i", "--all", "-n", "30").decode()
     assert [name for name in names if name not in text] == []
     assert text.count("\n") > 2 * len(names)
+
+
+def test_nothing_is_wider_than_the_terminal(served: Running) -> None:
+    """Break what is too long for a line, names too, and count wide characters as two columns."""
+    wide, long = "\u6570\u636e\u5e93" * 12, "name-" * 40
+    things = [{"plugin": "wide", "kind": "thing", "name": name} for name in (wide, long)]
+    paths = json.loads(ok(served, "publish", "t", "--json", stdin=json.dumps(things)))
+    for command in (["list", "--plugin", "wide"], ["show", paths[0]], ["show", paths[1]]):
+        text = re.sub(r"\x1b\[\d*m", "", on_terminal(served, 60, *command).decode())
+        assert max(map(width, text.splitlines())) in range(58, 61)
+        whole = "".join(text.split())
+        assert any(name in whole for name in (wide, long))
+        assert any(name in ok(served, *command) for name in (wide, long))
+    shown = on_terminal(served, 60, "show", SSHD).decode()
+    assert re.search(r"Updated +\x1b\[0m  (\d+ (s|min) ago|just now)", shown)
+    assert re.search(r"Fingerprint\x1b\[0m  [0-9a-f]{12}\.\.\.\s", shown)
+    ok(served, "withdraw", *paths)
 
 
 def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus import config
+from opdbus.bench.texts import objects, shorts
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import ModelError
 from opdbus.models import folder
@@ -44,14 +46,70 @@ def expected(reference: tokenizers.Tokenizer, text: str, limit: int) -> tuple[li
     return (ids, False) if len(ids) <= limit else ([*ids[: limit - 1], ids[-1]], True)
 
 
+def tokenized(tested: Tokenizer, text: str) -> tuple[list[int], bool]:
+    """Tokenize one text beside another, so that there is more than little of it."""
+    found = tested.encode([text, "x " * 200])
+    ids, _ = found
+    return ids.tolist(), bool(found.truncated[0])
+
+
 # Pieces of texts: words of the vocabulary, words to be taken apart, words too long, odd characters.
 PIECES = st.one_of(
-    st.sampled_from(["network", "server", " ", "  \t\n", ".", "中", "é", "[SEP]", "-", "\u200b"]),
-    st.text("abcdexyz", min_size=1, max_size=12),
+    st.sampled_from(["network", "Server ", " ", "  \t\n", ".", "中", "é", "[SEP]", "-", "\u200b"]),
+    st.sampled_from(["[", "[mask]", "<mask>", "</S>", "<", "##ing", "x" * 100, "x" * 101]),
+    st.sampled_from(["\x00", "\x01", "\x02", "\x7f", "\x1b", "\u2028", "İ", "\ud7ff", "ﬀ"]),
+    st.text("abcdexyz0123_./:", min_size=1, max_size=12),
     st.integers(20, 220).map(lambda size: "ab" * size),
     st.integers(1, 60).map(lambda size: " " * size),
     st.text(max_size=5),
 )
+TEXTS = st.lists(st.lists(PIECES, max_size=40).map("".join), min_size=1, max_size=5)
+
+
+def as_mpnet(described: dict[str, Any]) -> dict[str, Any]:
+    """Give a BERT tokenizer the special tokens of MPNet's, and its way to place them."""
+    words = described["model"]["vocab"]
+    ids = {name: words.setdefault(name, len(words)) for name in ("<s>", "</s>", "<unk>", "<mask>")}
+    special = {"special": True, "single_word": False, "rstrip": False}
+    added = [
+        {"id": number, "content": name, "lstrip": name == "<mask>", "normalized": name == "<unk>"}
+        for name, number in ids.items()
+    ]
+    around = {"sep": ["</s>", ids["</s>"]], "cls": ["<s>", ids["<s>"]]}
+    return described | {
+        "added_tokens": [special | token for token in added],
+        "post_processor": around
+        | {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False},
+    }
+
+
+@pytest.fixture(scope="module", params=["bert", "mpnet"])
+def real(request: pytest.FixtureRequest, medium: Model, tmp_path_factory: Any) -> Tokenizer:
+    """Open a tokenizer with real words of one of the two families, and a small cache."""
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    described = json.loads(medium.tokenizer.read_bytes())
+    path.write_text(json.dumps(as_mpnet(described) if request.param == "mpnet" else described))
+    return Tokenizer(path, 48, most_words=2000)
+
+
+@pytest.mark.model
+@settings(deadline=None)
+@given(texts=TEXTS)
+def test_ids_are_those_of_the_library(real: Tokenizer, texts: list[str]) -> None:
+    """Every text has the library's ids, cut where the library cuts, whatever is beside it."""
+    # the library itself is asked for a few characters
+    texts = [*texts, "x " * 200]
+    found, wanted = real.encode(texts), real.library.encode(texts)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in wanted]
+    assert found.truncated.tolist() == wanted.truncated.tolist()
+
+
+@pytest.mark.model
+def test_ids_of_hosts_are_those_of_the_library(real: Tokenizer) -> None:
+    """Objects' texts have the library's ids, more of them at a time than are looked at together."""
+    texts = [*objects(250), *shorts(250)] * 5
+    found, wanted = real.encode(texts), real.library.encode(texts)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in wanted]
 
 
 @settings(deadline=None, max_examples=300)
@@ -61,8 +119,7 @@ def test_cutting_first_changes_nothing(tiny_model: Path, pieces: list[str], limi
     path, text = tiny_model / "tokenizer.json", "".join(pieces)
     reference = whole(path)
     tested = Tokenizer(path, limit)
-    (found,) = tested.encode([text])
-    assert (found.ids.tolist(), found.truncated) == expected(reference, text, limit)
+    assert tokenized(tested, text) == expected(reference, text, limit)
     assert tested.count([text]) == [len(reference.encode(text).ids)]
 
 
@@ -71,15 +128,14 @@ def test_a_word_split_by_the_first_cut(tiny_model: Path, letters: int) -> None:
     """Give a long word's own tokens though the first look ends inside it."""
     path = tiny_model / "tokenizer.json"
     text = "a " * 3 + "q" * letters + "network " + "." * 300
-    (found,) = Tokenizer(path, 6).encode([text])
-    assert (found.ids.tolist(), found.truncated) == expected(whole(path), text, 6)
+    assert tokenized(Tokenizer(path, 6), text) == expected(whole(path), text, 6)
 
 
 @pytest.mark.parametrize(("limit", "truncated"), [(7, True), (8, False), (9, False)])
 def test_exactly_at_the_limit(tiny_model: Path, limit: int, truncated: bool) -> None:  # noqa: FBT001 -- a row of the table
     """Cut nothing of a text that has as many tokens as fit."""
-    (found,) = Tokenizer(tiny_model / "tokenizer.json", limit).encode(["a b c d e 0"])
-    assert (len(found), found.truncated) == (min(limit, 8), truncated)
+    ids, cut = tokenized(Tokenizer(tiny_model / "tokenizer.json", limit), "a b c d e 0")
+    assert (len(ids), cut) == (min(limit, 8), truncated)
 
 
 def test_the_files_own_limit_and_padding_are_ignored(tiny_model: Path, tmp_path: Path) -> None:
@@ -101,15 +157,15 @@ def test_the_files_own_limit_and_padding_are_ignored(tiny_model: Path, tmp_path:
     }
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(described))
-    (found,) = Tokenizer(path, 20).encode(["a b c d e"])
-    assert (len(found), found.truncated) == (7, False)
+    ids, cut = tokenized(Tokenizer(path, 20), "a b c d e")
+    assert (len(ids), cut) == (7, False)
 
 
 def test_empty_text(tiny_model: Path) -> None:
     """Give an empty text the two special tokens, and no texts nothing."""
     tested = Tokenizer(tiny_model / "tokenizer.json", 48)
-    assert [len(row) for row in tested.encode(["", " \n"])] == [2, 2]
-    assert tested.encode([]) == []
+    assert tested.encode(["", " \n"]).lengths.tolist() == [2, 2]
+    assert len(tested.encode([])) == 0
     assert tested.count([]) == []
 
 
@@ -141,10 +197,9 @@ def test_medium_limit(medium: Model) -> None:
     """Cut at 256 tokens for the medium model, whose file says 128."""
     assert json.loads(medium.tokenizer.read_text())["truncation"]["max_length"] == 128
     tested = Tokenizer(medium.tokenizer, medium.shape.max_tokens)
-    fits, long, longer = tested.encode([" ".join(["name"] * n) for n in (254, 255, 5000)])
-    assert (len(fits), fits.truncated) == (LIMIT, False)
-    assert (len(long), long.truncated) == (LIMIT, True)
-    assert (len(longer), longer.truncated) == (LIMIT, True)
+    found = tested.encode([" ".join(["name"] * n) for n in (254, 255, 5000)])
+    assert found.lengths.tolist() == [LIMIT] * 3
+    assert found.truncated.tolist() == [False, True, True]
     assert tested.count([" ".join(["name"] * 5000)]) == [5002]
 
 
@@ -166,8 +221,8 @@ def test_a_megabyte(medium: Model, text: str) -> None:
     """Tokenize a text of 1 MB as the whole text would be, soon."""
     tested = Tokenizer(medium.tokenizer, LIMIT)
     begun = time.perf_counter()
-    (found,) = tested.encode([text])
+    found = tokenized(tested, text)
     taken = time.perf_counter() - begun
-    assert (found.ids.tolist(), found.truncated) == expected(whole(medium.tokenizer), text, LIMIT)
+    assert found == expected(whole(medium.tokenizer), text, LIMIT)
     # measured: 0.5 s at most, for spaces only
     assert taken < 3.0

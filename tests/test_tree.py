@@ -12,6 +12,7 @@ from opdbus.bus.service import contract
 from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.tree import Tree
 from opdbus.config import load
+from opdbus.drift.tracker import Tracker
 from opdbus.index.finder import Finder
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
@@ -42,7 +43,9 @@ def children(tmp_path: Path) -> Callable[[str], list[str] | None]:
             await memory.publish([OBJECT], 1000)
             interfaces = map(BusInterface, FIXED)
             vectors = ObjectVectors(memory, Serving(load({})))
-            tree = Tree(*interfaces, vectors, Finder(vectors), Jobs(lambda *_: None))
+            tree = Tree(
+                *interfaces, vectors, Finder(vectors), Tracker(memory), Jobs(lambda *_: None)
+            )
             node = tree.find(path)
             return None if node is None else list(node.children())
 

@@ -1,6 +1,7 @@
 """Why units changed, as history has it: what an observer tells of a fake PID 1."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,10 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from observing import Host, in_loop, observed, rows
-from units import FakePid1, fake_pid1
+from observing import Host, history, in_loop, observed, rows
+from running import PATIENCE_SECONDS
+from units import NAME, FakePid1, fake_pid1, install_tidy, path_of
 
-from opdbus.observe import systemd
+from opdbus.observe import systemd, unit_documents
 from opdbus.observe.documents import Places
 from opdbus.observe.systemd import Options
 
@@ -72,6 +74,16 @@ async def test_restarts_that_follow_each_other_fast_are_folded(
 
 
 @in_loop
+async def test_jobs_of_several_sorts_are_counted_apart(tmp_path: Path, system_bus: str) -> None:
+    """A row that stands for a stop, starts and restarts says how many there were of each."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        for number, states in enumerate(([STOPS, DOWN], [UP], [STOPS, DOWN, UP]), 7):
+            fake.work(ONE, number, *states)
+            fake.end(ONE, number)
+        await until(host, tmp_path, ONE, ("event", "job:9 restart, after 1 stop 1 start", 2))
+
+
+@in_loop
 async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) -> None:
     """While a unit stops, PID 1 is asked what its job is; the end is no further event."""
     async with watched(system_bus, tmp_path) as (fake, host):
@@ -98,13 +110,67 @@ async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -
 
 @in_loop
 async def test_systemd_restarts_by_a_job(tmp_path: Path, system_bus: str) -> None:
-    """An automatic restart is a job like any other, after the exit that it answers."""
+    """An automatic restart is a job that says so, after the exit that it answers."""
     async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"), WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["NRestarts"] = 1
         fake.work(ONE, 9, DOWN, UP)
         fake.end(ONE, 9)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "job:9 restart", 0))
+        again = ("changed", "job:9 restart, automatic", 0)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), again)
+
+
+@in_loop
+async def test_systemd_gives_up(tmp_path: Path, system_bus: str) -> None:
+    """A service that systemd restarts no more failed by itself: the job that tried did nothing."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, ("failed", "failed"), WAITS)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.work(ONE, 9, ("failed", "failed"))
+        fake.end(ONE, 9)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+
+
+@in_loop
+async def test_a_loop_begins_by_itself(tmp_path: Path, system_bus: str) -> None:
+    """A service that is restarted again and again does that itself, and no job of systemd's."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.units[ONE]["NRestarts"] = 4
+        fake.work(ONE, 9, DOWN, UP)
+        fake.end(ONE, 9)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+        fake.units[ONE]["NRestarts"] = 5
+        fake.work(ONE, 10, DOWN, UP)
+        fake.end(ONE, 10)
+        await host.until_shown(f"systemd/unit/{ONE}", n_restarts=5)
+        await until(host, tmp_path, ONE, ("changed", "exit", 0))
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("code", "status", "result", "cause"),
+    [
+        (2, 9, "signal", "exit:SIGKILL"),
+        (1, 3, "exit-code", "exit:status 3"),
+        (2, 6, "watchdog", "exit:SIGABRT"),
+        (1, 0, "success", "exit"),
+        (2, 1 << 20, "signal", "exit"),
+    ],
+)
+async def test_systemd_restarts_at_once(
+    tmp_path: Path, system_bus: str, code: int, status: int, result: str, cause: str
+) -> None:
+    """Where a service runs again before it is looked at, its row says how it had ended."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        ended = {"ExecMainCode": code, "ExecMainStatus": status, "Result": result}
+        fake.service.changed(path_of(ONE), f"{NAME}.Service", **ended)
+        fake.work(ONE, 0, ("failed", "failed"), WAITS)
+        well = {"ExecMainCode": 0, "ExecMainStatus": 0, "Result": "success"}
+        fake.service.changed(path_of(ONE), f"{NAME}.Service", **well)
+        fake.work(ONE, 9, DOWN, UP)
+        fake.end(ONE, 9)
+        await until(host, tmp_path, ONE, ("event", cause, 0))
 
 
 @in_loop
@@ -117,7 +183,7 @@ async def test_a_timer_changes_with_what_it_starts(tmp_path: Path, system_bus: s
         fake.work(TIMER, 0, ("active", "running"))
         fake.work(ONE, 6, UP)
         fake.end(ONE, 6)
-        await until(host, tmp_path, TIMER, ("changed", "job:6 start", 0))
+        await until(host, tmp_path, TIMER, ("changed", f"job:6 start by {TIMER}", 0))
 
 
 @in_loop
@@ -249,3 +315,68 @@ async def test_a_unit_that_was_loaded_again(tmp_path: Path, system_bus: str) -> 
         fake.end(ONE, 7)
         fake.load(ONE, StateChangeTimestampMonotonic=0)
         await until(host, tmp_path, ONE, ("changed", "job:7 stop", 0))
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("state", "what"), [(UP, "changed"), (("failed", "failed"), "changed"), (DOWN, "event")]
+)
+async def test_a_new_unit_that_was_started(
+    tmp_path: Path, system_bus: str, state: tuple[str, str], what: str
+) -> None:
+    """That a unit came by a reload and that a job started it are two rows, however it went."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        file = fake.file(NEW, "enabled")
+        fake.tell_reloading(begins=True)
+        fake.load(NEW, FragmentPath=str(file), UnitFileState="enabled")
+        fake.tell_reloading(begins=False)
+        fake.work(NEW, 7, ("activating", "start"), state)
+        fake.end(NEW, 7)
+        await host.until(lambda: len(rows(tmp_path, NEW)) == 2)
+        came, started = (row for row in history(tmp_path) if row["name"] == NEW)
+        assert (came["what"], came["cause"]) == ("appeared", "reload")
+        assert [["active_state"], [], ["inactive"]] in came["fields"]
+        assert (started["what"], started["cause"]) == (what, "job:7 start")
+        wanted = [["active_state"], ["inactive"], [state[0]]]
+        assert (wanted in started["fields"]) == (state != DOWN)
+
+
+@in_loop
+async def test_documents_that_are_late(
+    tmp_path: Path, system_bus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of a new unit only later is shown, is no change of it, and takes no job."""
+    is_free, found = threading.Event(), unit_documents._found
+    monkeypatch.setattr(unit_documents, "_SOON_SECONDS", 0.0)
+    monkeypatch.setattr(
+        unit_documents, "_found", lambda *units: is_free.wait(PATIENCE_SECONDS) and found(*units)
+    )
+    is_free.set()
+    async with watched(system_bus, tmp_path) as (fake, host):
+        is_free.clear()
+        file = fake.file(NEW, "enabled")
+        install_tidy(tmp_path, str(file))
+        fake.tell_reloading(begins=True)
+        fake.load(NEW, FragmentPath=str(file))
+        fake.tell_reloading(begins=False)
+        fake.work(NEW, 7, ("activating", "start"), UP)
+        fake.end(NEW, 7)
+        await host.until(lambda: len(rows(tmp_path, NEW)) == 1)
+        is_free.set()
+        await host.until_shown(f"systemd/unit/{NEW}", package="tidy", active_state="active")
+        told = [("appeared", "reload"), ("changed", "job:7 start")]
+        assert [(what, cause) for what, cause, _ in rows(tmp_path, NEW)] == told
+
+
+@in_loop
+async def test_a_trigger_that_stops_or_is_masked(tmp_path: Path, system_bus: str) -> None:
+    """Which loaded units start a service is shown, and is no change of the service."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        shown = f"systemd/unit/{ONE}"
+        for job, triggers in enumerate(([], [TIMER], ["three.timer", TIMER], [TIMER]), 7):
+            fake.units[ONE]["TriggeredBy"] = triggers
+            fake.work(ONE, job, STOPS, DOWN, UP)
+            fake.end(ONE, job)
+            await host.until_shown(shown, **{"triggered_by": triggers} if triggers else {})
+            await host.until(lambda count=job - 5: len(rows(tmp_path, ONE)) == count)
+        assert {tuple(map(str, row["fields"])) for row in history(tmp_path)[2:]} == {()}

@@ -21,7 +21,6 @@ def told(state: str, job: int = 0, *, began: int = EARLY, ended: int = 0) -> dic
         "InactiveEnterTimestampMonotonic": ended,
         "StateChangeTimestampMonotonic": max(began, ended),
         "Job": [job, "/org/freedesktop/systemd1/job/1"],
-        "ActivationDetails": [],
     }
 
 
@@ -34,7 +33,6 @@ def heard(*signals: dict[str, Any]) -> UnitJobs:
 
 
 RUNS = told("active")
-IDLE = told("inactive", began=NEVER)
 LIVES = {
     "start": (told("inactive", 7, began=NEVER), told("active", 7, began=NOW)),
     "stop": (told("active", 7), told("inactive", 7, ended=NOW)),
@@ -51,7 +49,9 @@ def test_a_job_is_known_by_what_its_unit_did(type_: str) -> None:
     """A job that is over before PID 1 can be asked is called what it did, and counted once."""
     jobs = heard(*LIVES[type_])
     assert jobs.take(UNIT) == Work(f"job:7 {type_}", 0)
+    assert jobs.of(UNIT) == f"job:7 {type_}"
     jobs.removed(7, UNIT)
+    assert jobs.of(UNIT) == f"job:7 {type_}"
     assert jobs.take(UNIT) == Work(f"job:7 {type_}", 1)
     assert jobs.take(UNIT) == Work()
 
@@ -96,27 +96,54 @@ def test_a_change_that_was_told_is_no_event() -> None:
 
 
 def test_several_jobs_are_counted() -> None:
-    """Of jobs that follow each other fast, the last is the cause, and all are counted."""
+    """Of jobs that follow each other fast, the last is the cause, and others are counted in it."""
     jobs = heard(*LIVES["restart"])
     jobs.removed(7, UNIT)
     for signal in LIVES["stop"]:
         jobs.changed(UNIT, {**signal, "Job": [8, "/"], "InactiveExitTimestampMonotonic": LATER})
     jobs.removed(8, UNIT)
-    assert jobs.take(UNIT) == Work("job:8 stop", 2)
+    assert jobs.take(UNIT) == Work("job:8 stop, after 1 restart", 2)
 
 
-def test_a_timer_that_started_a_unit_is_named() -> None:
-    """PID 1 says which timer elapsed; it keeps saying so when somebody else starts the unit."""
-    details = [["trigger_unit", "web.timer"], ["trigger_timer_realtime_usec", "5"]]
+@pytest.mark.parametrize("kind", ["timer", "path", "socket"])
+def test_what_triggered_a_unit_is_named(kind: str) -> None:
+    """A trigger waits for its unit before that comes up; one that follows it waits later."""
+    trigger = f"web.{kind}"
+    waiting = {**told("active"), "SubState": "waiting"}
+    running = {**told("active"), "SubState": "running"}
+
+    def started(*, at: int) -> str:
+        jobs = heard(*LIVES["start"])
+        jobs.changed(trigger, waiting)
+        jobs.changed(trigger, {**running, "StateChangeTimestampMonotonic": at})
+        # said again when the unit is up
+        jobs.changed(trigger, {**running, "StateChangeTimestampMonotonic": LATER})
+        jobs.removed(7, UNIT)
+        return jobs.take(UNIT, ["other.timer", trigger]).cause
+
+    assert started(at=EARLY) == started(at=NOW) == f"job:7 start by {trigger}"
+    assert started(at=LATER) == "job:7 start"
+
+
+def test_a_trigger_is_named_once() -> None:
+    """A unit that somebody else starts after its timer has is not started by the timer."""
     first, last = LIVES["start"]
-    jobs = heard(first, {**last, "ActivationDetails": details})
+    jobs = heard(first, last)
+    jobs.changed("web.timer", {**told("active", began=NOW), "SubState": "running"})
     jobs.removed(7, UNIT)
-    assert jobs.take(UNIT).cause == "job:7 start by web.timer"
-    again = {**told("inactive", 8, ended=NOW), "ActivationDetails": details}
-    jobs.changed(UNIT, {**again, "Job": [0, "/"]})
-    jobs.changed(UNIT, again)
-    jobs.changed(UNIT, {**again, "InactiveExitTimestampMonotonic": LATER})
-    assert jobs.take(UNIT).cause == "job:8 start"
+    assert jobs.take(UNIT, ["web.timer"]).cause.endswith(" by web.timer")
+    ended = {**told("inactive", began=NOW, ended=LATER), "Job": [0, "/"]}
+    for signal in (ended, {**ended, "Job": [8, "/"]}, told("active", 8, began=LATER + 1)):
+        jobs.changed(UNIT, signal)
+    assert jobs.take(UNIT, ["web.timer"]).cause == "job:8 start"
+
+
+def test_a_connection_is_started_by_its_socket() -> None:
+    """A socket with a service for each connection waits for none of them."""
+    jobs = UnitJobs()
+    for signal in LIVES["start"]:
+        jobs.changed("web@1.service", signal)
+    assert jobs.take("web@1.service", ["web.socket"]).cause == "job:7 start by web.socket"
 
 
 def test_jobs_of_which_the_beginning_was_not_heard() -> None:

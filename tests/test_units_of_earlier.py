@@ -1,12 +1,12 @@
 """What a run of op-dbus makes of the units that an earlier one stored."""
 
-import os
+import time
 from pathlib import Path
 from typing import Any
 
 from observing import history, in_loop, rows
 from test_observe_systemd import watched
-from units import fake_pid1
+from units import fake_pid1, install_tidy
 
 RUN = {"ActiveState": "active", "SubState": "running", "Type": "exec", "User": "", "ExecMainPID": 7}
 UNIT = "systemd/unit/one.service"
@@ -28,10 +28,7 @@ def changed(folder: Path) -> list[tuple[str, str, str, dict[str, Any]]]:
 @in_loop
 async def test_units_that_are_as_they_were(tmp_path: Path, system_bus: str) -> None:
     """A restart of op-dbus is no change of any unit: loaded, not loaded, or looked up."""
-    (tmp_path / "dpkg" / "info").mkdir(parents=True)
-    (tmp_path / "dpkg" / "info" / "tidy.list").write_text("/lib/systemd/system/one.service\n")
-    status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
-    (tmp_path / "dpkg" / "status").write_text(status)
+    install_tidy(tmp_path, "/lib/systemd/system/one.service")
     async with fake_pid1(system_bus, tmp_path) as fake:
         fake.load("one.service", FragmentPath="/lib/systemd/system/one.service", **RUN)
         fake.file("lazy.service", "disabled", "[Unit]\nDescription=Sleeps late\n")
@@ -106,28 +103,42 @@ async def test_a_unit_that_comes_back_soon(tmp_path: Path, system_bus: str) -> N
 
 @in_loop
 async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> None:
-    """What was restarted since op-dbus ran last says so, and so does op-dbus itself."""
-    up = {"ActiveState": "active", "SubState": "running"}
+    """What came up or ended since op-dbus wrote its last row says so, op-dbus itself as well."""
+    up = {"ActiveState": "active", "SubState": "running", "ActiveEnterTimestamp": 1}
     async with fake_pid1(system_bus, tmp_path) as fake:
-        names = "op-dbus.service", "since.service", "before.service", "stopped.service"
-        for name in names:
-            fake.load(name, **up, ActiveEnterTimestampMonotonic=1, ActiveExitTimestampMonotonic=0)
-        fake.units["op-dbus.service"]["MainPID"] = os.getpid()
+        for name in ("op-dbus.service", "since.socket", "before.service", "stopped.service"):
+            fake.load(name, **up)
+        # one that is restarted with what it starts is not told of besides
+        fake.load("op-dbus-route.socket", **up, Triggers=["op-dbus.service"])
+        for name, state in (("crash.service", "failed"), ("once.service", "inactive")):
+            fake.load(name, ActiveState=state, SubState="dead", InactiveEnterTimestamp=1)
         for _ in range(2):
             async with watched(tmp_path):
                 pass
         assert changed(tmp_path) == []
-        for name, entered, exited in (names[0], 60, 50), (names[1], 55, 54), (names[2], 45, 44):
-            stamps = {"Enter": entered, "Exit": exited}
-            values = {f"Active{key}TimestampMonotonic": at for key, at in stamps.items()}
-            fake.units[name] |= values
+        now = int(time.time() * 1e6)
+        for name in (
+            "op-dbus.service",
+            "op-dbus-route.socket",
+            "since.socket",
+            "stopped.service",
+        ):
+            fake.units[name]["ActiveEnterTimestamp"] = now
+        for name in ("crash.service", "once.service"):
+            fake.units[name]["InactiveEnterTimestamp"] = now
+        fake.units["before.service"]["ActiveEnterTimestamp"] = now - 3600 * 10**6
         fake.units["stopped.service"] |= {"ActiveState": "inactive", "SubState": "dead"}
-        fake.units["stopped.service"]["ActiveEnterTimestampMonotonic"] = 55
         async with watched(tmp_path):
             pass
-    told = {(name, what, cause) for name, what, cause, _ in changed(tmp_path)}
+        told = {(name, what, cause) for name, what, cause, _ in changed(tmp_path)}
+        # what was told is not told again
+        async with watched(tmp_path):
+            pass
     assert told == {
         ("op-dbus.service", "event", "start"),
-        ("since.service", "event", "start"),
+        ("since.socket", "event", "start"),
+        ("crash.service", "event", "start:failed"),
+        ("once.service", "event", "start:ran"),
         ("stopped.service", "changed", "start"),
     }
+    assert len(changed(tmp_path)) == len(told)

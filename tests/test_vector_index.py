@@ -1,13 +1,26 @@
-"""Vectors in memory: exact, growing, forgetting."""
+"""Vectors in memory: exact or rounded, growing, forgetting."""
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opdbus.index.bit_rows import BitRows
+from opdbus.index.rows import PlainRows, RoundedRows, Rows
+from opdbus.index.sealed_signs import BLOCK
+from opdbus.index.texts import Texts
 from opdbus.index.vector_index import VectorIndex
+from opdbus.state.object import Thing
+
+# How far vectors and cosines may be off, of 8 dimensions.
+KINDS = pytest.mark.parametrize(
+    ("kind", "off", "cosine_off"), [(PlainRows, 0, 1e-6), (RoundedRows, 0.005, 0.012)]
+)
 
 
 def _unit(rows: int, seed: int = 0) -> np.ndarray:
@@ -17,24 +30,35 @@ def _unit(rows: int, seed: int = 0) -> np.ndarray:
 
 def cosines(index: VectorIndex, query: np.ndarray, *digests: bytes) -> np.ndarray:
     """Give the cosines of entries with these texts."""
-    entries = [SimpleNamespace(text_digest=each) for each in digests]
-    return index.cosines(query, cast("Any", SimpleNamespace(version=len(digests), entries=entries)))
+    return index.cosines(query, _view(index, digests))
 
 
-def test_scores_are_exact_cosines() -> None:
-    """Give for each row what numpy gives for the whole matrix."""
-    vectors, made = VectorIndex("", 8), _unit(300)
-    for start in range(0, 300, 7):
-        keys = [bytes([1, row % 256, row // 256]) for row in range(start, min(300, start + 7))]
-        vectors.add(keys, made[start : start + 7])
-    keys = [bytes([1, row % 256, row // 256]) for row in range(300)]
-    np.testing.assert_allclose(cosines(vectors, made[3], *keys), made @ made[3], atol=1e-6)
-    assert len(vectors) == 300
+def _key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def _view(index: VectorIndex, digests: Sequence[bytes]) -> Any:
+    texts = np.array([index.texts.find(each) for each in digests], np.int32)
+    return SimpleNamespace(texts=texts, entries=digests, version=object())
+
+
+@KINDS
+def test_scores_are_cosines(kind: Callable[[int], Rows], off: float, cosine_off: float) -> None:
+    """Give for each row what numpy gives for the whole matrix, and the rows as they were added."""
+    vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(700)
+    keys = _keys(700)
+    for start in range(0, 700, 7):
+        vectors.add(keys[start : start + 7], made[start : start + 7])
+    found = cosines(vectors, made[3], *keys)
+    np.testing.assert_allclose(found, made @ made[3], atol=cosine_off)
+    for key, row in zip(keys, made, strict=True):
+        np.testing.assert_allclose(vectors.get(key), row, atol=off, rtol=0)
+    assert len(vectors) == 700
 
 
 def test_an_empty_matrix_answers() -> None:
     """Give no scores, no row and no vector where nothing was added."""
-    vectors = VectorIndex("", 8)
+    vectors = VectorIndex("", 8, Texts())
     assert np.isnan(cosines(vectors, _unit(1)[0], b"x")).all()
     assert (vectors.get(b"x"), b"x" in vectors) == (None, False)
     vectors.drop([b"x"])
@@ -49,15 +73,15 @@ def test_an_empty_matrix_answers() -> None:
 )
 def test_it_holds_what_a_dict_would(steps: list[tuple[bool, set[int]]]) -> None:
     """Hold after any adding and dropping what a plain dict would hold."""
-    rows, vectors, expected = _unit(41), VectorIndex("", 8), {}
+    rows, vectors, expected = _unit(41), VectorIndex("", 8, Texts()), {}
     for adding, numbers in steps:
         if adding:
-            new = [n for n in numbers if bytes([n]) not in expected]
-            vectors.add([bytes([n]) for n in new], rows[new])
-            expected |= {bytes([n]): rows[n] for n in new}
+            new = [n for n in numbers if _key(n) not in expected]
+            vectors.add([_key(n) for n in new], rows[new])
+            expected |= {_key(n): rows[n] for n in new}
         else:
-            vectors.drop([bytes([n]) for n in numbers])
-            expected = {k: v for k, v in expected.items() if k[0] not in numbers}
+            vectors.drop([_key(n) for n in numbers])
+            expected = {k: v for k, v in expected.items() if k[-1] not in numbers}
     assert len(vectors) == len(expected)
     scores = cosines(vectors, rows[0], *expected)
     for (key, vector), score in zip(expected.items(), scores, strict=True):
@@ -65,14 +89,129 @@ def test_it_holds_what_a_dict_would(steps: list[tuple[bool, set[int]]]) -> None:
         assert abs(score - float(vector @ rows[0])) < 1e-6
 
 
-def test_what_is_forgotten_takes_no_room() -> None:
-    """Make the matrix smaller once half of it is forgotten."""
-    vectors, made = VectorIndex("", 8), _unit(100)
-    keys = [bytes([n]) for n in range(100)]
+@KINDS
+def test_what_is_forgotten_takes_no_room(
+    kind: Callable[[int], Rows], off: float, cosine_off: float
+) -> None:
+    """Make the matrix smaller once half of it is forgotten, and add only what is new."""
+    vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(100)
+    keys = _keys(100)
     vectors.add(keys, made)
     vectors.drop(keys[:60])
     assert len(vectors) == 40
     assert np.isnan(cosines(vectors, made[0], keys[0])).all()
-    vectors.add(keys[:1], made[:1])
-    np.testing.assert_array_equal(vectors.get(keys[0]), made[0])
-    np.testing.assert_array_equal(vectors.get(keys[99]), made[99])
+    assert vectors.add_new([keys[0], keys[99]], made[[0, 1]]) == keys[:1]
+    for row in (0, 99):
+        np.testing.assert_allclose(vectors.get(keys[row]), made[row], atol=off, rtol=0)
+    vectors.drop(keys[:99])
+    assert len(vectors) == 1
+    assert abs(float(cosines(vectors, made[0], keys[99])[0] - made[0] @ made[99])) <= cosine_off
+
+
+_TEXTS = [n.to_bytes(16, "little") for n in range(6)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 4), st.sets(st.sampled_from(_TEXTS), max_size=3)),
+            st.tuples(st.just(-1), st.sets(st.sampled_from(_TEXTS), min_size=1, max_size=3)),
+            st.tuples(st.just(-2), st.sets(st.sampled_from(_TEXTS), max_size=3)),
+        ),
+        max_size=20,
+    )
+)
+def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]) -> None:
+    """Know after any changes how many things wait, and for which texts, without counting."""
+    texts, rows, things = Texts(), _unit(6), dict[Thing, set[bytes]]()
+    index = VectorIndex("", 8, texts)
+    for number, given_texts in steps:
+        if number >= 0:
+            thing = Thing("p", "k", str(number))
+            texts.change(thing, [*things.pop(thing, ())], [*given_texts])
+            things |= {thing: given_texts} if given_texts else {}
+        elif number == -1:
+            index.add_new(sorted(given_texts), rows[[each[0] for each in sorted(given_texts)]])
+        else:
+            texts.forget(texts.unused())
+            index.drop(given_texts)
+        lacking = {each for held in things.values() for each in held if each not in index}
+        assert index.waiting == sum(not held.isdisjoint(lacking) for held in things.values())
+        assert set(index.pending(9)) == lacking
+        assert texts.things == len(things)
+
+
+def _keys(rows: int) -> list[bytes]:
+    return [row.to_bytes(16, "big") for row in range(1, rows + 1)]
+
+
+def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
+    """Know after a kill each whole row of the file, and give what was put in."""
+    made, keys, path = _unit(3000), _keys(3000), tmp_path / "vectors" / "e.rows"
+    index = VectorIndex("", 8, Texts(), BitRows(path, 8))
+    index.add(keys, made)
+    index.drop(keys[:2000])
+    index.add(keys[:10], made[:10])
+    kept = [*range(10), *range(2000, 3000)]
+    with path.open("ab") as file:
+        # a row of a power cut, and one that was not written to its end
+        file.write(keys[20] + bytes(16) + keys[21])
+    again = VectorIndex("", 8, index.texts)
+    again.adopt(BitRows(path, 8))
+    for one in (index, again):
+        assert len(one) == len(kept)
+        exact = one.exact(made[5], _view(one, keys))
+        assert exact is not None
+        cosines = exact(np.arange(3000))
+        assert np.flatnonzero(np.isfinite(cosines)).tolist() == kept
+        np.testing.assert_allclose(cosines[kept], made[kept] @ made[5], atol=2e-3)
+        background = one.background(made[5])
+        assert background
+        assert np.isfinite(background.mean)
+    again.add(keys[30:31], made[30:31])
+    np.testing.assert_allclose(again.get(keys[30]), made[30], atol=1e-3)
+
+
+def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
+    """Estimate cosines so well that the best are among the first, and NaN without a vector."""
+    made = np.random.default_rng(1).normal(size=(2000, 384)).astype(np.float32)
+    made[:20] += 3 * made[0]
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    index = VectorIndex("", 384, Texts(), BitRows(tmp_path / "e.rows", 384))
+    index.add([], made[:0])
+    assert np.isnan(index.cosines(made[0], _view(index, [b"unknown"]))).all()
+    index.add(_keys(2000), made)
+    estimates = index.cosines(made[0], _view(index, [*_keys(2000), b"unknown"]))
+    assert np.isnan(estimates[-1])
+    assert set(np.argsort(-estimates[:-1])[:20]) == set(range(20))
+    assert np.abs(estimates[:-1] - made @ made[0]).mean() < 0.1
+
+
+def test_a_full_disk_moves_vectors_to_memory() -> None:
+    """Hold in memory what cannot be written, and go on."""
+    index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
+    index.add(_keys(9), _unit(9))
+    assert index.exact(_unit(1)[0], _view(index, [])) is None
+    np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
+
+
+def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
+    """Take the signs of full blocks from their own file, and others where that is not whole."""
+    path, made = tmp_path / "e.rows", _unit(BLOCK + 5)
+    digests = [number.to_bytes(16, "big") for number in range(1, BLOCK + 6)]
+    rows = BitRows(path, 8)
+    rows.append(digests, made)
+    rows.seal()
+    before = rows.products(made[3])
+    signs = path.with_suffix(".signs")
+    kept = signs.read_bytes()
+    for damaged in (kept, kept[:-1], kept[:5000] + b"?" + kept[5001:], b"", b"?" * len(kept)):
+        signs.write_bytes(damaged)
+        again = BitRows(path, 8)
+        assert again.left() == digests
+        assert (again.products(made[3]) == before).all()
+        assert signs.read_bytes() == kept
+    again.keep(np.arange(BLOCK))
+    assert not signs.exists()
+    assert BitRows(path, 8).left() == digests[:BLOCK]
+    assert signs.exists()

@@ -33,7 +33,11 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("Yesterday", "2026-10-23T22:00:00"),
         ("-30m", "2026-10-25T08:30:00"),
         ("2h", "2026-10-25T07:00:00"),
-        ("1d 2h", ""),
+        ("1d 2h", "2026-10-24T07:00:00"),
+        ("2 minutes ago", "2026-10-25T08:58:00"),
+        ("1 hour 30min ago", "2026-10-25T07:30:00"),
+        ("1hour30min", "2026-10-25T07:30:00"),
+        ("3 weeks", "2026-10-04T09:00:00"),
         ("1d2h ago", "2026-10-24T07:00:00"),
         ("09:15", "2026-10-25T08:15:00"),
         ("9:15", "2026-10-25T08:15:00"),
@@ -47,10 +51,6 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_times_are_local(text: str, meant: str) -> None:
     """Read a time in the zone that it names, or in that of this host."""
-    if not meant:
-        with pytest.raises(InvalidArgs):
-            when.moment(text, NOW, BOOT)
-        return
     expected = datetime.fromisoformat(meant).replace(tzinfo=UTC).timestamp()
     assert when.moment(text, NOW, BOOT) == pytest.approx(expected * 1e6)
 
@@ -63,7 +63,8 @@ BAD += [
     "2026-10-25 03:10 Mars",
     "99999999999999h",
     "\x00",
-    "-1y",
+    "2 moons ago",
+    "minutes ago",
 ]
 
 
@@ -82,8 +83,10 @@ def test_spans_add_up(text: str, seconds: int) -> None:
     assert when.span(text) == seconds * 1_000_000
 
 
-@pytest.mark.parametrize("text", ["", "30", "-30m", "m", "1.5h", "1h 30m", "10y", "9" * 30 + "s"])
+@pytest.mark.parametrize(
+    "text", ["", "30", "-30m", "m", "1.5h", "1h,30m", "10 moons", "9" * 30 + "s"]
+)
 def test_what_is_no_span_is_refused(text: str) -> None:
     """Say what is accepted."""
-    with pytest.raises(InvalidArgs, match="is no span of time: a span is a number with s, m, h"):
+    with pytest.raises(InvalidArgs, match="is no span of time: a span is a number and a unit"):
         when.span(text)

@@ -26,6 +26,14 @@ def path_of(name: str) -> str:
     return f"{PATH}/unit/{escaped}"
 
 
+def install_tidy(folder: Path, unit_file: str) -> None:
+    """Write dpkg's record of a package `tidy`, of which a unit's file is."""
+    (folder / "dpkg" / "info").mkdir(parents=True)
+    (folder / "dpkg" / "info" / "tidy.list").write_text(f"{unit_file}\n")
+    status = "Package: tidy\nStatus: install ok installed\nDescription: tidies up\n"
+    (folder / "dpkg" / "status").write_text(status)
+
+
 @dataclass
 class FakePid1:
     """Units that are loaded, with their properties, and the states of unit files by path."""
@@ -107,6 +115,7 @@ class FakePid1:
     def _say(self, name: str, job: int) -> None:
         values = self.units[name]
         told = {key: values.get(key, 0) for key in _STAMPS}
+        told |= {"SubState": values["SubState"]}
         told |= {"ActiveState": values["ActiveState"], "Job": [job, f"{PATH}/job/{job}"]}
         self.service.changed(path_of(name), UNIT, **told)
 

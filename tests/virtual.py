@@ -78,16 +78,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class FakeScheduler:
     """A queue whose batches run when the test says so, on a provider that can be lost."""
 
-    budget, lanes, depth = 64, 1, 0
+    budget, lanes, depth, texts = 64, 1, 0, 0
 
     def __init__(self, numerics: str) -> None:
         self.numerics = numerics
         self.fault = ""
         self.is_closed = False
         self._lost = asyncio.Event()
-        self._jobs: list[tuple[Sequence[Tokens], asyncio.Future[np.ndarray]]] = []
+        self._jobs: list[tuple[Tokens, asyncio.Future[np.ndarray]]] = []
 
-    async def embed(self, rows: Sequence[Tokens], _rank: Rank = Rank.FEW) -> np.ndarray:
+    async def embed(self, rows: Tokens, _rank: Rank = Rank.FEW) -> np.ndarray:
         """Wait for the test to run the batch."""
         if self.is_closed:
             raise ShuttingDown
@@ -106,7 +106,8 @@ class FakeScheduler:
         jobs, self._jobs = self._jobs, []
         for rows, job in jobs:
             if not job.done():
-                job.set_result(np.stack([vector(self.numerics, int(row.ids[0])) for row in rows]))
+                numbers = rows.ids[rows.first].tolist()
+                job.set_result(np.stack([vector(self.numerics, number) for number in numbers]))
 
     def lose(self) -> None:
         """Stop working in the middle of a run."""
@@ -133,10 +134,15 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode(self, texts: Sequence[str]) -> Tokens:
         """Give each text a row of one number."""
         numbers = [self._numbers.setdefault(text, len(self._numbers)) for text in texts]
-        return [Tokens(np.array([number], np.int64), truncated=False) for number in numbers]
+        rows = np.arange(len(texts), dtype=np.intp)
+        return Tokens(np.array(numbers), rows, np.ones_like(rows), np.zeros_like(rows, np.bool_))
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Count one token for each text."""
+        return [1] * len(texts)
 
     def number(self, text: str) -> int:
         """Return a text's number."""

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from opdbus.bench.figures import Ceiling
 from opdbus.engine import cpus
-from opdbus.engine.host import HERE
 from opdbus.engine.providers import PROVIDERS
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement
@@ -72,8 +71,7 @@ def ceilings(
     kin = [row for row in PROVIDERS.values() if row.is_cpu] if own.is_cpu and not only else [own]
     sides = ((arithmetic.hidden, arithmetic.wide), (arithmetic.wide, arithmetic.hidden))
     for row in kin:
-        offered = {only} if only else set(row.precisions(HERE))
-        for precision in offered & row.dialects.keys():
+        for precision in [only] if only else row.dialects:
             is_dynamic = DIALECTS[row.dialects[precision]].dense == "dynamic"
             forms = (True, False) if is_dynamic else (True,)
             bare = [Bare(r, *s, f) for r, s, f in product(rows, sides, forms)]

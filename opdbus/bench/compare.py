@@ -16,7 +16,7 @@ from opdbus.bench.process import ContenderFailed, Process, export
 from opdbus.bench.report import Comparison, Entry, Figure
 from opdbus.engine import cpus
 from opdbus.engine.tokenizer import Tokenizer
-from opdbus.models.folder import TOKENIZER
+from opdbus.models.formats import TOKENIZER
 
 if TYPE_CHECKING:
     from opdbus.bench.contenders import Contender

@@ -22,8 +22,7 @@ from opdbus.bench.peers.child import die_with_parent, own_stdout, rss
 from opdbus.bench.process import Child
 from opdbus.engine.tokenizer import Tokenizer
 from opdbus.errors import OpDbusError
-from opdbus.models import folder as folders
-from opdbus.models import table_files
+from opdbus.models import formats
 from opdbus.models.catalogue import LEVELS
 
 # Numbers of threads that the engine's own choice is compared with on one processor.
@@ -156,16 +155,16 @@ def _embedder(task: Task, threads: str = "auto") -> api.Embedder:
 
 def _texts(task: Task) -> Texts:
     subject = task.subject
-    tokenizer = Tokenizer(subject.folder / folders.TOKENIZER, LEVELS[subject.level].max_tokens)
+    tokenizer = Tokenizer(subject.folder / formats.TOKENIZER, LEVELS[subject.level].max_tokens)
     count = max(task.effort.texts, min(_DIFFERENT, max(task.effort.streams, default=0)))
     kinds = texts.kinds(count)
-    lengths = {kind: list(map(len, tokenizer.encode(some))) for kind, some in kinds.items()}
+    lengths = {kind: tokenizer.encode(some).lengths.tolist() for kind, some in kinds.items()}
     return Texts(kinds, lengths)
 
 
 def arithmetic(folder: Path) -> Arithmetic:
     """Read what a model's arithmetic follows from; a static table has no layers."""
-    if (folder / table_files.TABLE).is_file():
+    if (folder / formats.ROWS).is_file():
         return Arithmetic(0, 0, 0)
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size")

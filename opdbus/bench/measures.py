@@ -71,7 +71,7 @@ class Effort:
     one_cpu: bool = True
     # of a comparison with others: texts of each kind, and batch sizes
     compared: int = 256
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    sizes: tuple[int, ...] = (1, 8, 32, 64, 256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from opdbus.engine.embedder import open_embedder
+from opdbus.engine.opening import open_embedder
 from opdbus.engine.runtimes import open_session
-from opdbus.engine.tokenizer import Tokens
+from opdbus.engine.tokens import Tokens
 from opdbus.models import build
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from opdbus.config import Config
     from opdbus.engine.chain import Proven
     from opdbus.engine.embedder import Embedder
@@ -103,9 +103,9 @@ async def profile(
         rows = await engine.tokenize(texts)
         proven = engine.proven
     inside: Sequence[Operator] = ()
-    if operators and isinstance(row := rows[0], Tokens):
-        inside = await _operators(model, config, proven, row.ids)
-    tokens, precision = sum(map(len, rows)), proven.proof.precision
+    if operators and isinstance(rows, Tokens):
+        inside = await _operators(model, config, proven, rows.stacked([0]))
+    tokens, precision = int(rows.lengths.sum()), proven.proof.precision
     steps = _median(found)
     return Profile(
         len(texts), tokens, proven.provider.name, precision, requests, steps, tuple(inside)
@@ -139,7 +139,7 @@ async def _operators(
     cache = config.state_dir / "graphs"
     built = await build.ensure(model, cache, provider.dialects[precision])
     inside = _in_openvino if provider.runtime == "openvino" else _in_onnxruntime
-    return inside(built.graph, provider, proven.placement, ids[np.newaxis])
+    return inside(built.graph, provider, proven.placement, ids)
 
 
 def _in_onnxruntime(

@@ -20,8 +20,8 @@ from opdbus.bench.process import Workspace
 from opdbus.bench.report import Report
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import InvalidArgs, ModelError
-from opdbus.models import folder, synthetic
-from opdbus.models.catalogue import LEVELS
+from opdbus.models import folder, formats, synthetic
+from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.bench.figures import EngineFigures
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 FULL: Final = Effort(512, (1, 4, 16, 64, 256), 3, 400, (1_000, 10_000))
-# Of random weights only the shape is of interest, and the high one is slow.
+# The high level is slow; of random weights only the shape is of interest.
+SLOW: Final = Effort(
+    128, (1, 16, 64), 3, 100, (1_000,), bulk=256, compared=64, sizes=(1, 8, 32, 64)
+)
 SHAPE: Final = Effort(128, (1, 16, 64), 3, 50, (), bulk=128, compared=64, sizes=(1, 8, 32))
 QUICK: Final = Effort(
     texts=32,
@@ -50,6 +53,7 @@ QUICK: Final = Effort(
 LONG: Final = 100_000
 # The level whose tokenizer models with random weights are given: theirs has the same words.
 _TOKENIZER_OF: Final = "medium"
+_SLOW: Final = "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def bench(
         engines = [each for task in tasks for each in _engines(task, notify)]
         comparisons = []
         # no other program has our table
-        compared = [task for task in tasks if not LEVELS[task.subject.level].is_table]
+        compared = [task for task in tasks if task.subject.level in ON_PROVIDERS]
         for task in compared if options.peers else ():
             place = Workspace(venvs, task.scratch, environ)
             comparisons.append(_compared(task, place, notify))
@@ -114,12 +118,13 @@ def _model(level: str, options: Options, config: Config, place: Path) -> Task:
     except ModelError:
         if not options.random:
             raise
-        tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / folder.TOKENIZER
+        tokenizer = folder.find(LEVELS[_TOKENIZER_OF], config) / formats.TOKENIZER
         made = synthetic.write_model(LEVELS[level], place, tokenizer)
         name = f"{LEVELS[level].folder}'s shape, random weights"
         subject, usual = Subject(level, name, made, random=True), SHAPE
     else:
-        subject, usual = Subject(level, model.name, model.folder), FULL
+        subject = Subject(level, model.name, model.folder)
+        usual = SLOW if level == _SLOW else FULL
     return Task(subject, place, _effort(options, usual), precision=config.precision)
 
 
@@ -132,9 +137,8 @@ def _effort(options: Options, usual: Effort) -> Effort:
 
 def _engines(task: Task, notify: Notify) -> Iterator[EngineFigures]:
     """Yield the figures on the CPU and, where there is one, on the first accelerator."""
-    is_table = LEVELS[task.subject.level].is_table
-    names = (row.name for row in PROVIDERS.values() if not row.is_cpu and not is_table)
-    accelerators = filter(api.Embedder.is_available, names)
+    rows = PROVIDERS.values() if task.subject.level in ON_PROVIDERS else ()
+    accelerators = filter(api.Embedder.is_available, (row.name for row in rows if not row.is_cpu))
     for provider in ("cpu", *islice(accelerators, 1)):
         yield figures(replace(task, provider=provider), notify)
 

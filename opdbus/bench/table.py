@@ -104,8 +104,10 @@ def _gate(gate: Mapping[str, Any]) -> Table:
     for grade in gate["grades"]:
         cosines = (f"{grade[key]:.4f}" for key in ("mean_cosine", "min_cosine"))
         cells = (*cosines, f"{grade['rank']:.4f}", _rate(grade["texts_per_second"]))
-        chosen = "chosen" if grade["precision"] == gate["chosen"] else _escaped(grade["refused"])
-        rows.append((grade["precision"], *cells, chosen))
+        provider, precision = grade["provider"], grade["precision"]
+        is_chosen = (provider, precision) == (gate["provider"], gate["chosen"])
+        chosen = "chosen" if is_chosen else _escaped(grade["refused"])
+        rows.append((f"{precision} on {provider}", *cells, chosen))
     return _table("the accuracy gate", columns, rows)
 
 

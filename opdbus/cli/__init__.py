@@ -47,19 +47,23 @@ def modules() -> Sequence[ModuleType]:
         bench,
         changing,
         checking,
+        distilling,
         drifting,
         engine,
         finding,
         history,
+        insight,
         local,
+        mapping,
         models,
         proving,
         reading,
         status,
+        top,
         vectorizing,
     )
 
     return (
-        *(local, checking, status, reading, drifting, finding, history, proving),
-        *(changing, vectorizing, models, engine, bench),
+        *(local, checking, status, top, reading, drifting, finding, insight, mapping, history),
+        *(proving, changing, vectorizing, models, distilling, engine, bench),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from opdbus.bus import paths
+from opdbus.cli import output
 from opdbus.cli.root import settings
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
 
@@ -81,6 +82,36 @@ def _names(rows: Sequence[Sequence[str]]) -> list[str]:
 def name_of(path: str) -> str:
     """Give the PLUGIN/KIND/NAME of an object's path."""
     return "/".join(paths.parse(path))
+
+
+def fields_of(where: str) -> list[str]:
+    """Give the fields that conditions name; raises InvalidArgs."""
+    from opdbus.state import conditions
+
+    return [asked.field for asked in conditions.parse(where)]
+
+
+def unknown(fields: Iterable[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of fields that are not among those known, each with near names.
+
+    `before.` and `after.` say on which side of a change, and are no part of a name.
+    """
+    import difflib
+
+    from opdbus.state.conditions import AllOf, Condition
+
+    for asked in fields:
+        name = asked.removeprefix("before.").removeprefix("after.")
+        if not AllOf([Condition(name, "=", "")]).names.are_in(known):
+            near = difflib.get_close_matches(name, known, 3, 0.7)
+            yield asked, f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def tell_unknown(fields: Sequence[str]) -> None:
+    """Say on stderr which fields no object has, each with near names."""
+    known = [path for path, _ in ask(lambda client: client.fields({}))] if fields else []
+    for field, advice in unknown(fields, known):
+        click.echo(output.visible(f"no object has a field {field}{advice}"), err=True)
 
 
 def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values

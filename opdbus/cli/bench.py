@@ -121,7 +121,7 @@ def profile(
     if config.vector_level == "none":
         raise NoModel("the level none has no model to profile: set OP_DBUS_VECTOR_LEVEL")
     model = folder.load(LEVELS[config.vector_level], config)
-    if model.is_table:
+    if model.format.is_table:
         raise NoModel(
             f"the level {model.level} has no steps to tell apart: `op-dbus bench` measures it"
         )

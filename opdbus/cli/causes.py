@@ -4,6 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from opdbus.history import jobs
+
+# What the state file declared lately is not so, and the time for that is over.
+NOT_FOLLOWED: Final = "state file:not followed"
 _CAUSES: Final[Mapping[str, str]] = {
     "first": "listed for the first time",
     "start": "while op-dbus was not running",
@@ -11,6 +15,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "reload": "systemd reloaded its units",
     "exit": "its own process ended",
     "state file": "by the state file",
+    NOT_FOLLOWED: "the state file was not followed",
     "kernel": "by the kernel",
     "source": "with its source",
     "": "cause not known",
@@ -21,14 +26,23 @@ _CALLER: Final = re.compile(r"bus:(:\S+) uid (\d+)")
 
 def said(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:
     """Say a cause in plain words; `user` names the user of a number."""
+    if text.startswith("during "):
+        return f"during {said(text.removeprefix('during '))}"
+    if text.startswith("unit exit"):
+        return said(text.removeprefix("unit ")).replace("its own process", "its unit's process")
+    text = jobs.alone(text)
     if text in _CAUSES:
         return _CAUSES[text]
+    if text.startswith("start:"):
+        return _CAUSES["start"]
+    if text.startswith("exit:"):
+        return f"{_CAUSES['exit']} ({text.removeprefix('exit:')})"
     if text.startswith("job:"):
         return f"job {text.removeprefix('job:')}"
     if run := _RUN.fullmatch(text):
         return f"package run {run[2]} {run[3] or run[1]}"
     if caller := _CALLER.fullmatch(text):
-        return f"published by {user(int(caller[2]))} ({caller[1]})"
+        return f"by {user(int(caller[2]))} ({caller[1]})"
     if text.startswith("bus:"):
         return f"by {text.removeprefix('bus:')}"
     return text

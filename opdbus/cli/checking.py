@@ -69,6 +69,7 @@ def _values(found: Judgement) -> dict[str, Any]:
             key: ["/".join(thing) for thing in getattr(found, key)]
             for key in ("made", "cut", "redacted")
         },
+        "not_observed": _unobserved(found),
         "warnings": list(found.warnings),
     }
 
@@ -92,7 +93,16 @@ def _print(name: str, found: Judgement) -> None:
     }
     output.section("names that are not the file's", names)
     output.section("secrets", {"hidden": "\n".join(hidden)})
+    output.section("not observed", {"objects": "\n".join(_unobserved(found))})
     output.section("probably not meant", {"warning": "\n".join(found.warnings)})
+
+
+def _unobserved(found: Judgement) -> list[str]:
+    """Say of which kinds no observer of op-dbus itself tells, so that nothing of them can drift."""
+    from opdbus.drift import known
+
+    sorts = (sort for sort in found.objects if not known.is_observed(sort))
+    return ["{}/{}: {}".format(*sort, known.why_not(sort)) for sort in sorts]
 
 
 def _listed(things: Sequence[Thing], why: str) -> str:

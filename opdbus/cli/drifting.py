@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
+from opdbus import listing
 from opdbus.bus import paths
 from opdbus.cli import output, telling
 from opdbus.cli.asking import ask, chosen
+from opdbus.cli.field_values import NOT_DECLARED
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
 from opdbus.config import SEVERITIES
@@ -27,13 +29,26 @@ if TYPE_CHECKING:
     # observed, severity) of each field.
     Row: TypeAlias = Sequence[Any]
 
-FORMAT_VERSION: Final = "1.0"
+FORMAT_VERSION: Final = "1.1"
 DRIFTED: Final = 10
+# nothing is listed, and not all is known
+UNKNOWN: Final = 11
+# After a start of op-dbus, until its observers have listed.
+_PATIENCE_SECONDS: Final = 15.0
+_PAUSE_SECONDS: Final = 0.3
+# Of what is not observed, in a line: names of a sort, and sorts.
+_MOST_NAMES: Final = 3
+_MOST_SORTS: Final = 5
 # Fields that say by their values alone what they are about.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
-_COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
-# What the daemon says of an object that the state file would have to declare.
-_NOT_DECLARED: Final = "not declared"
+COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
+# How what was other than declared ends: a label, and what is said.
+_ENDS: Final = {
+    "healed": ("healed", ""),
+    "undeclared": ("ended", " is no longer declared"),
+    # of some fields, while others go on
+    "ended": ("ended", ""),
+}
 _WIDTH: Final = max(map(len, SEVERITIES))
 
 
@@ -43,29 +58,71 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Only what is at least so bad; default: info."
 )
-@click.option("--exit-code", is_flag=True, help="End with the exit code 10 if anything is listed.")
-@click.option("--watch", is_flag=True, help="Print what drifts and heals from now on.")
+@click.option(
+    "--exit-code",
+    is_flag=True,
+    help="End with 10 if anything is listed, else with 11 while not all is known yet.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Print what drifts and heals from now on, of at least OP_DBUS_DRIFT_THRESHOLD.",
+)
 @as_json
 def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> int:  # noqa: FBT001
     """List what is other than the state file declares it, the worst first.
 
-    What the file has declared for less than 10 minutes, and the host does not have yet, is marked
-    as newly declared. Severities: info, notice, warning, error.
+    What changed in the file within 10 minutes, and the host does not have yet, is marked as newly
+    declared; a first file changes nothing. Severities: info, notice, warning, error.
     """
     if watch:
         if exit_code:
             raise click.UsageError("--exit-code goes with a list, not with --watch")
         _follow(chosen(**wanted), _as_lines if json_ else _printed)
         return 0
-    rows = ask(lambda client: client.drift(chosen(**wanted)))
+    rows, waits, fault, unobserved = ask(lambda client: _listed(client, chosen(**wanted)))
+    unknown = f"not all is known yet: what is waited for is {' and '.join(waits)}" if waits else ""
+    for note in filter(None, (fault, unknown)):
+        click.echo(output.visible(f"op-dbus: {note}"), err=True)
     if json_:
-        output.as_json({"format_version": FORMAT_VERSION, "drifts": list(map(_value, rows))})
+        found = {"drifts": list(map(_value, rows)), "not_observed": [*map(_unseen, unobserved)]}
+        output.as_json({"format_version": FORMAT_VERSION, **found})
     else:
         for row in rows:
             _print(row)
-        if not rows and sys.stdout.isatty():
-            print("nothing is other than declared")
-    return DRIFTED if rows and exit_code else 0
+        for text in _not_observed(unobserved):
+            click.echo(output.visible(f"not observed: {text}"), err=True)
+        if not (rows or waits or fault):
+            of = " of what is observed" if unobserved else ""
+            click.echo(f"nothing{of} is other than declared", err=True)
+    if not exit_code:
+        return 0
+    return DRIFTED if rows else UNKNOWN if waits else 0
+
+
+async def _listed(
+    client: Client, wanted: Mapping[str, str]
+) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
+    """Return what is other than declared, what is yet waited for, and the state file's fault.
+
+    And what is not observed, of a plugin and a kind that are wanted.
+
+    Waits for some seconds until all is known.
+    """
+    import asyncio
+
+    state = await client.state()
+    until = time.monotonic() + _PATIENCE_SECONDS
+    # only just after a start; nothing signals the end of it
+    while state["DriftAwaits"] and time.monotonic() < until:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        state = await client.state()
+    unobserved = [row for row in await client.unobserved() if _is_of(row, wanted)]
+    return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
+
+
+def _is_of(row: Row, wanted: Mapping[str, str]) -> bool:
+    return all(row[n] == wanted.get(key, row[n]) for n, key in enumerate(("plugin", "kind")))
 
 
 def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None:
@@ -85,13 +142,24 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
             row: Row = (path, what, severity, 0, math.nan, [[name, "", "", ""] for name in fields])
             if fields:
                 row = next((r for r in await client.drift(_named(path)) if r[0] == path), row)
+                _show_ended(known.get(path, row), row, wanted, show)
                 known[path] = row
-            if what == "healed":
+            if what in _ENDS:
                 row = (*row[:5], known.pop(path, row)[5])
             if _is_wanted(path, severity, wanted):
                 show(what, row)
 
     ask(following)
+
+
+def _show_ended(
+    before: Row, after: Row, wanted: Mapping[str, str], show: Callable[[str, Row], None]
+) -> None:
+    """Show which fields of an object are other than declared no longer, while others go on."""
+    names = {field[0] for field in after[5]}
+    ended = [field for field in before[5] if field[0] not in names]
+    if ended and _is_wanted(before[0], before[2], wanted):
+        show("ended", (*before[:5], ended))
 
 
 def _named(path: str) -> dict[str, str]:
@@ -106,9 +174,11 @@ def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
 
 def _as_lines(what: str, row: Row) -> None:
     """Print a crossing as one line of JSON; the first line says what the others are like."""
+    if what == "ended":
+        return  # the next line has the fields that go on
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    # its fields have the declared values now
-    row = (*row[:5], []) if what == "healed" else row
+    # its fields are not other than declared now
+    row = (*row[:5], []) if what in _ENDS else row
     content = {"at": now, **_value(row), "class": what} if what else {"at": now}
     head = {} if what else {"format_version": FORMAT_VERSION}
     print(json.dumps(output.without_nan({**head, **content}), ensure_ascii=False), flush=True)
@@ -116,9 +186,10 @@ def _as_lines(what: str, row: Row) -> None:
 
 def _printed(what: str, row: Row) -> None:
     now = f"{stamp(time.time_ns() // 1000)}  "
-    if what == "healed":
+    if what in _ENDS:
         fields = ", ".join(field[0] for field in row[5])
-        _labelled("healed", f"{_name(row[0])}{fields and f': {fields}'}", now)
+        label, end = _ENDS[what]
+        _labelled(label, f"{_name(row[0])}{end}{fields and f': {fields}'}", now)
     elif what:
         _print(row, now)
 
@@ -140,30 +211,46 @@ def _value(row: Row) -> dict[str, Any]:
     }
 
 
+def _not_observed(rows: Sequence[Row]) -> Iterator[str]:
+    """Say what is declared and not observed, what is so for one reason together."""
+    whys: dict[str, list[str]] = {}
+    for *sort, count, names, why in rows:
+        said = listing.first([*names, *[""] * (count - len(names))], _MOST_NAMES)
+        whys.setdefault(why, []).append(f"{'/'.join(sort)} {said}")
+    for why, sorts in whys.items():
+        yield f"{listing.first(sorts, _MOST_SORTS, '; ')}: {why}"
+
+
+def _unseen(row: Row) -> dict[str, Any]:
+    return dict(zip(("plugin", "kind", "count", "names", "why"), row, strict=True))
+
+
 def _read(text: str) -> Any:  # noqa: ANN401 -- any JSON
     return json.loads(text) if text else None
 
 
 def _print(row: Row, at: str = "") -> None:
     """Print one line for each field."""
-    for severity, text in _lines(row):
-        _labelled(severity, text, at)
+    since = f" ({output.since(row[3])})" if row[3] and sys.stdout.isatty() else ""
+    for severity, text in told(row):
+        _labelled(severity, text + since, at)
 
 
 def _labelled(label: str, text: str, at: str) -> None:
-    coloured = output.style(f"{label:{_WIDTH}}", _COLOURS.get(label, "cyan"))
+    coloured = output.style(f"{label:{_WIDTH}}", COLOURS.get(label, "cyan"))
     output.labelled(f"{at}{coloured}", len(at) + _WIDTH, text)
     # a pipe is read as it is written
     sys.stdout.flush()
 
 
-def _lines(row: Row) -> Iterator[tuple[str, str]]:
+def told(row: Row) -> Iterator[tuple[str, str]]:
+    """Say of each field that is other than declared how bad that is, and what it is."""
     path, what, _, _, _, fields = row
     mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
         values = f"declared {_said(declared)}, observed {_said(observed)}"
-        if _said(declared) == _NOT_DECLARED:
+        if _said(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
         yield severity, f"{_name(path)}: {field}{values}{mark}"
 

@@ -4,7 +4,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from opdbus import listing
+
+# What says of an object whether it is there, and of one that the file would have to declare.
+PRESENCE: Final = "presence"
+NOT_DECLARED: Final = "not declared"
 MAX_FIELDS: Final = 3
+# What begins a declared value of which others meet it, too, such as that of a newer version.
+_RANGES: Final = ("<", ">", "=", "!", "~")
 MAX_VALUE: Final = 40
 # These say again what other fields say.
 _REPEATING: Final = frozenset({"description", "package_summary"})
@@ -34,25 +41,35 @@ def read(fields: Iterable[tuple[str, str, str]]) -> Values:
 def in_words(values: Mapping[str, Value]) -> str:
     """Tell the first fields of a change; names alone where values are not kept."""
     rest = {path: value for path, value in values.items() if path not in _REPEATING} or values
-    return _first([f"{path} {value.said}".strip() for path, value in rest.items()])
+    return listing.first([f"{path} {v.said}".strip() for path, v in rest.items()], MAX_FIELDS)
 
 
 def compared(what: str, values: Mapping[str, Value]) -> str:
-    """Tell fields of which the declared and the observed value are given."""
+    """Tell fields that are other than declared, or are so no longer."""
+    told = [_compared(what, path, value) for path, value in values.items()]
+    return listing.first([text for text in told if text], MAX_FIELDS, "; ")
+
+
+def _compared(what: str, path: str, value: Value) -> str:
+    """Tell a field; whether there is an object at all needs no name."""
+    before, after, said = _answering(path, value)
+    name = "" if path == PRESENCE else path
+    if not said or what == "undeclared":
+        return name
+    if what == "healed" and after[:1] in _RANGES:
+        return f"{name} was {before}, declared {after}"
     if what == "healed":
-        return ", ".join(values)
-    told = [
-        f"{path} is {observed or 'none'}, declared {declared or 'none'}"
-        if declared or observed
-        else path
-        for path, (declared, observed, _) in values.items()
-    ]
-    return _first(told, "; ")
+        return f"{name} {said if before != after else f'is {after}'}".strip()
+    if not name:
+        return "there, and not declared" if before == NOT_DECLARED else after
+    return f"{name} is {after or 'none'}, declared {before or 'none'}"
 
 
-def _first(told: Sequence[str], between: str = ", ") -> str:
-    more = len(told) - MAX_FIELDS
-    return between.join(told[:MAX_FIELDS]) + (f" and {more} more" if more > 0 else "")
+def _answering(path: str, value: Value) -> Value:
+    """Say yes for a value that only says its field again, such as that `masked` is masked."""
+    before, after = ("yes" if side == path else side for side in value[:2])
+    changed = (before, after) != value[:2]
+    return Value(before, after, f"{before or 'none'} -> {after or 'none'}") if changed else value
 
 
 def _value(old: str, new: str) -> Value:
@@ -78,6 +95,8 @@ def _members(value: object) -> Sequence[str] | None:
 
 def _said(value: object) -> str:
     """Give a value in few characters."""
+    if value in ([], {}):
+        return "none"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "yes", False: "no"}[value]
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):

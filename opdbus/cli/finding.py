@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus.cli import output
-from opdbus.cli.asking import ask, chosen, path_of
+from opdbus.cli import hits, output, rows
+from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown
 from opdbus.cli.root import as_json, kind, number, plugin, root
-from opdbus.errors import LimitsExceeded
-from opdbus.state import conditions
+from opdbus.errors import InvalidArgs, LimitsExceeded
 
 if TYPE_CHECKING:
+    from opdbus.cli.rows import Form, Row
     from opdbus.client import Client
+
+    # (path, score, details) of each
+    Hits: TypeAlias = list[list[Any]]
+
+# the exit code of a search that finds nothing
+NOTHING: Final = 12
+# so many more hits are counted, as far as the daemon gives them
+_AHEAD: Final = 100
+_MOST: Final = 10_000
+_KEYS: Final = ("path", "plugin", "kind", "name")
 
 limit = click.option(
     "-n", "--limit", type=number, metavar="N", default=10, help="How many at most. [10]"
@@ -24,6 +35,9 @@ where = click.option(
     metavar="COND",
     multiple=True,
     help="Only objects with such a field: active_state=failed, used_percent>90.",
+)
+offset = click.option(
+    "--offset", type=number, metavar="N", default=0, help="Skip so many of the first. [0]"
 )
 
 
@@ -39,25 +53,45 @@ where = click.option(
     default="hybrid",
     help="By words and meaning, or by one of them. [hybrid]",
 )
-@click.option("--offset", type=number, metavar="N", default=0, help="Skip so many of the best. [0]")
+@offset
 @click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
+@click.option("--all", is_flag=True, help="List weak hits as well, marked so.")
+@click.option("--explain", is_flag=True, help="Say why each was found, and what ranked it.")
+@rows.quiet
+@rows.columns
 @as_json
 def search(
     query: str,
     limit: int,
+    quiet: bool,  # noqa: FBT001 -- click passes flags so
+    columns: str | None,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **options: Any,  # noqa: ANN401 -- click's values
-) -> None:
+) -> int:
     """Find the objects that answer QUERY.
 
     QUERY is a question in plain words, or words of the objects. It may have conditions in it, such
-    as state:failed or kind:unit.
+    as state:failed or kind:unit. The exit code is 12 if nothing here is about that.
     """
-    options["where"] = ", ".join(where)
-    hits = ask(lambda client: client.search(query, limit, chosen(**options)))
-    _print_hits(hits, json_=json_)
-    _hint(where, found=bool(hits))
+    options["where"] = ", ".join(options["where"])
+    form = rows.form(quiet=quiet, columns=columns, json_=json_)
+    if options["explain"] and (quiet or columns):
+        raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")
+    asked = chosen(**options)
+    if form.is_for_people and not columns:
+        # to show what matched
+        asked["explain"] = True
+
+    async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
+        return await client.search(query, most, asked | {"offset": offset} | more)
+
+    if _answer(form, found, limit, options):
+        return 0
+    if form.is_for_people:
+        weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
+        hint = "; --all lists what comes nearest" if weak else ""
+        click.echo(f"nothing here is about that{hint}", err=True)
+    return NOTHING
 
 
 @root.command()
@@ -66,26 +100,77 @@ def search(
 @plugin
 @kind
 @where
+@offset
+@rows.quiet
+@rows.columns
 @as_json
 def similar(
     object: str,  # noqa: A002 -- the name in the usage
     limit: int,
+    quiet: bool,  # noqa: FBT001 -- click passes flags so
+    columns: str | None,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **options: Any,  # noqa: ANN401 -- click's values
-) -> None:
+) -> int:
     """Find the objects most like OBJECT.
 
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique.
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique. The
+    exit code is 12 if nothing is found.
     """
-    options["where"] = ", ".join(where)
+    options["where"] = ", ".join(options["where"])
+    form = rows.form(quiet=quiet, columns=columns, json_=json_)
+    # why, where there is room to say it
+    asked = chosen(**options, explain=not quiet and not columns)
 
-    async def found(client: Client) -> list[list[Any]]:
-        return await client.similar(await path_of(client, object), limit, chosen(**options))
+    async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
+        path = await path_of(client, object)
+        return await client.similar(path, most, asked | {"offset": offset} | more)
 
-    hits = ask(found)
-    _print_hits(hits, json_=json_)
-    _hint(where, found=bool(hits))
+    if _answer(form, found, limit, options):
+        return 0
+    if form.is_for_people:
+        click.echo("nothing here is like that", err=True)
+    return NOTHING
+
+
+def _answer(
+    form: Form,
+    question: Callable[..., Awaitable[Hits]],
+    limit: int,
+    options: dict[str, Any],
+) -> bool:
+    """Print the hits of a question, and say what more there is; return whether there are any."""
+    offset = options["offset"]
+
+    async def found(client: Client) -> tuple[list[Row], Sequence[Row], int]:
+        found = await question(client, limit, offset)
+        best = [{"path": path, "score": score, **more} for path, score, more in found]
+        is_cut = form.is_for_people and len(best) == limit and offset + limit <= _MOST
+        more: Hits = []
+        if is_cut:
+            # to count them, without reasons
+            more = await question(client, _AHEAD, offset + limit, explain=False)
+        return best, await form.fill(client, best), len(more)
+
+    best, shown, more = ask(found)
+    if form.is_json:
+        output.as_json(shown)
+    elif best:
+        form.print(shown, partial(hits.show, is_explained=options.get("explain", False)))
+    else:
+        tell_unknown(fields_of(options["where"]))
+    if form.is_for_people:
+        _tell_of(best, more, offset + limit)
+    return bool(best)
+
+
+def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:
+    """Say on stderr which hits are of the first stage, and how many more there are."""
+    by_static = sum(hit["stage"] == "static" for hit in best)
+    if 0 < by_static < len(best):
+        click.echo(f"the last {by_static} have no vectors of the level yet", err=True)
+    if more:
+        rows.tell_more(f"{more}" if more < _AHEAD else f"at least {more}", offset)
 
 
 @root.command()
@@ -101,32 +186,6 @@ def fields(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
     output.table(("field", "objects"), rows)
 
 
-def _hint(where: Sequence[str], *, found: bool) -> None:
-    """Say on stderr which fields are meant, if nothing was found and no object has those asked."""
-    if found or not where:
-        return
-    import difflib
-
-    known = [path for path, _ in ask(lambda client: client.fields({}))]
-    for asked in conditions.parse(", ".join(where)):
-        if conditions.AllOf([asked]).names.are_in(known):
-            continue
-        near = difflib.get_close_matches(asked.field, known, 3, 0.7)
-        advice = f"; did you mean {', '.join(near)}?" if near else ""
-        click.echo(f"no object has a field {asked.field}{advice}", err=True)
-
-
-def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
-    if json_:
-        output.as_json([{"path": path, "score": score, **more} for path, score, more in hits])
-        return
-    rows = [
-        (f"{score:.3f}", f"{more['plugin']}/{more['kind']}/{more['name']}", more["snippet"])
-        for _, score, more in hits
-    ]
-    output.table(("score", "object", "text"), rows)
-
-
 @root.command(name="list")
 @plugin
 @kind
@@ -138,29 +197,40 @@ def _print_hits(hits: Sequence[Sequence[Any]], *, json_: bool) -> None:
 @click.option(
     "-n", "--limit", type=number, metavar="N", help="How many at most; all, if not given."
 )
-@click.option(
-    "--offset", type=number, metavar="N", default=0, help="Skip so many of the first. [0]"
-)
+@offset
+@rows.quiet
+@rows.columns
 @as_json
 def list_(
     limit: int | None,
     offset: int,
+    quiet: bool,  # noqa: FBT001 -- click passes flags so
+    columns: str | None,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **wanted: Any,  # noqa: ANN401 -- click's values
 ) -> None:
     """List the state objects."""
-    wanted["where"] = ", ".join(where)
-    total, rows = ask(lambda client: _pages(client, chosen(**wanted), offset, limit))
-    _hint(where, found=bool(total))
-    if json_:
-        keys = ("path", "plugin", "kind", "name")
-        objects = [dict(zip(keys, row, strict=True)) for row in rows]
-        output.as_json({"total": total, "objects": objects})
-        return
-    output.table(("plugin", "kind", "name"), [row[1:] for row in rows])
-    if len(rows) < total - offset:
-        click.echo(f"{len(rows)} of {total} objects", err=True)
+    wanted["where"] = ", ".join(wanted["where"])
+    form = rows.form(quiet=quiet, columns=columns, json_=json_)
+
+    async def found(client: Client) -> tuple[int, Sequence[Row]]:
+        total, page = await _pages(client, chosen(**wanted), offset, limit)
+        return total, await form.fill(client, [dict(zip(_KEYS, row, strict=True)) for row in page])
+
+    total, shown = ask(found)
+    if form.is_json:
+        output.as_json({"total": total, "objects": shown})
+    else:
+        form.print(shown, _print_names)
+    if not total:
+        tell_unknown(fields_of(wanted["where"]))
+    more = total - offset - len(shown)
+    if form.is_for_people and shown and more:
+        rows.tell_more(f"{more:,}", offset + len(shown))
+
+
+def _print_names(objects: Sequence[Row]) -> None:
+    output.table(_KEYS[1:], [[each[key] for key in _KEYS[1:]] for each in objects])
 
 
 async def _pages(

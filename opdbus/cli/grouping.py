@@ -6,38 +6,55 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.cli.telling import Change, Told, is_declaration, noun, plural, tell
+from opdbus import listing
+from opdbus.cli import field_values
+from opdbus.cli.telling import STATE_FILE, Change, Told, is_declaration, noun, plural, tell
+from opdbus.history import jobs
 
 MAX_NAMES: Final = 3
 # More changes of one sort and cause, one after the other, are one line.
 _ALIKE: Final = 3
+# Of different things, only what happened within a moment belongs together.
+_MOMENT: Final = 1_000_000
+# So many changes are told one by one where a question was about few things.
+_FEW: Final = 20
 # Causes that say when something was seen, and not by whom, are another one after so long.
 _APART: Final = 60_000_000
 
+_RUNS: Final = ("apt:", "dpkg:", "rpm:")
+
 _Item: TypeAlias = tuple[Change, Told]
+_Group: TypeAlias = tuple[object, ...]
 
 
 class Line(NamedTuple):
-    """A line for people: when, what happened, and why; it may stand for several changes."""
+    """A line for people: when, what happened, and why; and the changes that it stands for."""
 
     at: int
     text: str
     cause: str
+    of: Sequence[Change] = ()
 
 
-def lines(changes: Sequence[Change], *, is_cut: bool = False) -> Iterator[Line]:
+def lines(
+    changes: Sequence[Change], *, is_cut: bool = False, is_narrow: bool = False
+) -> Iterator[Line]:
     """Tell changes in their order; several of one sort and cause are one line.
 
-    They are put together where they are in a row, or in a row of changes of one known cause. Where
-    older changes were cut off, a line that counts the oldest one says that there may be more.
+    They are put together where they are in a row, or in a row of changes of one known cause, and
+    what happened to different things, where it did within a second of each other. Few are told
+    each where the question was a narrow one. Where older changes were cut off, a line that counts
+    the oldest one says that there may be more.
     """
     last = None
     oldest = changes[0] if is_cut and changes else None
-    for line in _lines([(change, tell(change)) for change in changes], oldest):
+    told = [(change, tell(change)) for change in changes]
+    is_each = is_narrow and len(told) <= _FEW
+    for line in map(_single, told) if is_each else _lines(told, oldest):
         # a port is open for two families of addresses, and one line
-        if line != last:
+        if line[:3] != last:
             yield line
-        last = line
+        last = line[:3]
 
 
 def _lines(told: Iterable[_Item], oldest: Change | None) -> Iterator[Line]:
@@ -53,13 +70,15 @@ def _lines(told: Iterable[_Item], oldest: Change | None) -> Iterator[Line]:
 
 def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
     """Yield the changes that may be one line; all of a first listing are."""
-    for cause, run in groupby(told, key=lambda item: item[0]["cause"]):
+    for cause, run in groupby(told, key=lambda item: jobs.alone(item[0]["cause"])):
+        items = list(run)
         if cause == "first":
-            yield list(run)
+            yield items
         elif cause:
-            yield from _alike(list(run))
+            yield from _alike(items)
         else:
-            yield from (list(alike) for _, alike in groupby(run, key=_sort))
+            of = groupby(zip(_groups(items), items, strict=True), key=lambda pair: pair[0])
+            yield from ([item for _, item in alike] for _, alike in of)
 
 
 def _listed(found: Sequence[_Item], least: str) -> Line:
@@ -67,63 +86,110 @@ def _listed(found: Sequence[_Item], least: str) -> Line:
     counts = Counter((change["plugin"], change["kind"]) for change, _ in found)
     sorts = [f"{n:,} {noun(s) if n == 1 else plural(noun(s))}" for s, n in counts.most_common()]
     change, told = found[-1]
-    return Line(change["at"], f"{told.verb} {least}{', '.join(sorts)}", change["cause"])
+    text = f"{told.verb} {least}{', '.join(sorts)}"
+    return Line(change["at"], text, change["cause"], [change for change, _ in found])
 
 
 def _single(item: _Item) -> Line:
     change, told = item
-    more = f" ({change['folded'] + 1} times)" if change["folded"] else ""
-    return Line(change["at"], f"{told}{more}", change["cause"])
+    return Line(change["at"], f"{told}{_how_often(change)}", _why(change), [change])
+
+
+def _why(change: Change) -> str:
+    """Return the cause of a change as it is said of a thing of its sort."""
+    cause = str(change["cause"])
+    # what is said of the state file is its own doing
+    if (change["plugin"], change["kind"]) == STATE_FILE:
+        return ""
+    # others may have changed accounts, files and units meanwhile
+    if change["plugin"] == "net" and cause.partition(":")[0] == "exit":
+        return f"unit {cause}"
+    is_meanwhile = change["kind"] != "package" and cause.startswith(_RUNS)
+    return f"during {cause}" if is_meanwhile else cause
+
+
+def _how_often(change: Change) -> str:
+    """Say for how many changes a row stands, and for what besides the last job."""
+    others = jobs.others(change["cause"])
+    times = change["folded"] + 1 - sum(others.values())
+    said = [f"{times} times"] if times > 1 else []
+    if others and change["what"] == "changed" and jobs.act(change["cause"]) == "restart":
+        # what changed says started
+        said = [_of(times, "restart")]
+    besides = [_of(n, word) for word, n in others.items()]
+    said += [f"after {', '.join(besides)}"] if besides else []
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _of(count: int, word: str) -> str:
+    return f"{count} {word if count == 1 else plural(word)}"
 
 
 def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
-    """Group changes by cause, in the order in which the groups end; those without one are last.
+    """Group changes by cause, in the order in which the groups end.
 
-    What names no job, run or program as its cause is one group only while it goes on.
+    What names no job, run or program as its cause is one group only while it goes on; an end of its
+    own process, or what has no known cause, is one of each unit.
     """
-    groups: dict[tuple[str, str], list[Change]] = {}
+    groups: dict[tuple[str, str, str], list[Change]] = {}
     ended: list[tuple[str, list[Change]]] = []
     for change in changes:
-        cause = change["cause"]
-        group = groups.pop((cause, change["boot"]), [])
-        if group and ":" not in cause and change["at"] - group[-1]["at"] > _APART:
+        cause = jobs.alone(change["cause"])
+        key = (cause, change["boot"], _whose(cause, change))
+        group = groups.pop(key, [])
+        is_one = ":" in cause and jobs.act(cause) != "exit"
+        if group and not is_one and change["at"] - group[-1]["at"] > _APART:
             ended.append((cause, group))
             group = []
         group.append(change)
-        groups[cause, change["boot"]] = group
-    found = [*ended, *((cause, group) for (cause, _), group in groups.items())]
-    return sorted(found, key=lambda item: (not item[0], item[1][-1]["seq"]))
+        groups[key] = group
+    found = [*ended, *((cause, group) for (cause, _, _), group in groups.items())]
+    return sorted(found, key=lambda item: item[1][-1]["seq"])
 
 
-def _sort(item: _Item) -> tuple[object, ...]:
-    change, told = item
-    return change["plugin"], change["kind"], told.verb, is_declaration(change)
+def _whose(cause: str, change: Change) -> str:
+    """Return the unit of a change, or else its sort, where its cause says nothing of either."""
+    if cause and jobs.act(cause) != "exit":
+        return ""
+    if change["plugin"] == "systemd":
+        return str(change["name"])
+    unit = field_values.read(change["fields"])["unit"]
+    return unit.after or unit.before or f"{change['plugin']}/{change['kind']}"
+
+
+def _groups(items: Iterable[_Item]) -> Iterator[_Group]:
+    """Yield what is one for those of one sort that happened to one thing, or within a moment."""
+    last: dict[_Group, tuple[Change, int]] = {}
+    for change, told in items:
+        sort = (change["plugin"], change["kind"], told.verb, is_declaration(change))
+        before, number = last.get(sort, (change, 0))
+        is_apart = change["at"] - before["at"] > _MOMENT
+        last[sort] = change, number + (is_apart and change["name"] != before["name"])
+        yield *sort, last[sort][1]
 
 
 def _alike(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """Yield what is alike: many together, where the last of them is, and few as they come."""
-    counts = Counter(map(_sort, items))
-    many = {sort for sort, count in counts.items() if count > _ALIKE}
-    gathered: dict[tuple[object, ...], list[_Item]] = {sort: [] for sort in many}
-    for item in items:
-        if (sort := _sort(item)) not in many:
+    groups = list(_groups(items))
+    counts = Counter(groups)
+    gathered: dict[_Group, list[_Item]] = {}
+    for group, item in zip(groups, items, strict=True):
+        if counts[group] <= _ALIKE:
             yield [item]
             continue
-        gathered[sort].append(item)
-        if len(gathered[sort]) == counts[sort]:
-            yield gathered[sort]
+        gathered.setdefault(group, []).append(item)
+        if len(gathered[group]) == counts[group]:
+            yield gathered[group]
 
 
 def _counted(alike: Sequence[_Item], least: str) -> Line:
     change, told = alike[-1]
     names = list(dict.fromkeys(item["name"] for item, _ in alike))
-    more = len(names) - MAX_NAMES
-    listed = ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
     if len(names) == 1:
         text = f"{told.subject} {told.verb} {least}{len(alike):,} times"
     else:
         verb = re.sub("^is ", "are ", told.verb)
         called = plural(noun((change["plugin"], change["kind"])))
         of = "declarations of " if told.subject.startswith("declaration of ") else ""
-        text = f"{of}{least}{len(names):,} {called} {verb}: {listed}"
-    return Line(change["at"], text, change["cause"])
+        text = f"{of}{least}{len(names):,} {called} {verb}: {listing.first(names, MAX_NAMES)}"
+    return Line(change["at"], text, _why(change), [change for change, _ in alike])

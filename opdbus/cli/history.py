@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from opdbus.client import Client
 
 _MOST: Final = 1000
+# of a first listing, which is one line
+_MOST_LISTED: Final = 50_000
 # that were there before the first one that is waited for, as journalctl has it
 _MOST_BEFORE_WATCHING: Final = 10
 as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one object a line.")
@@ -33,7 +35,9 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
     help="Before then, or what may have led to an EVENT, such as 'nginx failed'.",
 )
 @click.option("--within", metavar="SPAN", help="So long before --before, or after --since: 30m.")
-@click.option("--by", type=click.Choice(["cause"]), help="Put together what has one cause.")
+@click.option(
+    "--by", type=click.Choice(["cause"]), metavar="cause", help="Put together what has one cause."
+)
 @click.option(
     "--about", metavar="QUESTION", help="What answers it, best first: 'name resolution', 'crashes'."
 )
@@ -70,7 +74,7 @@ def changes(
     """Tell what changed on this host, the newest last.
 
     Many alike changes of one cause are one line; --json tells each. TIME is yesterday, today, now,
-    boot, -30m, 03:10, 2026-11-22 or 2026-11-22 03:10; SPAN is 30s, 30m, 2h or 1d.
+    boot, 2 hours ago, 03:10, 2026-11-22 or 2026-11-22 03:10; SPAN is 30m, 2 hours or 1d.
     """
     if watch and (by or given["before"]):
         raise InvalidArgs("--watch goes on with what is new: without --by and --before")
@@ -79,7 +83,7 @@ def changes(
         raise InvalidArgs("what is found by its meaning is neither watched nor put together")
     times = _times(given.pop("since"), given.pop("before"), given.pop("within"))
     asked = chosen(**given, **times, where=", ".join(where))
-    printer = Printer(is_json=json_, is_by_cause=bool(by))
+    printer = Printer(is_json=json_, is_by_cause=bool(by), is_narrow=bool(where or around))
 
     async def told(client: Client) -> None:
         if around:
@@ -129,7 +133,7 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
     of `op-dbus changes`.
     """
     if at is None:
-        printer = Printer(is_json=json_)
+        printer = Printer(is_json=json_, is_narrow=True)
 
         async def told(client: Client) -> None:
             path = await path_of(client, object, past=True)
@@ -158,12 +162,37 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
 
 
 async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:
-    rows = await client.changes(asked, limit + 1)
-    printer.print(rows[:limit][::-1], is_cut=len(rows) > limit)
+    if not limit:
+        raise InvalidArgs("-n 0 asks for no changes: give 1 or more, or --watch for those to come")
+    rows, is_cut = await newest(client, asked, limit, is_whole=not printer.is_json)
+    printer.print(rows[::-1], is_cut=is_cut)
     if not rows:
+        await meaning.require_fields(client, asked)
         click.echo("nothing is known to have changed", err=True)
-    elif len(rows) > limit:
-        click.echo(f"the newest {limit:,} changes: -n N gives more", err=True)
+    elif is_cut:
+        click.echo(f"the newest {len(rows):,} changes: -n N gives more", err=True)
+
+
+async def newest(
+    client: Client, asked: dict[str, Any], limit: int, *, is_whole: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return the newest changes, and whether there are more.
+
+    A first listing `is_whole` where it is told in one line: it is not cut in two.
+    """
+    rows = await client.changes(asked, limit + 1)
+    more = rows[limit:]
+    if not more or not (is_whole and _are_listed(rows[limit - 1 :])):
+        return rows[:limit], bool(more)
+    while more and _are_listed(more) and len(rows) < _MOST_LISTED:
+        more = await client.changes({**asked, "below": rows[-1]["seq"]}, _MOST)
+        rows += more
+    later = (n for n in range(limit, len(rows)) if not _are_listed(rows[n : n + 1]))
+    return rows[: next(later, len(rows))], bool(more)
+
+
+def _are_listed(rows: Sequence[dict[str, Any]]) -> bool:
+    return all(row["cause"] == "first" for row in rows)
 
 
 async def _watch(client: Client, asked: dict[str, Any], limit: int, printer: Printer) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from opdbus.cli import output, when
-from opdbus.cli.asking import path_of
+from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, UnknownObject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opdbus.client import Client
 
@@ -48,13 +48,18 @@ async def tell(
     client: Client, meaning: Meaning, asked: dict[str, Any], limit: int, printer: Printer
 ) -> None:
     """Print what answers best, best first; before it the change that it is compared with."""
-    if meaning.like:
-        like = {**asked, **await _like(client, meaning.like)}
-        rows = [{**row, "followed": after} for row, after in await client.nearest(like, limit)]
+    like = await _like(client, meaning.like) if meaning.like else {}
+    if like:
+        near = await client.nearest({**asked, **like}, limit)
+        rows = [{**row, "followed": after} for row, after in near]
     else:
         said = {"about": meaning.about} if meaning.about else {"before_event": meaning.event}
         rows = await client.found({**asked, **said}, limit)
     if not rows:
+        await require_fields(client, asked)
+        if not printer.is_json:
+            for row in await _meant(client, like):
+                print_lines([row], f" [row {row['seq']}]")
         like_it, that = "nothing like it is known to have happened", "no change answers this"
         click.echo(like_it if meaning.like else that, err=True)
     elif printer.is_json:
@@ -66,6 +71,22 @@ async def tell(
             print_lines(event, f" [row {compared}]")
             print(output.style(_LIKE_THIS if meaning.like else _BEFORE_THIS, "bold"))
         _print(rows, {compared})
+
+
+async def require_fields(client: Client, asked: dict[str, Any]) -> None:
+    """Raise InvalidArgs where conditions name a field that neither an object nor a change has."""
+    where = asked.get("where", "")
+    known = [path for path, _ in await client.fields({})] if where else ()
+    for field, advice in unknown(fields_of(where), known):
+        if not await client.changes({"where": f'{field}~""'}, 1):
+            raise InvalidArgs(f"no row of history has a field {field}{advice}")
+
+
+async def _meant(client: Client, like: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return the change that others are to be like, if it is one."""
+    if "seq" in like:
+        return await client.changes({"after": like["seq"] - 1, "below": like["seq"] + 1}, 1)
+    return await client.changes(dict(like), 1) if "object" in like else []
 
 
 def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:

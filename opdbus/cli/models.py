@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
     from opdbus.models.record import Record
 
-_SHOWN = 12  # characters of a checksum or commit: enough to tell two apart
+_SHOWN = 12  # characters of a commit: enough to tell two apart
 
 _force = click.option("--force", is_flag=True, help="Replace other files that lie there.")
 
@@ -41,8 +41,8 @@ def models_list(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        # paths and advice are too long for a column
-        output.table(columns[:-1], [row[:-1] for row in rows])
+        # paths and advice are too long for a column; whole hashes are for programs
+        output.table(columns[:4], [(*row[:3], row[3][:_SHOWN]) for row in rows])
         output.section(columns[-1], {row[0]: row[-1] for row in rows})
 
 
@@ -60,8 +60,8 @@ def _found(level: Level, given: Config) -> tuple[str, str, str, str]:
         return "wrong", "", "", str(error)
     official = level.weights_sha256 == model.weights_sha256
     status = "verified" if recorded or official else "present"
-    revision = recorded.revision[:_SHOWN] if recorded else ""
-    return status, revision, model.weights_sha256[:_SHOWN], str(where)
+    revision = recorded.revision if recorded else ""
+    return status, revision, model.weights_sha256, str(where)
 
 
 def _level(name: str) -> Level:
@@ -76,7 +76,7 @@ def _level(name: str) -> Level:
 def _got(name: str) -> Level:
     """Return a level whose files are got from elsewhere."""
     level = _level(name)
-    if level.is_table:
+    if level.is_included:
         raise ConfigError(
             f"the {level.name} model is part of op-dbus; OP_DBUS_MODEL names the folder of another"
         )
@@ -104,7 +104,7 @@ def verify(context: click.Context, level: str) -> None:
     model = folder.check(folder.find(row, settings(context.obj)), row)
     recorded = record.read(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
-    for name, sha256 in record.hashes(model.folder, model.files).items():
+    for name, sha256 in record.hashes(model.folder, model.format.files).items():
         file = model.folder / name
         print(
             f"{sha256}  {'verified  ' if recorded or official.get(file) else 'unrecorded'}  {file}"

@@ -5,16 +5,25 @@ import math
 import re
 import shutil
 import sys
-import textwrap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Final
 
-# columns that may be broken into lines, and how narrow they may get
+from opdbus.cli import when
+from opdbus.cli.widths import fold, pad, width
+
+# columns that are the first to be broken into lines
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
-_LEAST: Final = 20
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# how narrow those may get, and the others
+_LEAST: Final = (20, 4)
+# of numbers that are not told digit by digit
+_LONG: Final = 1e15
+_CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
+_HASH: Final = re.compile(r"\b[0-9a-f]{32,}\b")
+_SHOWN_OF_HASH: Final = 12
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
@@ -23,12 +32,12 @@ def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under headings; into a pipe, full lines without borders or colours.
+    """Print rows under headings; into a pipe, full lines without colours.
 
-    On a terminal only prose is broken into lines: a name stays whole, to be copied.
+    On a terminal too wide a line is broken: prose first, and a name only if nothing else is left.
     """
     cells = [[visible(" ".join(said(cell).split())) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty():
         if not rows:
             print("nothing found")
@@ -40,56 +49,63 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def _narrow(columns: Sequence[str], widths: list[int], room: int) -> None:
-    """Take from the widest prose what a line has too much."""
+    """Take what a line has too much from the widest prose, then from the widest columns."""
+    widths[:] = [min(each, room) for each in widths]
     prose = [place for place, column in enumerate(columns) if column in _PROSE]
-    while (excess := sum(widths) + 2 * (len(widths) - 1) - room) > 0 and prose:
-        widest = max(prose, key=widths.__getitem__)
-        widths[widest] = max(_LEAST, widths[widest] - excess)
-        if widths[widest] == _LEAST:
-            prose.remove(widest)
+    for places, least in zip((prose, range(len(widths))), _LEAST, strict=True):
+        for _ in range(sum(widths) + 2 * (len(widths) - 1) - room):
+            widest = max(places, key=widths.__getitem__, default=0)
+            if not places or widths[widest] <= least:
+                break
+            widths[widest] -= 1
 
 
 def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a row whose long cells are broken."""
-    parts = [
-        textwrap.wrap(cell, width) if len(cell) > width else [cell]
-        for cell, width in zip(row, widths, strict=True)
-    ]
+    parts = [fold(cell, room) for cell, room in zip(row, widths, strict=True)]
     for cells in zip_longest(*parts, fillvalue=""):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        yield line.rstrip()
+        yield "  ".join(map(pad, cells, widths)).rstrip()
 
 
 def pairs(values: Mapping[str, object]) -> None:
-    """Print names and values, one pair a line, long values indented below."""
-    width = max(map(len, values), default=0)
+    """Print names and values, one pair a line, long values indented below.
+
+    On a terminal, no more is shown of hashes than tells them apart.
+    """
+    columns = max(map(width, values), default=0)
     for name, value in values.items():
-        labelled(style(name.ljust(width), "cyan"), width, said(value))
+        labelled(style(pad(name, columns), "cyan"), columns, short_hashes(said(value)))
 
 
 def section(title: str, values: Mapping[str, str]) -> None:
     """Print the names that have a value below a title, after what was printed before."""
     if said := {name: value for name, value in values.items() if value}:
-        print(f"\n{style(title, 'bright_white')}")
+        print(f"\n{style(title, 'bold')}")
         pairs(said)
 
 
-def labelled(label: str, width: int, text: str, look: str = "") -> None:
-    """Print a text beside a label of this width; on a terminal, long lines are broken."""
+def labelled(label: str, columns: int, text: str, look: str = "") -> None:
+    """Print a text beside a label so wide; on a terminal, long lines are broken."""
     lines = [visible(line) for line in text.splitlines()] or [""]
     if sys.stdout.isatty():
-        room = max(20, shutil.get_terminal_size().columns - width - 2)
-        lines = [part for line in lines for part in _broken(line, room)]
+        room = max(_LEAST[0], shutil.get_terminal_size().columns - columns - 2)
+        lines = [part for line in lines for part in fold(line, room)]
     print(f"{label}  {style(lines[0], look)}".rstrip())
     for line in lines[1:]:
-        print(" " * (width + 2) + style(line, look))
+        print(" " * (columns + 2) + style(line, look))
 
 
-def _broken(line: str, room: int) -> list[str]:
-    """Break a line between words; paths and commands stay whole, to be copied."""
-    if len(line) <= room:
-        return [line]
-    return textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
+def paragraph(text: str) -> None:
+    """Print a text; on a terminal, long lines are broken."""
+    room = shutil.get_terminal_size().columns
+    print("\n".join(fold(text, room) if sys.stdout.isatty() else [text]))
+
+
+def short_hashes(text: str) -> str:
+    """Shorten the hashes in a text that is for a terminal."""
+    if not sys.stdout.isatty():
+        return text
+    return _HASH.sub(lambda match: f"{match[0][:_SHOWN_OF_HASH]}...", text)
 
 
 def visible(text: str) -> str:
@@ -111,12 +127,26 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def since(seconds: float) -> str:
+    """Say how long ago a time was, in seconds since 1970; into a pipe, when that was."""
+    age = time.time() - seconds
+    return when.ago(age) if sys.stdout.isatty() and age >= 0 else moment(seconds)
+
+
+def in_words(name: str) -> str:
+    """Give the name of a property as people write it: `Requested provider`."""
+    return _CAPITAL.sub(lambda match: f" {match[0].lower()}", name)
+
+
 def said(value: object) -> str:
     """Give a value as people read it: what is not there is empty."""
+    if isinstance(value, list):
+        return ", ".join(map(said, value))
     if value is None or isinstance(value, bool):
         return {None: "", True: "yes", False: "no"}[value]
     if isinstance(value, float):
-        return "" if math.isnan(value) else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        is_whole = 1000 <= abs(value) < _LONG
+        return "" if math.isnan(value) else f"{value:.0f}" if is_whole else f"{value:.4g}"
     return str(value)
 
 

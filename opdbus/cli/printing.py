@@ -20,8 +20,12 @@ _RECENT: Final = timedelta(days=300)
 class Printer:
     """Prints changes as they are asked for: for people, or one JSON object a line."""
 
-    def __init__(self, *, is_json: bool, is_by_cause: bool = False) -> None:
+    def __init__(
+        self, *, is_json: bool, is_by_cause: bool = False, is_narrow: bool = False
+    ) -> None:
         self.is_json = is_json
+        # whether the question is about few things
+        self._is_narrow = is_narrow
         self._is_by_cause = is_by_cause
         self._first = {"format_version": FORMAT}
 
@@ -34,32 +38,41 @@ class Printer:
         elif self._is_by_cause:
             _print_by_cause(rows, is_cut=is_cut)
         else:
-            print_lines(rows, is_cut=is_cut)
+            print_lines(rows, is_cut=is_cut, is_narrow=self._is_narrow)
         # a pipe is read as it is written
         sys.stdout.flush()
 
 
 def print_lines(
-    rows: Sequence[dict[str, Any]], more: str = "", *, after: int = 0, is_cut: bool = False
+    rows: Sequence[dict[str, Any]],
+    more: str = "",
+    *,
+    after: int = 0,
+    is_cut: bool = False,
+    is_narrow: bool = False,
 ) -> None:
     """Print changes for people, and more about them; if `after` a time, how long after it."""
-    for line in grouping.lines(rows, is_cut=is_cut):
-        why = f" ({causes.said(line.cause, _user)})" if line.cause else ""
+    for line in grouping.lines(rows, is_cut=is_cut, is_narrow=is_narrow):
         label = f"{_later(line.at - after):>{_WIDTH}}" if after else stamp(line.at)
-        _print(label, f"{line.text}{why}{more}")
+        _print(label, f"{line.text}{why(line.cause)}{more}")
+
+
+def why(cause: str) -> str:
+    """Say why something changed, in brackets; nothing where that is not known."""
+    return f" ({causes.said(cause, _user)})" if cause else ""
 
 
 def _print_by_cause(rows: Sequence[dict[str, Any]], *, is_cut: bool) -> None:
     for cause, items in grouping.by_cause(rows):
         is_part = is_cut and items[0] is rows[0]
-        lines, why = grouping.lines(items, is_cut=is_part), causes.said(cause, _user)
+        lines, said = grouping.lines(items, is_cut=is_part), causes.said(cause, _user)
         if len(items) == 1:
-            _print(stamp(items[0]["at"]), f"{next(lines).text} ({why})")
+            _print(stamp(items[0]["at"]), f"{next(lines).text} ({said})")
             continue
         least = "at least " if is_part else ""
-        _print(stamp(items[-1]["at"]), f"{why}: {least}{len(items):,} changes", look="bold")
+        _print(stamp(items[-1]["at"]), f"{said}: {least}{len(items):,} changes", look="bold")
         for line in lines:
-            _print("", line.text, indent=2)
+            _print(stamp(line.at), line.text, indent=2)
 
 
 def _print(label: str, text: str, *, indent: int = 0, look: str = "") -> None:

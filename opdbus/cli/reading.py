@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import output
+from opdbus.cli import grades, output
 from opdbus.cli.asking import ask, path_of
 from opdbus.cli.root import as_json, root
 
 if TYPE_CHECKING:
     from opdbus.client import Client
 
-# what the accuracy gate measured of each precision
-_GRADES = (
-    "level",
-    "provider",
-    "precision",
-    "chosen",
-    "mean_cosine",
-    "min_cosine",
-    "rank",
-    "texts_per_second",
-    "refused",
-)
+_SIDES: Final = ("Declared", "Observed")
 
 
 @root.command()
@@ -34,21 +23,20 @@ _GRADES = (
 @as_json
 def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
     """List the levels and their models."""
-    columns: Sequence[str] = ("level", "model", "dimension", "status", "detail")
     if detail:
-        columns = _GRADES
         found = ask(lambda client: client.accuracy())
-        rows = [[grade[name] for name in columns] for grade in found]
-    else:
-        rows = ask(lambda client: client.levels())
+        output.as_json(found) if json_ else grades.show(found)
+        return
+    columns = ("level", "model", "dimension", "status", "detail")
+    rows = ask(lambda client: client.levels())
     if json_:
         output.as_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
     # a reason is too long for a column
-    headings = [name.replace("_", " ") for name in columns[:-1]]
-    output.table(headings, [row[:-1] for row in rows])
-    keys = 3 if detail else 1
-    output.section(columns[-1], {" ".join(map(str, row[:keys])): row[-1] for row in rows})
+    output.table(
+        columns[:-1], [(*names, dimension or "", status) for *names, dimension, status, _ in rows]
+    )
+    output.section(columns[-1], {row[0]: row[-1] for row in rows})
 
 
 @root.command()
@@ -66,14 +54,25 @@ def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
         return path, await client.show(path)
 
     path, values = ask(found)
-    for side in ("Declared", "Observed"):
-        values[side] = json.loads(values[side]) if values[side] else None
     if json_:
-        output.as_json({"Path": path, **values})
+        output.as_json({"Path": path, **_parsed(values)})
         return
-    for side in ("Declared", "Observed"):
-        if values[side] is not None:
-            values[side] = json.dumps(values[side], indent=2, ensure_ascii=False)
-    values["UpdatedAt"] = output.moment(values["UpdatedAt"])
+    output.pairs(described(path, values))
+
+
+def described(
+    path: str, values: Mapping[str, Any], told: Callable[[float], str] = output.since
+) -> dict[str, str]:
+    """Give an object's properties as people read them; `told` says when it changed last."""
+    shown = {"Path": path, **_parsed(values)}
+    for side in _SIDES:
+        if shown[side] is not None:
+            shown[side] = json.dumps(shown[side], indent=2, ensure_ascii=False)
+    shown["Updated"] = told(shown.pop("UpdatedAt"))
     # what there is not, such as a distance from what nobody observed, is left out
-    output.pairs({"Path": path} | {k: v for k, v in values.items() if output.said(v)})
+    said = {output.in_words(name): output.said(value) for name, value in shown.items()}
+    return {name: text for name, text in said.items() if text}
+
+
+def _parsed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {**values, **{side: json.loads(values[side] or "null") for side in _SIDES}}

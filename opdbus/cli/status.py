@@ -7,13 +7,21 @@ from typing import Any
 
 from opdbus.cli import output
 from opdbus.cli.asking import ask
+from opdbus.cli.properties import Properties, untold
 from opdbus.cli.root import as_json, root
 from opdbus.errors import blame
 
 # what serves, the most important first, before the rest
 _FIRST = "State LastError Level Provider Precision Device Proof Fallbacks".split()
 # said in the lines about the host
-_OF_HOST = {"Drifted", "Count", "Vectorized", "Pending", "StateFile", "Observers", "Sources"}
+_OF_HOST = set(
+    "Drifted DriftAwaits Count Vectorized Pending FirstStage StateFile StateFileError"
+    " Observers Sources".split()
+)
+# of no use to people
+_INTERNAL = {"Accuracy", "Generation"}
+# ends the names that ONNX Runtime has for what runs nodes
+_RUNTIME = "ExecutionProvider"
 _WELL = {"up", "starting"}
 _NONE = "nothing: OP_DBUS_OBSERVE is none"
 # of observers and publishers that are named
@@ -24,7 +32,7 @@ _MOST = 20
 @as_json
 def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
     """Show what is known of the host, what is not and why, and where the model runs."""
-    values = ask(lambda client: client.status())
+    values = Properties(ask(lambda client: client.status()))
     if json_:
         output.as_json(values)
         return
@@ -38,19 +46,23 @@ def host(values: Mapping[str, Any]) -> dict[str, str]:
     observers = values["Observers"]
     lines = {
         "Objects": f"{values['Count']:,}{_waiting(values)}",
+        "Second stage": _staged(values),
         "Observed": _counted(_of("live:", values)) or ("nothing yet" if observers else _NONE),
         "Not observed": "\n".join(_missing(observers)),
         "Note": "\n".join(f"{row[0]}: {row[3]}" for row in observers if row[3] and row[1] in _WELL),
-        "Declared": f"{_declared(values)} in {values['StateFile']}",
+        "Declared": _declared(values),
         "Drifted": _drifted(values["Drifted"]),
         "Published": _counted(_of("publish:", values)),
+        "Unknown": untold(values),
     }
     return {name: line for name, line in lines.items() if line}
 
 
 def _declared(values: Mapping[str, Any]) -> str:
-    count = dict(values["Sources"]).get("file", 0)
-    return f"{count:,}" if count else "nothing"
+    count, file = dict(values["Sources"]).get("file", 0), values["StateFile"]
+    if count and values["StateFileError"]:
+        return f"{count:,}, the last that {file} declared: it cannot be read now"
+    return f"{f'{count:,}' if count else 'nothing'} in {file}"
 
 
 def _drifted(count: int) -> str:
@@ -67,6 +79,14 @@ def _waiting(values: Mapping[str, Any]) -> str:
     if values["Pending"]:
         return f", {values['Pending']:,} of which wait for their vectors"
     return ", all with vectors" if values["Vectorized"] else ""
+
+
+def _staged(values: Mapping[str, Any]) -> str:
+    """Say how far the second stage of searches is, while they have two."""
+    if not values["Pending"] or not values["FirstStage"]:
+        return ""
+    share = 100 * values["Vectorized"] // values["Count"]
+    return f"{share}% ready; searches find {values['FirstStage']:,} objects by static vectors"
 
 
 def _counted(rows: Sequence[tuple[str, int]]) -> str:
@@ -88,23 +108,24 @@ def _missing(observers: Sequence[Sequence[Any]]) -> Iterator[str]:
 
 def serving(values: Mapping[str, Any]) -> dict[str, Any]:
     """Give the rest by name; what there is not, such as a model that still loads, is left out."""
-    shown = {name: value for name, value in values.items() if name not in {*_OF_HOST, "Accuracy"}}
-    shown["Proof"] = _proven(values["Proof"]) if values["Proof"] else ""
+    shown = {name: values[name] for name in values.keys() - _OF_HOST - _INTERNAL}
+    shown["Proof"] = proven(values["Proof"]) if values["Proof"] else ""
     shown["Fallbacks"] = "\n".join(blame(*row) for row in values["Fallbacks"])
     shown["Jobs"] = "\n".join(values["Jobs"])
-    ordered = {name: shown.get(name, "") for name in (*_FIRST, *shown)}
-    return {name: value for name, value in ordered.items() if value != ""}
+    shown["Texts"] = f"{values['Texts']:,} turned into vectors so far" if values["Texts"] else ""
+    shown["Latency"] = f"{1000 * values['Latency']:.1f} ms" if values["Latency"] else ""
+    shown["Memory"] = f"{values['Memory'] >> 20:,} MiB" if values["Memory"] else ""
+    ordered = {name: shown.get(name) for name in (*_FIRST, *values)}
+    return {output.in_words(name): value for name, value in ordered.items() if value}
 
 
-def _proven(proof: dict[str, Any]) -> str:
-    """Say what was measured when the model was proven."""
-    nodes = ", ".join(f"{count} nodes on {name}" for name, count in proof["nodes"].items())
+def proven(proof: Mapping[str, Any]) -> str:
+    """Say what ran when the model was proven, and how far its vectors are from the reference."""
+    counts = {name.removesuffix(_RUNTIME): count for name, count in proof["nodes"].items()}
+    nodes = ", ".join(f"{count} nodes on {name}" for name, count in counts.items())
     if proof["precision"] == "fp32":
-        return (
-            f"{nodes}; vectors within {proof['max_deviation']:.1e} of the reference"
-            f" (limit {proof['tolerance']:.0e})"
-        )
-    return (
-        f"{nodes} in {proof['precision']}; cosine to the reference at least"
-        f" {proof['min_cosine']:.4f} (limit {1 - proof['tolerance']:.3f})"
-    )
+        off, limit = proof["max_deviation"], proof["tolerance"]
+        return f"{nodes}, vectors off by {off:.0e} (limit {limit:.0e})"
+    # less than 32 bits keep the direction
+    least = 1 - proof["tolerance"]
+    return f"{nodes}, cosine to fp32 at least {proof['min_cosine']:.4f} (limit {least:.3f})"

@@ -1,15 +1,20 @@
 """Changes in plain words: what happened, to what, and why. Pure."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from opdbus.cli import field_values
+from opdbus.cli import field_values, unit_words
+from opdbus.cli.causes import NOT_FOLLOWED
 from opdbus.cli.field_values import Values
 from opdbus.drift import versions
+from opdbus.history import jobs
 from opdbus.state.object import FILE
 
 # A change as History1 gives it.
 Change: TypeAlias = Mapping[str, Any]
+# Its own rows, not those of what it declares.
+STATE_FILE: Final = ("op-dbus", "state_file")
 # How things of a sort come and leave.
 _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("packages", "package"): ("installed", "removed"),
@@ -21,21 +26,32 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("users", "group"): ("added", "removed"),
     ("files", "file"): ("created", "deleted"),
     ("kernel", "module"): ("loaded", "unloaded"),
+    # of all settings there are those that something names
+    ("kernel", "sysctl"): ("named", "is named no longer"),
     ("login1", "session"): ("began", "ended"),
     ("cron", "job"): ("added", "removed"),
     ("machined", "machine"): ("started", "ended"),
 }
+_UNIT: Final = ("systemd", "unit")
 # Sorts whose names say themselves what they are.
-_PLAIN: Final = frozenset({("systemd", "unit"), ("files", "file")})
+_PLAIN: Final = frozenset({_UNIT, ("files", "file")})
 _NOUNS: Final[Mapping[tuple[str, str], str]] = {
     ("net", "listener"): "port",
     ("cron", "job"): "cron job",
+    ("devices", "block"): "block device",
+    ("devices", "pci"): "PCI device",
+    ("devices", "usb"): "USB device",
 }
+# Fields of a package that another version has otherwise.
+_OF_VERSION: Final = frozenset(
+    "version description homepage installed_size_mb priority section source".split()
+)
 _NO_VALUES: Final = Values()
 _WHATS: Final[Mapping[str, str]] = {
     "drift": "is other than declared",
     "healed": "is as declared again",
     "intended": "is not yet as declared",
+    "undeclared": "is no longer declared",
 }
 _AND_BACK: Final = "changed, and is as it was"
 
@@ -58,22 +74,30 @@ def tell(change: Change) -> Told:
     values = field_values.read(change["fields"])
     comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
     subject, what = subject_of(sort, change["name"], values), change["what"]
+    if sort == STATE_FILE:
+        return Told(subject, *_readable(change["fields"]))
     if is_declaration(change):
         return _edited(subject, what, values)
     if what == "appeared":
         told = Told(subject, "found" if change["cause"] == "first" else comes)
         return told._replace(detail=_came(sort, values))
     if what == "gone":
-        return Told(subject, leaves)
+        return Told(subject, leaves, _left(sort, values))
     if what == "changed":
-        said = _SORTS[sort](values) if sort in _SORTS else None
+        said = _changed(sort, values, jobs.alone(change["cause"]))
         return Told(subject, *(said or ("changed", field_values.in_words(values))))
     if what == "event":
-        return Told(subject, _happened(sort, change["cause"]))
+        return Told(subject, _happened(sort, jobs.alone(change["cause"])))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
-        return Told("history", "was made to forget", f" the values of {count} rows")
-    return Told(subject, _WHATS.get(what, what), field_values.compared(what, values))
+        rows = f"{count} row{'' if count == '1' else 's'}"
+        return Told("history", "was made to forget", f" the values of {rows}")
+    if what == "undeclared" and values[field_values.PRESENCE].before == field_values.NOT_DECLARED:
+        return Told(subject, "need not be declared any more")
+    verb = _WHATS.get(what, what)
+    if change["cause"] == NOT_FOLLOWED:
+        verb = "is still other than declared"
+    return Told(subject, verb, field_values.compared(what, values))
 
 
 def is_declaration(change: Change) -> bool:
@@ -87,6 +111,14 @@ def _edited(subject: str, what: str, values: Values) -> Told:
     if what == "gone":
         return Told(f"declaration of {subject}", "removed")
     return Told(f"declaration of {subject}", "changed", field_values.in_words(values))
+
+
+def _readable(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
+    """Say whether the state file can be read, and in full why not."""
+    for path, before, after in fields:
+        if path == "error" and (before or after):
+            return ("cannot be read", json.loads(after)) if after else ("can be read again", "")
+    return "changed", ""
 
 
 def plural(kind: str) -> str:
@@ -103,6 +135,10 @@ def subject_of(sort: tuple[str, str], name: str, values: Values = _NO_VALUES) ->
         port = values["port"]
         # a name such as tcp [::1]:53 ends with the port
         return f"port {port.before or port.after or name.rpartition(':')[2]}"
+    if sort == ("cron", "job") and " " in name:
+        # after its file it has the name of a program, which may be `false`
+        file, _, program = name.partition(" ")
+        return f"{noun(sort)} {program} of {file}"
     return name if sort in _PLAIN else f"{noun(sort)} {name}"
 
 
@@ -115,50 +151,39 @@ def _came(sort: tuple[str, str], values: Values) -> str:
     """Say the most of something new."""
     if sort == ("net", "listener") and "unit" in values:
         return f" by {values['unit'].after}"
+    if sort == ("kernel", "sysctl"):
+        return _setting(values)
     if sort == ("packages", "package") and "version" in values:
         return f" {values['version'].after}"
-    if values["active_state"].after == "failed":
-        return f", failed{_in_brackets(values['result'].after)}"
-    return ""
+    if sort == ("users", "account") and values["administrator"].after == "yes":
+        return ", an administrator"
+    return "".join(f", {said}" for said in unit_words.found(values)) if sort == _UNIT else ""
+
+
+def _setting(values: Values) -> str:
+    """Say which file names a setting of the kernel, what that wants it to be, and what it is."""
+    file, wanted, value = (values[name].after for name in ("file", "wanted", "value"))
+    said = (f" in {file}" if file else "", f", to be {wanted}" if wanted else "")
+    return "".join([*said, f", is {value}" if value else ""])
+
+
+def _left(sort: tuple[str, str], values: Values) -> str:
+    """Say the most of something that left."""
+    unit = values["unit"].before if sort == ("net", "listener") else ""
+    return f" by {unit}" if unit else ""
 
 
 def _happened(sort: tuple[str, str], cause: str) -> str:
     """Say what left a thing as it was: a job, a process that was replaced, or a change and back."""
-    if sort != ("systemd", "unit"):
-        return "had an event" if sort[0] == "devices" else _AND_BACK
-    if not cause.startswith("job:"):
-        return {"exit": "ended and was started again", "start": "restarted"}.get(cause, _AND_BACK)
-    if cause.endswith(", failed"):
-        return "failed again"
-    verbs = {"restart": "restarted", "reload": "reloaded"}
-    return next((verb for word, verb in verbs.items() if word in cause.split()), "ran")
+    said = unit_words.happened(cause) if sort == _UNIT else ""
+    return said or ("had an event" if sort[0] == "devices" else _AND_BACK)
 
 
-def _unit(values: Values) -> tuple[str, str] | None:
-    before, after, _ = values["active_state"]
-    if after:
-        verbs = {"failed": "failed", "inactive": "stopped", "activating": "is starting"}
-        verb = verbs.get(after, "started" if before != "reloading" else "reloaded")
-        verb = "is stopping" if after == "deactivating" else verb
-        result = _in_brackets(values["result"].after)
-        again = values["sub_state"].after.startswith("auto-restart")
-        if after == "activating" and (again or (result and before == "active")):
-            verb, result = f"exited{result}, is starting again", ""
-        detail = f"{before or 'unknown'} -> {after}{result}"
-        return ", ".join(filter(None, (verb, _file_state(values)))), detail
-    return (said, "") if (said := _file_state(values)) else None
-
-
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
-
-
-def _file_state(values: Values) -> str:
-    """Say whether a unit was masked or enabled, or is not any more."""
-    for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
-        if after := values[field].after:
-            return yes if after == "yes" else no
-    return ""
+def _changed(sort: tuple[str, str], values: Values, cause: str) -> tuple[str, str] | None:
+    """Say what a change of some fields is; None where the fields say it best."""
+    if sort == _UNIT:
+        return unit_words.changed(values, cause)
+    return _SORTS[sort](values) if sort in _SORTS else None
 
 
 def _package(values: Values) -> tuple[str, str] | None:
@@ -170,10 +195,22 @@ def _package(values: Values) -> tuple[str, str] | None:
         return "installed", f" {after}" if after else ""
     if before and after:
         verb = "upgraded" if versions.compare(before, after) < 0 else "downgraded"
-        return verb, f" {before} -> {after}"
+        more = _besides_version(values)
+        return ", ".join([verb, *more]), f"{'' if more else ' '}{before} -> {after}"
     if status.after == "installed" and not after:
         return "installed", ""
-    return None
+    return (_held(values), "") if values.keys() == {"on_hold"} else None
+
+
+def _besides_version(values: Values) -> list[str]:
+    """Say what changed of a package that no other version brings with it."""
+    rest = {k: v for k, v in values.items() if k not in {*_OF_VERSION, "on_hold"}}
+    held = [_held(values)] if "on_hold" in values else []
+    return [*held, *([field_values.in_words(rest)] if rest else [])]
+
+
+def _held(values: Values) -> str:
+    return "put on hold" if values["on_hold"].after == "yes" else "no longer on hold"
 
 
 def _file(values: Values) -> tuple[str, str] | None:
@@ -187,7 +224,6 @@ def _file(values: Values) -> tuple[str, str] | None:
 
 
 _SORTS: Final[Mapping[tuple[str, str], Callable[[Values], tuple[str, str] | None]]] = {
-    ("systemd", "unit"): _unit,
     ("packages", "package"): _package,
     ("files", "file"): _file,
 }

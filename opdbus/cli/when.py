@@ -8,13 +8,36 @@ from typing import Final
 from opdbus.errors import InvalidArgs
 
 TIMES: Final = (
-    "a time is now, today, yesterday, boot, a span ago such as -30m or 2h, 03:10 (the last one),"
-    " 2026-11-22, 2026-11-22 03:10:00, or that with a zone: 2026-11-22T03:10:00Z"
+    "a time is now, today, yesterday, boot, a span ago such as 30m or 2 hours ago,"
+    " 03:10 (the last one), 2026-11-22, 2026-11-22 03:10:00,"
+    " or that with a zone: 2026-11-22T03:10:00Z"
 )
-SPANS: Final = "a span is a number with s, m, h, d or w, or several: 30s, 30m, 1h30m, 2d"
-_UNITS: Final[Mapping[str, int]] = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_SPAN: Final = re.compile(r"(?:\d{1,9}[smhdw])+")
-_PART: Final = re.compile(r"(\d+)([smhdw])")
+SPANS: Final = "a span is a number and a unit, or several: 30s, 5 minutes, 1h30m, 2d, 1 week"
+# Each unit, in seconds, by all that people and systemd.time(7) call it.
+_UNITS: Final[Mapping[str, int]] = {
+    word: seconds
+    for words, seconds in (
+        ("s sec secs second seconds", 1),
+        ("m min mins minute minutes", 60),
+        ("h hr hour hours", 3600),
+        ("d day days", 86400),
+        ("w week weeks", 604800),
+        ("month months", 30 * 86400),
+        ("y year years", 365 * 86400),
+    )
+    for word in words.split()
+}
+# How long ago something was is said in the first unit of which it is so many seconds.
+_AGES: Final = (
+    (2 * 365 * 86400, "years", 365 * 86400),
+    (2 * 30 * 86400, "months", 30 * 86400),
+    (2 * 86400, "days", 86400),
+    (3600, "h", 3600),
+    (60, "min", 60),
+    (1, "s", 1),
+)
+_SPAN: Final = re.compile(rf"(?:\d{{1,9}} ?(?:{'|'.join(_UNITS)})(?![a-z]) ?)+")
+_PART: Final = re.compile(r"(\d+) ?([a-z]+)")
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _DATE: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}"
@@ -40,7 +63,8 @@ def moment(text: str, now: float, boot: float) -> int:
 def is_said(text: str) -> bool:
     """Return whether a text is rather an event in words, such as `nginx failed`, than a time."""
     words = text.lower().split()
-    return len(words) > 1 and words[-1] != "ago" and any(word.isalpha() for word in words)
+    is_time = words[-1:] == ["ago"] or _SPAN.fullmatch(text.strip().lower())
+    return len(words) > 1 and not is_time and any(word.isalpha() for word in words)
 
 
 def span(text: str) -> int:
@@ -48,6 +72,14 @@ def span(text: str) -> int:
     if not _SPAN.fullmatch(word := text.strip().lower()):
         raise InvalidArgs(f"{text!r} is no span of time: {SPANS}")
     return sum(int(number) * _UNITS[unit] * 1_000_000 for number, unit in _PART.findall(word))
+
+
+def ago(seconds: float) -> str:
+    """Say how long ago something was: `3 min ago`."""
+    for least, unit, length in _AGES:
+        if seconds >= least:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"
 
 
 def _named(word: str, now: float, boot: float) -> float | None:

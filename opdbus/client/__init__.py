@@ -1,6 +1,7 @@
 """A client of the daemon: one coroutine for each method that a program may want."""
 
 import json
+import math
 import os
 from array import array
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -23,6 +24,12 @@ _ROWS_A_CALL: Final = 200
 # Each may have many fields with values.
 _DRIFTS_A_CALL: Final = 100
 Json: TypeAlias = Any
+# What is listened to: new rows of history, what drifts and heals, starts and ends of op-dbus.
+_ROWS: Final = f"type='signal',interface='{HISTORY}',member='Recorded'"
+_CROSSINGS: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
+_STARTS: Final = (
+    f"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{BUS_NAME}'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,10 @@ class Client:
         """Disconnect."""
         await self._remote.__aexit__(*error)
 
+    def ask_no_user(self) -> None:
+        """Have calls without the right fail from now on, where a password might help."""
+        self._remote.may_ask_user = False
+
     async def is_served(self) -> bool:
         """Return whether a daemon owns the name; starts none."""
         return await self._remote.is_there()
@@ -66,7 +77,11 @@ class Client:
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
         vectorizer = await self._properties(paths.ROOT, VECTORIZER)
-        return vectorizer | await self._properties(paths.STATE, STATE)
+        return vectorizer | await self.state()
+
+    async def state(self) -> dict[str, Json]:
+        """Return all properties of the state."""
+        return await self._properties(paths.STATE, STATE)
 
     async def levels(self) -> list[list[Json]]:
         """Return (level, model, dimension, status, detail) of each level."""
@@ -96,10 +111,7 @@ class Client:
             descriptor, rows, dimension, dtype = await self._ask_patiently(
                 paths.ROOT, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", file, dict(options or {})
             )
-        try:
-            return Vectors(os.fdopen(os.dup(descriptor.fileno()), "rb"), rows, dimension, dtype)
-        finally:
-            descriptor.close()
+        return Vectors(_opened(descriptor), rows, dimension, dtype)
 
     async def count_tokens(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
@@ -136,6 +148,14 @@ class Client:
         """Return (path, score, details) of the objects most like one."""
         return list(await self._one(paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options))
 
+    async def clusters(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
+        """Return (name, size, details) of what the objects are about, the largest topics."""
+        return list(await self._one(paths.STATE, STATE, "Clusters", "ua{sv}", limit, options))
+
+    async def outliers(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
+        """Return (path, score, details) of the objects that are most unlike their kind."""
+        return list(await self._one(paths.STATE, STATE, "Outliers", "ua{sv}", limit, options))
+
     async def page(
         self, wanted: Mapping[str, str], offset: int, limit: int
     ) -> tuple[int, list[list[str]]]:
@@ -144,6 +164,10 @@ class Client:
             paths.STATE, f"{STATE}.List", "a{sv}uu", dict(wanted), offset, limit
         )
         return total, rows
+
+    async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
+        """Return a file with the vectors of objects, as of State1.Vectors; the caller closes it."""
+        return _opened(await self._one(paths.STATE, STATE, "Vectors", "a{sv}", dict(wanted)))
 
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
         """Return an object as it was at a time, in microseconds since 1970."""
@@ -169,6 +193,24 @@ class Client:
         rows = await self._one(paths.STATE, STATE, "Fields", "a{sv}", dict(wanted))
         return [(path, count) for path, count in rows]
 
+    async def values(self, objects: Sequence[str], fields: Sequence[str]) -> list[list[Json]]:
+        """Return a row of each object: what each field holds, several values as a list."""
+        rows: list[list[Json]] = []
+        size = _OBJECTS_A_CALL
+        while len(rows) < len(objects):
+            part = objects[len(rows) : len(rows) + size]
+            try:
+                found = await self._one(
+                    paths.STATE, STATE, "Values", "aoasa{sv}", part, [*fields], {}
+                )
+            except errors.LimitsExceeded:  # values can be very long
+                if size == 1:
+                    raise
+                size = max(1, size // 8)
+                continue
+            rows += [[json.loads(text) if text else None for text in row] for row in found]
+        return rows
+
     async def show(self, path: str) -> dict[str, Json]:
         """Return an object's properties; of one of which much is known, what State1.Get gives."""
         try:
@@ -179,18 +221,30 @@ class Client:
         sides = {side: json.dumps(found[side]) for side in ("Declared", "Observed") if found[side]}
         return found | sides
 
-    async def drift(self, wanted: Mapping[str, str]) -> list[list[Json]]:
+    async def drift(self, wanted: Mapping[str, str], most: float = math.inf) -> list[list[Json]]:
         """Return (path, class, severity, since, distance, fields) of what is other than declared.
 
-        Of each field: path, the declared and the observed value as JSON, severity.
+        Of each field: path, the declared and the observed value as JSON, severity. Past `most`,
+        nothing more is asked for.
         """
         found: list[list[Json]] = []
         while True:
             page = {"offset": len(found), "limit": _DRIFTS_A_CALL}
             part = await self._one(paths.STATE, STATE, "DriftReport", "a{sv}", {**wanted, **page})
             found += part
-            if len(part) < _DRIFTS_A_CALL:
+            if len(part) < _DRIFTS_A_CALL or len(found) >= most:
                 return found
+
+    async def unobserved(self) -> list[list[Json]]:
+        """Return (plugin, kind, count, names, why) of what is declared and not observed.
+
+        A daemon of another version may not say that: then there is none.
+        """
+        try:
+            found = await self._one(paths.STATE, STATE, "Unobserved", "a{sv}", {})
+        except errors.UnknownMethod:
+            return []
+        return list(found)
 
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
         """Erase values of history, as History1.Forget does; return its three numbers."""
@@ -246,21 +300,27 @@ class Client:
 
     async def recorded(self) -> AsyncGenerator[None, None]:
         """Yield whenever history may have new rows: after each signal, and after each start."""
-        rows = f"type='signal',interface='{HISTORY}',member='Recorded'"
-        starts = "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged'"
-        async with aclosing(self._remote.heard(rows, f"{starts},arg0='{BUS_NAME}'")) as heard:
+        async with aclosing(self._remote.heard(_ROWS, _STARTS)) as heard:
             async for _ in heard:
                 yield
+
+    async def news(self) -> AsyncGenerator[frozenset[str], None]:
+        """Yield which of Recorded, DriftDetected and NameOwnerChanged were heard since last time.
+
+        First none, when none is missed any more. Raises BusError once the bus is gone.
+        """
+        async with aclosing(self._remote.heard(_ROWS, _CROSSINGS, _STARTS)) as heard:
+            async for signals in heard:
+                yield frozenset(member for member, _ in signals)
 
     async def crossings(self) -> AsyncGenerator[list[Json], None]:
         """Yield (path, class, severity, fields) of each DriftDetected.
 
         First an empty list, when none is missed any more. Raises BusError once the bus is gone.
         """
-        rule = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
-        async with aclosing(self._remote.heard(rule)) as heard:
-            async for bodies in heard:
-                for body in bodies or [[]]:
+        async with aclosing(self._remote.heard(_CROSSINGS)) as heard:
+            async for signals in heard:
+                for _, body in signals or [("", [])]:
                     yield body
 
     async def publish(
@@ -287,3 +347,10 @@ class Client:
     async def withdraw(self, objects: Sequence[str]) -> int:
         """Withdraw what was published about objects, and give how many entries went."""
         return int(await self._one(paths.STATE, STATE, "Withdraw", "aoa{sv}", list(objects), {}))
+
+
+def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own
+    try:
+        return os.fdopen(os.dup(descriptor.fileno()), "rb")
+    finally:
+        descriptor.close()

@@ -30,6 +30,8 @@ class Remote:
     def __init__(self, bus: str) -> None:
         self._where = bus
         self._connection = Connection(bus)
+        # whether a caller that lacks a right may be asked for a password, as a desktop does
+        self.may_ask_user = True
 
     async def __aenter__(self) -> Self:
         """Connect to the bus."""
@@ -44,19 +46,19 @@ class Remote:
         """Return whether a daemon owns the name; starts none."""
         return bool((await self._connection.ask_bus("NameHasOwner", "s", BUS_NAME))[0])
 
-    async def heard(self, *rules: str) -> AsyncGenerator[list[list[Json]], None]:
-        """Yield the bodies of all signals since the last time.
+    async def heard(self, *rules: str) -> AsyncGenerator[list[tuple[str, list[Json]]], None]:
+        """Yield (member, body) of all signals since the last time.
 
         First an empty list, when none is missed any more. Raises BusError once the bus is gone.
         """
-        bodies: list[list[Json]] = []
+        signals: list[tuple[str, list[Json]]] = []
         news = asyncio.Event()
 
-        def hear(body: list[Json]) -> None:
-            bodies.append(body)
+        def hear(member: str, body: list[Json]) -> None:
+            signals.append((member, body))
             news.set()
 
-        self._connection.on_signal = lambda message: hear(list(message.body))
+        self._connection.on_signal = lambda message: hear(message.member or "", list(message.body))
         for rule in rules:
             await self._connection.subscribe(rule)
         yield []
@@ -67,7 +69,7 @@ class Remote:
                 await asyncio.wait({waiting, lost}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
                 news.clear()
-                taken, bodies = bodies, []
+                taken, signals = signals, []
                 if taken:
                     yield taken
         finally:
@@ -100,9 +102,8 @@ class Remote:
     ) -> list[Json]:
         """Call a method, and wait for its reply as long as it takes."""
         try:
-            # there is time to ask the user for a password
             return await self._connection.call(
-                BUS_NAME, path, member, signature, *body, is_interactive=True
+                BUS_NAME, path, member, signature, *body, is_interactive=self.may_ask_user
             )
         except RemoteError as error:
             raise self._translated(error) from None

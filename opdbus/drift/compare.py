@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
 from opdbus.drift import values, words
-from opdbus.drift.field import PRESENCE, Field, Path, Severity
+from opdbus.drift.field import (
+    ABSENT,
+    ENSURE,
+    MISSING,
+    NOT_DECLARED,
+    PRESENCE,
+    Field,
+    Path,
+    Severity,
+)
 from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
 from opdbus.state.fields import split
@@ -41,12 +51,13 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
     """
     if is_only_observed(declared):
         return []
-    wanted = _is_wanted(declared)
+    wanted = is_wanted(declared)
     if observed is None or _is_gone(row, observed):
-        return list(_missing(row, declared)) if wanted else []
+        bad = row.missing if observed is None else row.missing or Severity.ERROR
+        return [_missing(declared, bad)] if wanted and bad is not None else []
     if not wanted:
         path, value = next(_presence(declared))
-        if not _is_wanted(observed):
+        if not is_wanted(observed):
             return []
         return [Field(path, value, "present", Severity.WARNING)]
     fields = _Comparison(row, observed).fields(declared)
@@ -55,11 +66,28 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
     ]
 
 
+def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> dict[str, str]:
+    """Return the declared fields of an object of which nobody observes anything, but for texts.
+
+    With each, the field that may have been meant.
+    """
+    if is_only_observed(declared) or not is_wanted(declared) or _is_gone(row, observed):
+        return {}
+    compared = _Comparison(row, observed)
+    list(compared.fields(declared))
+    known = [*row.rules, *map(values.words, observed)]
+    return {
+        _shortened(".".join(path), _MAX_NAME): next(iter(get_close_matches(path[-1], known, 1)), "")
+        for path, value in compared.unseen.items()
+        if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO
+    }
+
+
 def undeclared(row: Row, observed: Properties) -> list[Field]:
     """Return that an object is there which the file does not declare, and claims to."""
     if _is_gone(row, observed):
         return []
-    return [Field(PRESENCE, "not declared", "present", Severity.WARNING)]
+    return [Field(PRESENCE, NOT_DECLARED, "present", Severity.WARNING)]
 
 
 def is_only_observed(declared: Properties) -> bool:
@@ -78,7 +106,8 @@ def _presence(declared: Properties) -> Iterator[tuple[Path, Json]]:
             yield (key,), value
 
 
-def _is_wanted(declared: Properties) -> bool:
+def is_wanted(declared: Properties) -> bool:
+    """Return whether an object is declared to be there, and not to be absent."""
     return next(_presence(declared), None) is None
 
 
@@ -87,13 +116,10 @@ def _is_gone(row: Row, observed: Properties) -> bool:
     return bool(name) and str(observed.get(name)) in gone
 
 
-def _missing(row: Row, declared: Properties) -> Iterator[Field]:
-    if row.missing is None:
-        return
+def _missing(declared: Properties, severity: Severity) -> Field:
     if "ensure" in declared:
-        yield Field(("ensure",), declared["ensure"], "absent", row.missing)
-    else:
-        yield Field(PRESENCE, "present", "missing", row.missing)
+        return Field(ENSURE, declared["ensure"], ABSENT, severity)
+    return Field(PRESENCE, "present", MISSING, severity)
 
 
 class _Comparison:
@@ -102,6 +128,8 @@ class _Comparison:
     def __init__(self, row: Row, observed: Properties) -> None:
         self._row = row
         self._seen = observed
+        # declared fields of which nobody observes anything
+        self.unseen: dict[Path, Json] = {}
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from what is declared."""
@@ -131,7 +159,7 @@ class _Comparison:
                 parts: list[Properties] = [one for one in inner if isinstance(one, dict)]
                 yield from self._below(value, here, named, parts)
             else:
-                yield from _generic(here, name, value, seen)
+                yield from self._generic(here, name, value, seen)
 
     def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
         if values.is_hidden(value):
@@ -147,23 +175,26 @@ class _Comparison:
         if difference := rule.means(value, observed, self._seen):
             yield _field(path, value, difference, rule.severity)
 
-
-def _generic(path: Path, name: str, value: Json, seen: list[Properties]) -> Iterator[Field]:
-    found = [one for part in seen for one in _found(part, path[-1])]
-    is_state = name in _STATES and isinstance(value, str | bool)
-    if not found and is_state and words.is_state(value):
-        # what is declared as `running` may be observed as `state`
-        others = (one for part in seen for key in _STATES for one in _found(part, key))
-        found = list(filter(words.is_state, others))
-    if not found:
-        return
-    if is_state:
-        difference = words.state(value, found[0], seen[0])
-    else:
-        means = words.in_order if not _ORDERED.isdisjoint(split(name)) else words.equal
-        difference = means(value, found[0], seen[0])
-    if difference:
-        yield _field(path, value, difference, _severity(name))
+    def _generic(
+        self, path: Path, name: str, value: Json, seen: list[Properties]
+    ) -> Iterator[Field]:
+        found = [one for part in seen for one in _found(part, path[-1])]
+        is_state = name in _STATES and isinstance(value, str | bool)
+        if not found and is_state and words.is_state(value):
+            # what is declared as `running` may be observed as `state`
+            others = (one for part in seen for key in _STATES for one in _found(part, key))
+            found = list(filter(words.is_state, others))
+        if not found:
+            if not values.is_hidden(value):
+                self.unseen[path] = value
+            return
+        if is_state:
+            difference = words.state(value, found[0], seen[0])
+        else:
+            means = words.in_order if not _ORDERED.isdisjoint(split(name)) else words.equal
+            difference = means(value, found[0], seen[0])
+        if difference:
+            yield _field(path, value, difference, _severity(name))
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,6 @@
 """Which declared things are not observed, and whether they would be if they were there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -33,9 +33,26 @@ class Coverage:
         self._listed[source] = known | sorts
         return sorts - known
 
+    def lists(self, sort: Sort) -> bool:
+        """Return whether a source has listed all of its objects of a sort."""
+        return any(sort in sorts for sorts in self._listed.values())
+
+    def unlisted(self, claimed: AbstractSet[Sort]) -> set[str]:
+        """Return the plugins of observed sorts of which it is not known yet what there is not.
+
+        Such as are declared and not observed, or of which the file declares all.
+        """
+        wanted = claimed | {sort for sort, things in self._missing.items() if things}
+        return {sort[0] for sort in wanted if not self.lists(sort)}
+
     def missing(self, sort: Sort) -> AbstractSet[Thing]:
         """Return the declared things of an observed sort that are not observed."""
         return self._missing.get(sort, set())
+
+    def all_missing(self) -> Iterator[Thing]:
+        """Yield all declared things that are not observed."""
+        for things in self._missing.values():
+            yield from things
 
     def left_at(self, thing: Thing) -> float:
         """Return when a declared thing ceased to be observed; 0 if it never was."""
@@ -47,7 +64,7 @@ class Coverage:
         A program may publish few things of many: of these it would tell only what it told before.
         """
         sort = table.of_declared(thing[:2]).observed
-        if any(sort in sorts for sorts in self._listed.values()):
+        if self.lists(sort):
             return True
         return thing in self._until and self._pairs.is_published(sort)
 

@@ -17,7 +17,7 @@ Class: TypeAlias = Literal["drift", "intended"]
 
 CLASSES: Final = ("drift", "intended")
 # A field that changes all the time does not keep the others of its object from being counted.
-_MOST_QUIET_SECONDS: Final = 10.0
+MOST_QUIET_SECONDS: Final = 10.0
 # So that a field whose time has come is not missed by rounding.
 _ROUNDING: Final = 0.001
 
@@ -38,11 +38,20 @@ class Drifted:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A thing begins to be other than declared, or ends to be, in some more fields."""
+    """A thing begins to be other than declared, or ends to be, in some more fields.
+
+    `at` is since when they are as they are. Its causes may be found later, the fields that ended
+    and were `dropped`, as the file does not declare them any more, and that the thing is gone.
+    """
 
     thing: Thing
     before: Drifted | None
     after: Drifted | None
+    at: float = 0.0
+    began_by: str = ""
+    ended_by: str = ""
+    dropped: Sequence[Field] = ()
+    is_gone: bool = False
 
     @property
     def began(self) -> list[Field]:
@@ -54,6 +63,11 @@ class Crossing:
         """The fields that are counted no longer."""
         after = {one.path for one in self.after.fields} if self.after else set()
         return [one for one in (self.before.fields if self.before else ()) if one.path not in after]
+
+    @property
+    def healed(self) -> list[Field]:
+        """The fields that ended, since they are as declared again."""
+        return [one for one in self.ended if one not in self.dropped and not self.is_gone]
 
 
 def _others(one: Drifted | None, other: Drifted | None) -> list[Field]:
@@ -81,12 +95,15 @@ class Crossings:
 
     def __init__(self, counted: Mapping[Thing, Drifted], not_before: float = 0.0) -> None:
         self._not_before = not_before
-        self.counted = dict(counted)
+        self.counted: dict[Thing, Drifted] = {}
+        # how many of these were compared since the start
+        self.known = 0
         # how often that has changed
         self.changes = 0
         self._pending: dict[Thing, _Pending] = {}
         self._queue: list[tuple[float, int, Thing]] = []
         self._numbers = itertools.count()
+        self.recall(counted)
 
     @property
     def due(self) -> float:
@@ -95,8 +112,8 @@ class Crossings:
 
     def recall(self, counted: Mapping[Thing, Drifted]) -> None:
         """Take what was counted before."""
-        self.counted |= counted
-        self.changes += 1
+        for thing, drifted in counted.items():
+            self._set(thing, drifted)
 
     def knows(self, thing: Thing) -> bool:
         """Return whether a thing is counted, or may be soon."""
@@ -113,8 +130,7 @@ class Crossings:
             return
         what: Class = "intended" if now < intended_until else "drift"
         if counted and what == counted.what and _form(new.values()) == _form(counted.fields):
-            self.counted[thing] = replace(counted, fields=tuple(new.values()))
-            self.changes += 1
+            self._set(thing, replace(counted, fields=tuple(new.values())))
             self._wait_while_intended(thing, new, now, intended_until)
             return
         if pending is None:
@@ -126,10 +142,15 @@ class Crossings:
             if _verdict(new, path) != _verdict(pending.fields, path)
         ]
         pending.since |= dict.fromkeys(moved, now)
-        pending.changed_at = now if moved else pending.changed_at
+        was_intended = now < pending.intended_until
+        if moved or was_intended is not (what == "intended"):
+            # what waited only to be intended no longer was quiet until now
+            is_quiet = pending.due == pending.intended_until
+            pending.first_at = now if is_quiet else pending.first_at
+            pending.changed_at = now
         pending.fields, pending.intended_until = new, intended_until
         quiet = pending.changed_at + QUIET_SECONDS
-        due = min(quiet, pending.first_at + _MOST_QUIET_SECONDS)
+        due = min(quiet, pending.first_at + MOST_QUIET_SECONDS)
         self._wait(thing, max(due, self._not_before))
 
     def take(self, now: float, wall: float, most: int) -> list[Crossing]:
@@ -156,16 +177,24 @@ class Crossings:
         else:
             del self._pending[thing]
         after: Drifted | None = None
-        self.changes += 1
         if fields:
-            since = before.since if before else wall
-            after = Drifted("intended" if is_intended else "drift", since, fields)
-            self.counted[thing] = after
-        else:
-            self.counted.pop(thing, None)
+            what: Class = "intended" if is_intended else "drift"
+            if before and any(one.path not in pending.fields for one in fields):
+                # what is about to end does not begin as something else
+                what = before.what
+            after = Drifted(what, before.since if before else wall, fields)
+        self._set(thing, after)
         crossing = Crossing(thing, before, after)
-        if crossing.began or crossing.ended:
-            yield crossing
+        if moved := [*crossing.began, *crossing.ended]:
+            ago = now - min(pending.since.get(one.path, now) for one in moved)
+            yield replace(crossing, at=wall - ago)
+
+    def _set(self, thing: Thing, drifted: Drifted | None) -> None:
+        before = self.counted.pop(thing, None)
+        if drifted:
+            self.counted[thing] = drifted
+        self.known += _is_known(drifted) - _is_known(before)
+        self.changes += 1
 
     def _wait_while_intended(
         self, thing: Thing, fields: Mapping[Path, Field], now: float, until: float
@@ -197,6 +226,10 @@ def _settled(
         later += [] if is_settled or (found and path in counted) else [due]
     fields.sort(key=lambda one: (-one.severity, one.path))
     return fields, later
+
+
+def _is_known(drifted: Drifted | None) -> bool:
+    return drifted is not None and any(one.is_known for one in drifted.fields)
 
 
 def _form(fields: Iterable[Field]) -> dict[Path, Severity]:

@@ -14,6 +14,13 @@ QUIET_SECONDS: Final = 2.0
 PATIENT_SECONDS: Final = 600.0
 # The path of what says whether there is an object at all.
 PRESENCE: Final[Path] = ("presence",)
+# What is observed of an object that is not there, of which the file may declare that it is.
+MISSING: Final = "missing"
+ENSURE: Final[Path] = ("ensure",)
+ABSENT: Final = "absent"
+_ABSENCES: Final = ((PRESENCE, MISSING), (ENSURE, ABSENT))
+# What is declared of an object that the file would have to declare.
+NOT_DECLARED: Final = "not declared"
 
 
 class Severity(IntEnum):
@@ -46,3 +53,8 @@ class Field:
     def name(self) -> str:
         """Its path with dots."""
         return ".".join(self.path)
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether it says that there is no such object."""
+        return (self.path, self.observed) in _ABSENCES

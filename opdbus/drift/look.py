@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from opdbus.drift import table
-from opdbus.drift.compare import compare, undeclared
-from opdbus.drift.field import Field
+from opdbus.drift import compare, table
+from opdbus.drift.field import MISSING, Field
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Row, Sort
 from opdbus.index.memory import Memory
@@ -95,14 +94,38 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     row = plan.row
     observed = [_view(row, one, contents) for one in plan.observed]
     if plan.declared is None:
-        return undeclared(row, observed[0])
+        return compare.undeclared(row, observed[0])
     declared = json.loads(contents[plan.declared.id].properties)
     if row.parts or row.each:
-        return compare(row, declared, _whole(plan, observed))
+        return compare.compare(row, declared, _whole(plan, observed))
     meant = [one for one in observed if row.suits(plan.thing.name, one)]
-    found = [compare(row, declared, one) for one in meant] or [compare(row, declared, None)]
+    found = [compare.compare(row, declared, one) for one in meant]
+    found = found or [compare.compare(row, declared, None)]
     # one of several of a name is enough, such as a package of two architectures
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
+
+
+async def unseen(memory: Memory, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
+    """Return of each thing that is declared and observed the fields as `compare.unseen` does."""
+    contents = await memory.content([entry for plan in plans for entry in plan.entries])
+    there = [all(entry.id in contents for entry in plan.entries) for plan in plans]
+
+    def work() -> list[Mapping[str, str]]:
+        rows = zip(plans, there, strict=True)
+        return [_unseen(plan, contents) if is_there else {} for plan, is_there in rows]
+
+    return await asyncio.to_thread(work)
+
+
+def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
+    row, name = plan.row, plan.thing.name
+    if plan.declared is None or row.each:
+        return {}
+    declared = json.loads(contents[plan.declared.id].properties)
+    observed = [_view(row, one, contents) for one in plan.observed]
+    meant = [_whole(plan, observed)] if row.parts else [o for o in observed if row.suits(name, o)]
+    found = (compare.unseen(row, name, declared, one) for one in meant)
+    return min(found, key=len, default={})
 
 
 def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
@@ -110,7 +133,11 @@ def _whole(plan: Plan, parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
     names = (one.entries[0].identity.name for one in plan.observed)
     named: dict[str, Json] = dict(zip(names, parts, strict=True))
     if each := plan.row.each:
-        return {name: part[each] for name, part in zip(named, parts, strict=True) if each in part}
+        return {
+            name: part.get(each, MISSING)
+            for name, part in zip(named, parts, strict=True)
+            if each in part or part.get("missing")
+        }
     for part in reversed(parts):
         named |= part
     return named

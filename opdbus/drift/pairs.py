@@ -47,6 +47,18 @@ class Pairs:
             return Sides(entries[0], entries[1:])
         return Sides(None, entries)
 
+    def joined(self, thing: Thing) -> Sides:
+        """Return the entries about a thing, also those under the other name that it has."""
+        own = self.sides(thing)
+        if own.declared is None:
+            for other in sorted(self.declared(thing)):
+                if _is_one(other) and thing in self.observed(other):
+                    return Sides(self.sides(other).declared, own.observed)
+        elif not own.observed and _is_one(thing):
+            for other in self.observed(thing):
+                return Sides(own.declared, self.sides(other).observed)
+        return own
+
     def is_published(self, sort: Sort) -> bool:
         """Return whether programs publish things of an active sort."""
         return bool(self._published.get(sort))
@@ -118,12 +130,23 @@ class Pairs:
                 found |= {same} if self.sides(same).declared else set()
         return found
 
+    def about(self, thing: Thing) -> set[Thing]:
+        """Return a declared thing and what it meets, also if that is gone, unless it has others."""
+        plain = (Thing(*sort, name) for sort, name in self._keys_of(thing))
+        return {thing, *plain, *self.observed(thing)}
+
     def parts(self, thing: Thing) -> set[Thing]:
         """Return the things that belong to an observed one."""
         return self._parts.get((thing[:2], thing.name), set())
 
     def _keys_of(self, thing: Thing) -> list[Key]:
         return _keys(thing, self._named.get(thing) or (thing.name,))
+
+
+def _is_one(declared: Thing) -> bool:
+    """Return whether a declared thing meets what is the same thing, and not several parts of it."""
+    row = table.of_declared(declared[:2])
+    return not row.parts and not row.each
 
 
 def means(declared: Thing, observed: Thing) -> bool:

@@ -7,12 +7,12 @@ from typing import Final
 import structlog
 
 from opdbus.drift.crossings import Crossing, Drifted
-from opdbus.drift.field import Field, Severity
+from opdbus.drift.field import NOT_DECLARED, Field, Severity
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.errors import StoreError
 from opdbus.history import change
-from opdbus.history.change import Change, FieldChange, What, Why
+from opdbus.history.change import NOT_FOLLOWED, STATE_FILE, Change, FieldChange, What, Why
 from opdbus.history.sentence import of_change
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry, Store
@@ -49,9 +49,11 @@ class Records:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))
         return {thing: _read(what, since, text) for thing, what, since, text in rows}
 
-    def declare(self, at: int) -> None:
+    async def declare(self, at: int) -> None:
         """Note when something was declared, if it is the first time."""
-        self.declared_since = self.declared_since or at
+        if not self.declared_since:
+            self.declared_since = at
+            await self.write([])
 
     async def write(self, crossings: Sequence[Crossing]) -> None:
         """Write crossings; what cannot be written now is written later, without its history."""
@@ -83,24 +85,16 @@ class Records:
     def _changes(self, crossing: Crossing) -> Iterator[Change]:
         """Yield the rows of history that a crossing makes: at most one for each class."""
         publisher = self._publisher(crossing.thing)
-        if crossing.after and crossing.began:
-            yield self._change(crossing, crossing.after.what, crossing.began, publisher)
-        if crossing.ended:
-            yield self._change(crossing, "healed", crossing.ended, publisher)
+        for what, cause, fields in _told(crossing):
+            identity = publisher.identity if publisher else Identity(FILE, *crossing.thing)
+            is_kept = all(one.is_known for one in fields)
+            if publisher.transient if publisher else crossing.thing in self._told:
+                is_kept = False
+            changed = [_moved(what, cause, one) for one in fields]
+            rows = changed if is_kept else change.without_values(changed)
+            yield of_change(Change(identity, what, Why(cause), rows), "")
         if crossing.after is None:
             self._told.discard(crossing.thing)
-
-    def _change(
-        self, crossing: Crossing, what: What, fields: Sequence[Field], publisher: Entry | None
-    ) -> Change:
-        identity = publisher.identity if publisher else Identity(FILE, *crossing.thing)
-        changed = [FieldChange(one.path, [one.declared], [one.observed]) for one in fields]
-        is_kept = all(one.is_known for one in fields)
-        if publisher.transient if publisher else crossing.thing in self._told:
-            is_kept = False
-        cause = change.STATE_FILE if what == "intended" else ""
-        rows = changed if is_kept else change.without_values(changed)
-        return of_change(Change(identity, what, Why(cause), rows), "")
 
     def _publisher(self, thing: Thing) -> Entry | None:
         """Return the entry of a program that tells of a thing, if what it says is compared."""
@@ -110,6 +104,37 @@ class Records:
         if found:
             self._told.add(thing)
         return found
+
+
+def _told(crossing: Crossing) -> Iterator[tuple[What, str, Sequence[Field]]]:
+    """Yield what is told of a crossing: what happened, why, and to which fields."""
+    if crossing.after and crossing.began:
+        yield crossing.after.what, _began_by(crossing), crossing.began
+    if crossing.healed:
+        yield "healed", crossing.ended_by, crossing.healed
+    if crossing.dropped:
+        yield "undeclared", STATE_FILE, crossing.dropped
+
+
+def _began_by(crossing: Crossing) -> str:
+    before, after = crossing.before, crossing.after
+    if after and after.what == "intended":
+        return STATE_FILE
+    known = {one.path for one in before.fields} if before and before.what == "intended" else set()
+    has_waited = known.issuperset(one.path for one in crossing.began)
+    return NOT_FOLLOWED if has_waited and crossing.began_by == STATE_FILE else crossing.began_by
+
+
+def _moved(what: What, cause: str, field: Field) -> FieldChange:
+    """Return a field before and after: as it should be and is, or as it was observed and is."""
+    if what == "undeclared":
+        return FieldChange(field.path, [field.declared], [])
+    if what != "healed":
+        return FieldChange(field.path, [field.declared], [field.observed])
+    # what is declared now is what was observed before; what was not declared is gone, else
+    now = "missing" if field.declared == NOT_DECLARED else field.declared
+    now = field.observed if cause == STATE_FILE else now
+    return FieldChange(field.path, [field.observed], [now])
 
 
 def _row(state: Drifted) -> tuple[str, float, str]:

@@ -107,6 +107,8 @@ def _is_of_architecture(name: str, observed: Mapping[str, Json]) -> bool:
     return wanted in {"", "any", "native", observed.get("architecture")}
 
 
+# What says that a thing was looked for that is not there.
+_LOOKED_FOR: Final = ("missing", frozenset({"True"}))
 _UNITS: Final = Row(
     tuple(("systemd", kind) for kind in ("unit", *_TYPES)),
     ("systemd", "unit"),
@@ -226,6 +228,7 @@ ROWS: Final[Sequence[Row]] = (
         _sorts("kernel/sysctl sysctl/setting"),
         ("kernel", "sysctl"),
         declared_key=lambda _kind, name: _sysctl(name),
+        gone=_LOOKED_FOR,
         missing=None,
     ),
     Row(
@@ -235,7 +238,7 @@ ROWS: Final[Sequence[Row]] = (
         missing=None,
     ),
     *(
-        Row((sort,), sort, missing=None)
+        Row((sort,), sort, gone=_LOOKED_FOR, missing=None)
         for sort in _sorts("files/file net/listener net/route login1/inhibitor")
     ),
     Row(
@@ -246,6 +249,10 @@ ROWS: Final[Sequence[Row]] = (
 )
 _BY_DECLARED: Final = {sort: row for row in ROWS for sort in row.declared}
 _BY_OBSERVED: Final = {row.observed: row for row in ROWS}
+# All that has a row.
+DECLARED: Final = frozenset(_BY_DECLARED)
+# Of these, observers look at what the file names besides.
+LOOKED_AT: Final = (("kernel", "sysctl"),)
 # The sorts of objects that belong to others.
 JOINED: Final = {
     sort: (row, re.compile(pattern), place) for row in ROWS for sort, pattern, place in row.joined
@@ -255,6 +262,11 @@ JOINED: Final = {
 def of_declared(sort: Sort) -> Row:
     """Return the row of a declared sort; others meet what is just so."""
     return _BY_DECLARED.get(sort) or Row((sort,), sort)
+
+
+def declared_of(observed: Sort) -> frozenset[Sort]:
+    """Return the sorts of declared things that meet what is of an observed sort."""
+    return frozenset({observed}.union(*(r.declared for r in ROWS if r.observed == observed)))
 
 
 def is_claimed(thing: Thing, claims: frozenset[Sort]) -> bool:

@@ -19,20 +19,24 @@ def announce(notify: Callable[[Event], None], threshold: Severity, crossing: Cro
 
 
 def signalled(crossing: Crossing, threshold: Severity) -> Drift | None:
-    """Return what to tell of a crossing: a thing has come to be bad enough, or is no longer."""
+    """Return what to tell of a crossing: which fields are bad enough, or that none is any more.
+
+    Each field that begins, ends, or is worse or less bad than before is told of.
+    """
     before, after = _bad(crossing.before, threshold), _bad(crossing.after, threshold)
     was, now = crossing.before, crossing.after
-    if now and after and (not after <= before or (was and was.what != now.what)):
+    if now and after and (after != before or (was and was.what != now.what)):
         names = [_shown(field.name) for field in now.fields[:MAX_FIELDS]]
         return Drift(crossing.thing, now.what, now.severity.word, names)
     if was and before and not after:
-        return Drift(crossing.thing, "healed", was.severity.word, [])
+        what = "healed" if crossing.healed or not crossing.dropped else "undeclared"
+        return Drift(crossing.thing, what, was.severity.word, [])
     return None
 
 
-def _bad(drifted: Drifted | None, threshold: Severity) -> set[Path]:
+def _bad(drifted: Drifted | None, threshold: Severity) -> dict[Path, Severity]:
     fields = drifted.fields if drifted else ()
-    return {field.path for field in fields if field.severity >= threshold}
+    return {field.path: field.severity for field in fields if field.severity >= threshold}
 
 
 def _shown(name: str) -> str:

@@ -3,31 +3,29 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
 from opdbus.drift import look, ranking, table
 from opdbus.drift.coverage import Coverage
-from opdbus.drift.crossings import Crossing, Crossings, Drifted
-from opdbus.drift.field import QUIET_SECONDS, Field
+from opdbus.drift.crossings import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
+from opdbus.drift.field import Field
+from opdbus.drift.intended import Intended
 from opdbus.drift.look import Plan
-from opdbus.drift.pairs import Pairs
+from opdbus.drift.pairs import Pairs, Sides
 from opdbus.drift.ranking import Ranked
+from opdbus.drift.reasons import Reasons
 from opdbus.drift.record import Records
 from opdbus.drift.table import Sort
+from opdbus.drift.unobserved import Unobserved, unobserved
 from opdbus.drift.waiting import AT_A_TIME, Waiting
+from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
 from opdbus.state.object import FILE, Thing
 
-log = structlog.get_logger()
-
-# What changes in the declaration is intended for so long, unless the host changes, too.
-INTENDED_SECONDS: Final = 600.0
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
 _NEVER: Final = float("inf")
@@ -54,8 +52,12 @@ class Tracker:
         self._pairs = Pairs(memory.catalogue)
         self._crossings = Crossings({}, BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
+        self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
         self._coverage = Coverage(self._pairs, wall)
+        self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
+        # when this began, or a source listed objects for the first time
+        self._news_at = clock()
         # what was counted after so many changes of it
         self._ranked: tuple[int, Ranked] = 0, ()
 
@@ -64,12 +66,44 @@ class Tracker:
         """What is other than declared."""
         return self._crossings.counted
 
-    async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
-        """Return what is other than declared, the worst first: see `ranking.chosen`."""
+    @property
+    def count(self) -> int:
+        """How many things `report` lists in all."""
+        return self._crossings.known
+
+    def awaits(
+        self, observers: Callable[[Collection[str], Collection[str]], Sequence[str]]
+    ) -> list[str]:
+        """Return what is waited for after a start, before which some drift may not be known.
+
+        `observers` gives those of some plugins that have not listed anything yet, and those of
+        others that have not listed all.
+        """
+        plugins = {sort[0] for sort in self._pairs.active}
+        unlisted = self._coverage.unlisted(self._claimed)
+        waits = [f"observer {name}" for name in observers(plugins, unlisted)]
+        if self._clock() < BOOT_SECONDS:
+            waits.append(f"the first {BOOT_SECONDS:.0f} seconds after the boot")
+        is_new = self._clock() < self._news_at + MOST_QUIET_SECONDS
+        soon = self._clock() + MOST_QUIET_SECONDS
+        if is_new and (self._waiting.is_more or self._crossings.due <= soon):
+            waits.append("comparison")
+        return waits
+
+    async def worst_first(self) -> Ranked:
+        """Return all that is other than declared, the worst first."""
         changes = self._crossings.changes
         if self._ranked[0] != changes:
             self._ranked = changes, await ranking.ranked(self._crossings.counted)
-        return ranking.chosen(self._ranked[1], wanted, severity, what)
+        return self._ranked[1]
+
+    async def report(self, wanted: Mapping[str, str], severity: str, what: str) -> Ranked:
+        """Return what of it is wanted: see `ranking.chosen`."""
+        return ranking.chosen(await self.worst_first(), wanted, severity, what)
+
+    async def unobserved(self, why_not: Callable[[Sort], str]) -> list[Unobserved]:
+        """Return what is declared and cannot be compared; `why_not` as of `unobserved`."""
+        return await unobserved(self._memory, self._pairs, self._coverage, why_not)
 
     def entries(self, thing: Thing) -> tuple[Entry | None, Entry | None]:
         """Return the entry that declares a thing, and the first that tells what was observed."""
@@ -77,6 +111,10 @@ class Tracker:
         met = self._pairs.observed(thing) if sides.declared else [thing]
         seen = [entry for one in met for entry in self._pairs.sides(one).observed]
         return sides.declared, next(iter(seen), None)
+
+    def sides(self, thing: Thing) -> Sides:
+        """Return the entries about a thing, also those under the other name that it has."""
+        return self._pairs.joined(thing)
 
     def is_observed(self, thing: Thing) -> bool:
         """Return whether anything was observed under the name of a thing."""
@@ -92,14 +130,16 @@ class Tracker:
         if isinstance(event, Changed):
             self._waiting.add(event.changes)
         elif isinstance(event, Listed):
-            for sort in self._coverage.list(event.source, event.sorts):
+            news = self._coverage.list(event.source, event.sorts)
+            self._news_at = self._clock() if news else self._news_at
+            for sort in news:
                 self._waiting.add(self._coverage.missing(sort))
         elif isinstance(event, Claimed):
             self._claim(event.sorts)
 
     def _claim(self, claims: frozenset[Sort]) -> None:
         """Take sorts as those of which the file declares all objects."""
-        others = claims ^ (self._records.claims or frozenset())
+        others = claims ^ self._claims
         self._records.claims = claims
         self._activate({table.of_declared(sort).observed for sort in others})
 
@@ -107,7 +147,7 @@ class Tracker:
         """Look at all observed things of some sorts, which nothing declared met so far."""
         if sorts:
             self._pairs.active |= sorts
-            self._waiting.add(self._memory.catalogue.known(), sorts)
+            self._waiting.add(self._memory.catalogue.of_sorts(sorts))
 
     async def run(self) -> None:
         """Compare what changes, until cancelled."""
@@ -117,15 +157,16 @@ class Tracker:
             await self.work()
 
     async def begin(self) -> None:
-        """Learn what was counted before, and begin with all things."""
+        """Learn what was counted before, and begin with that and with what is declared."""
         stored = await self._records.read()
         if self._memory.catalogue.sources[FILE]:
             latest = await self._memory.archive.read(lambda store: store.latest(FILE))
-            self._records.declare(latest)
+            await self._records.declare(latest)
         self._crossings.recall(stored)
-        claimed = self._records.claims or frozenset()
-        self._pairs.active |= {table.of_declared(sort).observed for sort in claimed}
-        self._waiting.add([*self._memory.catalogue.known(), *stored])
+        self._activate(self._claimed)
+        # of other observed things nothing is known that could be forgotten
+        declared = self._memory.catalogue.of_source(FILE)
+        self._waiting.add([*(thing_of(entry) for entry in declared), *stored])
 
     async def work(self) -> bool:
         """Compare some of what has changed, and count what is due; return whether more waits."""
@@ -152,7 +193,7 @@ class Tracker:
         observed = [thing for thing in things if thing[:2] in self._pairs.active]
         for thing in things:
             if declared := self._pairs.sides(thing).declared:
-                self._records.declare(declared.updated_at)
+                await self._records.declare(declared.updated_at)
                 self._activate(self._pairs.declare(thing, await self._fields(declared)))
                 concerned[thing] = None
             else:
@@ -169,14 +210,23 @@ class Tracker:
 
     def _undeclare(self, thing: Thing) -> dict[Thing, None]:
         """Forget what was declared of a thing; return what that concerns."""
-        met = self._pairs.observed(thing) if self._records.claims else ()
+        met = self._pairs.observed(thing) if self._claims else ()
         self._pairs.undeclare(thing)
         self._coverage.forget(thing)
         is_known = self._crossings.knows(thing) or self._is_claimed(thing)
         return dict.fromkeys([*met, *([thing] if is_known else ())])
 
+    @property
+    def _claims(self) -> frozenset[Sort]:
+        return self._records.claims or frozenset()
+
+    @property
+    def _claimed(self) -> set[Sort]:
+        """The observed sorts of what the file claims."""
+        return {table.of_declared(sort).observed for sort in self._claims}
+
     def _is_claimed(self, thing: Thing) -> bool:
-        return table.is_claimed(thing, self._records.claims or frozenset())
+        return table.is_claimed(thing, self._claims)
 
     async def _observe(self, things: Sequence[Thing]) -> dict[Thing, None]:
         """Take in what was observed of things; return the declared ones that this concerns."""
@@ -202,9 +252,14 @@ class Tracker:
             plans = [look.plan(self._pairs, thing) for thing in things[n : n + AT_A_TIME]]
             wanted = [one for one in plans if self._is_wanted(one)]
             found = await look.look(self._memory, wanted) if wanted else []
-            for plan, fields in zip(wanted, found, strict=True):
-                if fields is not None:
-                    self._note(plan, fields)
+            compared = [
+                (plan, fields)
+                for plan, fields in zip(wanted, found, strict=True)
+                if fields is not None
+            ]
+            since = await self._intended.declared_at(compared)
+            for plan, fields in compared:
+                self._note(plan, fields, since.get(plan.thing, 0))
             await asyncio.sleep(0)
 
     def _is_wanted(self, plan: Plan) -> bool:
@@ -222,36 +277,20 @@ class Tracker:
             self._note(plan, [])
         return False
 
-    def _note(self, plan: Plan, fields: Sequence[Field]) -> None:
+    def _note(self, plan: Plan, fields: Sequence[Field], declared_at: int = 0) -> None:
         now = self._clock()
-        self._crossings.compare(plan.thing, fields, now, now + self._intended_for(plan, fields))
+        intended = self._intended.seconds(plan, fields, declared_at)
+        self._crossings.compare(plan.thing, fields, now, now + intended)
         for one in plan.observed if plan.declared else ():
             extra = Thing(*one.entries[0].identity[1:])
             # it was not declared before
             if extra != plan.thing and self._crossings.knows(extra):
                 self._crossings.compare(extra, [], now)
 
-    def _intended_for(self, plan: Plan, fields: Sequence[Field]) -> float:
-        """Return for how many seconds more a difference is intended: until the host has followed.
-
-        What is on its way, such as a package that is being installed, has not followed yet.
-        """
-        if plan.declared is None:
-            return 0.0
-        at = plan.declared.updated_at
-        if at <= self._records.declared_since:
-            return 0.0
-        latest: float = max(
-            (e.updated_at for e in plan.entries if e is not plan.declared), default=0
-        )
-        if not plan.observed:
-            latest = max(latest, self._coverage.left_at(plan.thing))
-        has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
-        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
-
     async def _count(self) -> None:
         """Count what has differed for long enough: store it, and then tell."""
-        while found := self._crossings.take(self._clock(), self._wall(), AT_A_TIME):
+        while crossed := self._crossings.take(self._clock(), self._wall(), AT_A_TIME):
+            found = await self._reasons.given(crossed, self._claims)
             await self._records.write(found)
             for crossing in found:
                 self._on_change(crossing)

@@ -1,14 +1,20 @@
 """Which texts run together: equal lengths under a token budget. Pure, no clocks, no threads."""
 
-from collections import deque
-from collections.abc import Sequence
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import count
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple, Self
 
-from opdbus.engine.tokenizer import Tokens
+import numpy as np
+from numpy.typing import NDArray
 
+from opdbus.engine.tokens import Tokens
+
+# Requests of so few texts are those of people, who wait for them.
+FEW: Final = 16
 # After this many batches for the best rank, one is for another rank, so that none ever starves.
 _BEST_RUN: Final = 8
 
@@ -26,16 +32,32 @@ class Rank(IntEnum):
 class Request:
     """The texts of one call."""
 
-    rows: Sequence[Tokens]
+    rows: Tokens
     rank: Rank = Rank.FEW
 
 
-class Member(NamedTuple):
-    """One waiting row; `order` grows with every row that is added."""
+class Part(NamedTuple):
+    """Waiting rows of one request that have one length, in order."""
 
-    order: int
     request: Request
-    row: int
+    rows: NDArray[np.intp]
+    length: int
+    # how many rows had been added before the request
+    base: int
+
+    @property
+    def key(self) -> tuple[Rank, int]:
+        """The queue that these rows wait in."""
+        return self.request.rank, self.length
+
+    @property
+    def order(self) -> int:
+        """How many rows had been added before the first of these."""
+        return self.base + int(self.rows[0])
+
+    def split(self, room: int) -> tuple[Self, Self]:
+        """Return the first rows, and the others."""
+        return self._replace(rows=self.rows[:room]), self._replace(rows=self.rows[room:])
 
 
 class Backlog:
@@ -46,40 +68,57 @@ class Backlog:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[Rank, int], deque[Member]] = {}
+        self._queues: dict[tuple[Rank, int], deque[Part]] = {}
+        # the order and the length of the first row of each queue, and of rows that were
+        self._heads: dict[Rank, list[tuple[int, int]]] = {rank: [] for rank in Rank}
+        # rows that wait, of each length and any rank
+        self._waiting: Counter[int] = Counter()
         # of all rows that wait
         self.tokens = 0
-        self._order = count()
+        self._order = 0
         self._best_run = 0
 
     def __len__(self) -> int:
         """Count the rows that wait."""
-        return sum(map(len, self._queues.values()))
+        return self._waiting.total()
+
+    def __bool__(self) -> bool:
+        """Return whether any row waits."""
+        return bool(self._queues)
 
     def add(self, request: Request) -> None:
         """Queue every row of a request."""
-        for number, row in enumerate(request.rows):
-            queue = self._queues.setdefault((request.rank, len(row)), deque())
-            queue.append(Member(next(self._order), request, number))
-            self.tokens += len(row)
+        for rows, length in same_lengths(request.rows.lengths):
+            part = Part(request, rows, length, self._order)
+            queue = self._queues.get(part.key, deque())
+            queue.append(part)
+            self._keep(part.key, queue)
+            self._count(part, 1)
+        self._order += len(request.rows)
 
     def drop(self, request: Request) -> None:
         """Remove the rows of a request that was cancelled."""
-        for key in {(request.rank, len(row)) for row in request.rows} & self._queues.keys():
-            kept = deque(member for member in self._queues[key] if member.request is not request)
-            self.tokens -= key[1] * (len(self._queues[key]) - len(kept))
-            self._put_back(key, kept)
+        lengths = np.unique(request.rows.lengths).tolist()
+        for key in {(request.rank, length) for length in lengths} & self._queues.keys():
+            kept: deque[Part] = deque()
+            for part in self._queues[key]:
+                if part.request is request:
+                    self._count(part, -1)
+                else:
+                    kept.append(part)
+            self._keep(key, kept)
 
-    def put_back(self, members: Sequence[Member]) -> None:
+    def put_back(self, parts: Sequence[Part]) -> None:
         """Return rows to the places in their queues that they were taken from."""
-        for member in reversed(members):
-            key = (member.request.rank, len(member.request.rows[member.row]))
-            self._queues.setdefault(key, deque()).appendleft(member)
-            self.tokens += key[1]
+        for part in reversed(parts):
+            queue = self._queues.get(part.key, deque())
+            queue.appendleft(part)
+            self._keep(part.key, queue)
+            self._count(part, 1)
 
     def next_batch(
         self, budget: int, most_rows: int = 1 << 30, whole: Sequence[int] = ()
-    ) -> list[Member]:
+    ) -> list[Part]:
         """Take the next rows to run: at most `budget` tokens of one length, at least one row.
 
         With `whole`, which are budgets, the largest first, a batch has exactly the rows that one of
@@ -90,57 +129,93 @@ class Backlog:
         if lead is None:
             return []
         best, length = lead
-        waiting = self._waiting(length)
+        waiting = self._waiting[length]
         rooms = (max(1, min(tokens // length, most_rows)) for tokens in whole or (budget,))
         room = next((rows for rows in rooms if rows <= waiting or not whole), 1)
-        members: list[Member] = []
+        parts: list[Part] = []
         for rank in sorted(Rank, key=lambda rank: (rank != best, rank)):
-            members += self._take((rank, length), room - len(members))
-        return members
-
-    def _waiting(self, length: int) -> int:
-        """Count the rows of a length that wait, of any rank."""
-        return sum(len(self._queues.get((rank, length), ())) for rank in Rank)
+            parts += self._take((rank, length), room - count_rows(parts))
+        return parts
 
     def _lead(self) -> tuple[Rank, int] | None:
         """Choose the rank and length of the next batch by its oldest row."""
-        heads = {key: queue[0].order for key, queue in self._queues.items()}
+        heads = {rank: head for rank in Rank if (head := self._head(rank))}
         if not heads:
             return None
-        best = min(rank for rank, _ in heads)
-        others = {key: order for key, order in heads.items() if key[0] != best}
+        best = min(heads)
+        others = heads.keys() - {best}
         if others and self._best_run >= _BEST_RUN:
             self._best_run = 0
-            return min(others, key=others.__getitem__)
-        # counted also while no other rank waits, so that bulk work that is added then goes next
-        self._best_run = 0 if best is Rank.BULK else self._best_run + 1
-        return min(heads.keys() - others.keys(), key=heads.__getitem__)
+            best = min(others, key=heads.__getitem__)
+        else:
+            # counted also while no other rank waits, so that bulk work that is added then goes next
+            self._best_run = 0 if best is Rank.BULK else self._best_run + 1
+        return best, heads[best][1]
 
-    def _take(self, key: tuple[Rank, int], room: int) -> list[Member]:
-        queue = self._queues.get(key, deque())
-        taken = [queue.popleft() for _ in range(min(room, len(queue)))]
-        self.tokens -= key[1] * len(taken)
-        self._put_back(key, queue)
+    def _head(self, rank: Rank) -> tuple[int, int] | None:
+        """Return the order and the length of a rank's oldest row."""
+        heads = self._heads[rank]
+        while heads:
+            order, length = heads[0]
+            queue = self._queues.get((rank, length))
+            if queue and queue[0].order == order:
+                return order, length
+            # it was taken or dropped
+            heapq.heappop(heads)
+        return None
+
+    def _take(self, key: tuple[Rank, int], room: int) -> list[Part]:
+        taken: list[Part] = []
+        if not room or key not in self._queues:
+            return taken
+        queue = self._queues[key]
+        while room and queue:
+            part = queue.popleft()
+            if len(part.rows) > room:
+                part, rest = part.split(room)
+                queue.appendleft(rest)
+            taken.append(part)
+            room -= len(part.rows)
+            self._count(part, -1)
+        self._keep(key, queue)
         return taken
 
-    def _put_back(self, key: tuple[Rank, int], queue: deque[Member]) -> None:
+    def _count(self, part: Part, sign: int) -> None:
+        rows = sign * len(part.rows)
+        self._waiting[part.length] += rows
+        self.tokens += rows * part.length
+
+    def _keep(self, key: tuple[Rank, int], queue: deque[Part]) -> None:
         if queue:
             self._queues[key] = queue
+            heapq.heappush(self._heads[key[0]], (queue[0].order, key[1]))
         else:
             self._queues.pop(key, None)
 
 
-def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Split indexes of texts into chunks of one length each, at most `budget` tokens a chunk.
+def count_rows(parts: Sequence[Part]) -> int:
+    """Count the rows of all parts."""
+    return sum(len(part.rows) for part in parts)
+
+
+def same_lengths(lengths: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], int]]:
+    """Yield the numbers of the texts of each length, and that length, the shortest first."""
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths.take(order)
+    bounds = np.flatnonzero(np.diff(ordered)) + 1
+    for start, end in pairwise([0, *bounds.tolist(), len(order)]):
+        if start < end:
+            yield order[start:end], int(ordered[start])
+
+
+def plan(lengths: NDArray[np.intp], budget: int) -> list[NDArray[np.intp]]:
+    """Split numbers of texts into chunks of one length each, at most `budget` tokens a chunk.
 
     Long texts are first, so that the slowest batch is not at the end.
     """
-    by_length: dict[int, list[int]] = {}
-    for index, length in enumerate(lengths):
-        by_length.setdefault(length, []).append(index)
     return [
-        members[start : start + size]
-        for length, members in sorted(by_length.items(), reverse=True)
+        numbers[start : start + size]
+        for numbers, length in reversed(list(same_lengths(lengths)))
         for size in (max(1, budget // length),)
-        for start in range(0, len(members), size)
+        for start in range(0, len(numbers), size)
     ]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +21,7 @@ from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Session
 from opdbus.errors import ProviderError
 from opdbus.models import build
+from opdbus.parsing import AUTO
 
 if TYPE_CHECKING:
     from opdbus.config import Config
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
     Open = Callable[[Path, Provider, Placement], Session]
+    Wanted = tuple[Provider, gate.Report | None]
 
 log = structlog.get_logger()
 
@@ -94,23 +99,54 @@ class Chain:
         some more where a graph or a gate's report is not yet kept.
         Raises ProviderError with every reason, ModelError.
         """
-        rows = candidates(self.config.execution_provider.names, self.host)
         gone = {fallback.provider for fallback in lost}
         fallbacks = list(lost)
-        for provider in sorted(rows, key=lambda row: row.name in gone):
+        async for provider, report in self._in_order(gone):
             try:
-                return await self._try(provider, tuple(fallbacks))
+                return await self._try(provider, report, tuple(fallbacks))
             except ProviderError as error:
                 fallbacks.append(Fallback(provider.name, str(error)))
                 log.warning("provider refused", provider=provider.name, reason=str(error))
         raise ProviderError("; ".join(fallback.reason for fallback in fallbacks))
 
-    async def _try(self, provider: Provider, fallbacks: tuple[Fallback, ...]) -> Proven:
-        wanted = self.config.gpu_device
-        devices = await asyncio.to_thread(provider.require, wanted, self.host)
+    async def _in_order(self, gone: AbstractSet[str]) -> AsyncIterator[Wanted]:
+        """Yield the wanted providers, those that are gone last, with a report if there is one yet.
+
+        Of the engines that `cpu` means, the gate's choice comes first; but before it those that
+        cannot run here, since each says why.
+        """
+        names = self.config.execution_provider.names
+        rows = sorted(candidates(names, self.host), key=lambda row: row.name in gone)
+        engines = [row for row in rows if row.is_cpu and row.name not in gone]
+        is_open = "cpu" in names and self.config.precision == AUTO and len(engines) > 1
+        for row in rows:
+            if not is_open or row not in engines:
+                yield row, None
+            elif row == engines[0]:
+                report = await self._report_on(engines)
+                graded = report.providers if report else set()
+                chosen = report.provider if report else ""
+                for engine in sorted(engines, key=lambda e: e.name in graded - {chosen}):
+                    yield engine, report if engine.name in graded else None
+
+    async def _report_on(self, engines: Sequence[Provider]) -> gate.Report | None:
+        """Give the report about several engines, or None where fewer can be had."""
+        usable = {}
+        for engine in engines:
+            with suppress(ProviderError):  # it is tried alone then, and says so itself
+                usable[engine] = await asyncio.to_thread(engine.require, (), self.host)
+        with suppress(ProviderError):
+            return await self._report(usable) if len(usable) > 1 else None
+        return None
+
+    async def _try(
+        self, provider: Provider, report: gate.Report | None, fallbacks: tuple[Fallback, ...]
+    ) -> Proven:
+        devices = await asyncio.to_thread(provider.require, self.config.gpu_device, self.host)
         offered = self._offered(provider)
-        report = await self._report(provider, devices, offered) if len(offered) > 1 else None
-        precision = report.chosen if report else offered[0]
+        if len(offered) > 1 and not report:
+            report = await self._report({provider: devices})
+        precision = report.best(provider.name) if report else offered[0]
         built = await build.ensure(self.model, self._graphs, provider.dialects[precision])
         placement = self._placement(provider, precision)
         sessions, proof = await asyncio.to_thread(
@@ -124,9 +160,8 @@ class Chain:
     def _offered(self, provider: Provider) -> tuple[str, ...]:
         """Give the precisions that may be used, the one that a setting names or all."""
         wanted = self.config.precision
-        if wanted == "auto":
-            fast = provider.precisions(self.host)
-            return tuple(name for name in provider.dialects if name in fast)
+        if wanted == AUTO:
+            return tuple(provider.dialects)
         if wanted not in provider.dialects:
             known = ", ".join(provider.dialects)
             raise ProviderError(
@@ -135,23 +170,27 @@ class Chain:
             )
         return (wanted,)
 
-    async def _report(
-        self, provider: Provider, devices: Mapping[int, str], offered: Sequence[str]
-    ) -> gate.Report:
-        graphs = {
-            name: await build.ensure(self.model, self._graphs, provider.dialects[name])
-            for name in offered
-        }
-        index, hardware = next(iter(devices.items()))
+    async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report:
+        """Give the gate's report about all precisions of providers, on their first devices."""
+        first = next(iter(usable))
+        index, hardware = next(iter(usable[first].items()))
+        place = partial(build.place, self.model, self._graphs)
         candidate = gate.Candidate(
-            provider.name,
             hardware,
             index,
             self.host.features(),
-            {name: str(built.graph) for name, built in graphs.items()},
-            str(graphs[gate.FULL].proof),
+            {
+                row.name: {name: str(place(each).graph) for name, each in row.dialects.items()}
+                for row in usable
+            },
+            str(place(first.dialects[gate.FULL]).proof),
         )
-        return await gate.judge(self.model, candidate, self.config.state_dir / "gates")
+
+        async def prepare() -> None:
+            for dialect in dict.fromkeys(each for row in usable for each in row.dialects.values()):
+                await build.ensure(self.model, self._graphs, dialect)
+
+        return await gate.judge(self.model, candidate, self.config.state_dir / "gates", prepare)
 
     def _placement(self, provider: Provider, precision: str) -> Placement:
         threads = self.config.threads or cpus.usable()

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from opdbus.engine.batching import Rank
-from opdbus.engine.budget import Budget
-from opdbus.engine.chain import Chain, require_provider
-from opdbus.engine.host import HERE, Host
-from opdbus.engine.runtimes import open_session
-from opdbus.engine.scheduler import Scheduler
-from opdbus.engine.static_engine import open_table
-from opdbus.engine.tokenizer import Row, Tokenizer
+from opdbus.engine.batching import FEW, Rank
+from opdbus.engine.tokenizer import AT_ONCE
+from opdbus.engine.tokens import Rows, by_characters
 from opdbus.errors import ShuttingDown, Truncated
-from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from opdbus.config import Config
-    from opdbus.engine.chain import Fallback, Open, Proven
+    from opdbus.engine.chain import Proven
     from opdbus.models.folder import Model
 
     T = TypeVar("T")
 
-QUEUE_LIMIT: Final = 65536
 # One may be busy with a very long text while the other serves.
 _TOKENIZER_THREADS: Final = 2
+# Texts of a stream that are embedded together, more of them for a device with large batches.
+_LEAST_WINDOW: Final = 2048
+_MOST_WINDOW: Final = 16384
 # So few characters are tokenized sooner than a thread has its turn, behind those of long texts.
 _SOON: Final = 1024
+# Of so many calls of few texts the median wait is told.
+_REMEMBERED: Final = 100
 # Vectors of 16-bit floats are as near to fp32's as those of another fp32 engine, for every use that
 # this program has; those of int8 are not, and never mix with them.
-_CLASS: Final = {"int8": "int8"}
+_CLASS: Final = {"int8": "int8", "int8-blocks": "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Embedding:
 class Splitter(Protocol):
     """Makes rows of texts, cut at the model's limit; safe to call from any thread."""
 
-    def encode(self, texts: Sequence[str]) -> Sequence[Row]:
+    def encode(self, texts: Sequence[str]) -> Rows:
         """Return a row for each text."""
 
     def count(self, texts: Sequence[str]) -> list[int]:
@@ -67,6 +66,10 @@ class Runner(Protocol):
     """Makes vectors of rows: a `Scheduler` in front of a model, or what needs none."""
 
     fault: str
+
+    @property
+    def texts(self) -> int:
+        """Count the texts that got their vectors."""
 
     @property
     def depth(self) -> int:
@@ -80,7 +83,7 @@ class Runner(Protocol):
     def lanes(self) -> int:
         """The batches that run at a time."""
 
-    async def embed(self, rows: Sequence[Any], rank: Rank = Rank.FEW) -> NDArray[np.float32]:
+    async def embed(self, rows: Any, rank: Rank = Rank.FEW) -> NDArray[np.float32]:  # noqa: ANN401 -- its own engine's rows
         """Return the vectors (rows, dimension) of rows."""
 
     async def lost(self) -> None:
@@ -91,7 +94,7 @@ class Runner(Protocol):
 
 
 class Embedder:
-    """A proven model, from texts to rows and from rows to vectors; made by `open_embedder`."""
+    """A proven model, from texts to rows and from rows to vectors; made in `opening.py`."""
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class Embedder:
         # not asyncio's own threads, which everything else needs: the database, the shutdown
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self._closed = False
+        self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._holders = 0
         self._released = asyncio.Event()
 
@@ -147,6 +151,16 @@ class Embedder:
         return self.scheduler.budget * self.scheduler.lanes
 
     @property
+    def latency(self) -> float:
+        """Seconds from few texts to their vectors, the median of the last calls; 0 before."""
+        return median(self._waits) if self._waits else 0.0
+
+    @property
+    def window(self) -> int:
+        """How many texts are best embedded together: enough of each length to fill batches."""
+        return max(_LEAST_WINDOW, min(_MOST_WINDOW, self.batch_tokens // 4))
+
+    @property
     def weight_bytes(self) -> int:
         """About how much memory the weights take."""
         return self.proven.weight_bytes
@@ -165,14 +179,18 @@ class Embedder:
         """What vectors depend on besides their text; vectors of other numerics never mix."""
         return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))
 
-    async def tokenize(self, texts: Sequence[str]) -> Sequence[Row]:
+    async def tokenize(self, texts: Sequence[str]) -> Rows:
         """Tokenize on a thread, off the event loop, unless that takes no time.
 
-        Raises ShuttingDown.
+        Many texts take several turns, between which others have theirs. Raises ShuttingDown.
         """
+        encode = self._tokenizer.encode
         if not self._closed and sum(map(len, texts)) <= _SOON:
-            return self._tokenizer.encode(texts)
-        return await self._on_thread(self._tokenizer.encode, texts)
+            return encode(texts)
+        # what is not plain takes a thread many times as long
+        most = AT_ONCE if all(map(str.isascii, texts)) else AT_ONCE // 8
+        parts = [await self._on_thread(encode, part) for part in by_characters(texts, most)]
+        return type(parts[0]).joined(parts)
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, on a thread; raises ShuttingDown."""
@@ -186,18 +204,22 @@ class Embedder:
         Raises Truncated if a text must be cut and `truncate` does not allow it, LimitsExceeded if
         the queue has no room, ProviderLost, ShuttingDown.
         """
+        began = time.perf_counter()
         with self.held():
             rows = await self.tokenize(texts)
-            cut = [number for number, row in enumerate(rows) if row.truncated]
+            cut = rows.truncated.nonzero()[0].tolist()
             if cut and not truncate:
                 raise Truncated(
                     f"{len(cut)} of {len(rows)} texts are longer than the"
                     f" {self.max_tokens} tokens that the model reads; the first is"
                     f" number {cut[0]}, counted from 0: shorten it, or allow `truncate`"
                 )
-            return Embedding(await self.scheduler.embed(rows, priority), len(cut), self.numerics)
+            vectors = await self.scheduler.embed(rows, priority)
+        if len(rows) <= FEW:
+            self._waits.append(time.perf_counter() - began)
+        return Embedding(vectors, len(cut), self.numerics)
 
-    async def run(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    async def run(self, rows: Rows) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, after everyone's single texts.
 
         Raises ProviderLost, ShuttingDown.
@@ -236,75 +258,3 @@ class Embedder:
                 # not we were cancelled: `close` dropped the text
                 raise ShuttingDown from None
             raise
-
-
-def _budget(proven: Proven, config: Config) -> Budget:
-    row = proven.provider
-    return Budget(
-        row.most_tokens,
-        fixed=config.batch_tokens,
-        rows=1 if proven.proof.precision in row.single else row.most_rows,
-        whole=row.whole_batches,
-    )
-
-
-@asynccontextmanager
-async def open_embedder(
-    model: Model,
-    config: Config,
-    opener: Open = open_session,
-    host: Host = HERE,
-    lost: Sequence[Fallback] = (),
-) -> AsyncIterator[Embedder]:
-    """Build the graph if need be, open and prove sessions, and serve until closed.
-
-    Providers that were `lost` are tried last. Raises ModelError and ProviderError.
-    """
-    if model.is_table:
-        opened = await asyncio.to_thread(open_table, model, config.threads)
-        with closing(
-            Embedder(model, opened.proven, opened.texts, opened.instant, opened.threads)
-        ) as embedder:
-            yield embedder
-        return
-    tokenizer = await asyncio.to_thread(Tokenizer.of, model)
-    proven = await Chain(model, config, opener, host).choose(lost)
-    lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
-    scheduler = Scheduler(
-        lanes,
-        solo=proven.solo.run if proven.solo else None,
-        dimension=model.shape.hidden,
-        budget=_budget(proven, config),
-        limit=config.queue_limit or QUEUE_LIMIT,
-    )
-    async with scheduler:
-        with closing(Embedder(model, proven, tokenizer, scheduler)) as embedder:
-            yield embedder
-
-
-def require(config: Config, host: Host = HERE) -> None:
-    """Check what can be known of the configured level before it is opened; blocks.
-
-    Raises ModelError where its model's files are missing, ProviderError where nothing could run it.
-    """
-    if config.vector_level == "none":
-        return
-    level = LEVELS[config.vector_level]
-    folder.find(level, config)
-    if not level.is_table:
-        require_provider(config, host)
-
-
-@asynccontextmanager
-async def open_level(
-    config: Config,
-    level: str,
-    lost: Sequence[Fallback] = (),
-    *,
-    opener: Open = open_session,
-    host: Host = HERE,
-) -> AsyncIterator[Embedder]:
-    """Load a level's model and open it; raises ModelError and ProviderError."""
-    model = await asyncio.to_thread(folder.load, LEVELS[level], config)
-    async with open_embedder(model, config, opener, host, lost) as embedder:
-        yield embedder

@@ -21,10 +21,13 @@ from opdbus.errors import ProviderError
 # Microseconds that idle model threads spin before they sleep: long enough to bridge the
 # operators of one run, short enough to free the processors between runs.
 _SPIN_MICROSECONDS = "1000"
-# ONNX Runtime's operators that multiply matrices of 8-bit integers.
-_INT8_PRODUCTS: Final = frozenset(
-    {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"}
-)
+# ONNX Runtime's operators that multiply matrices of 8-bit integers, and what that is called.
+_INT8_PRODUCTS: Final = {
+    "MatMulInteger": "int8",
+    "MatMulIntegerToFloat": "int8",
+    "DynamicQuantizeMatMul": "int8",
+    "MatMulNBits": "int8-blocks",
+}
 # `Attention` contains the products of queries, keys and values too.
 _PRODUCTS: Final = frozenset({"MatMul", "FusedMatMul", "Gemm", "Attention"})
 _PRECISION_OF: Final = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -122,9 +125,10 @@ def _threads(placement: Placement) -> int:
 
 def _product_precisions(nodes: Iterable[dict[str, Any]]) -> Iterable[str]:
     for node in nodes:
-        if node.get("op_name") in _INT8_PRODUCTS:
-            yield "int8"
-        elif node.get("op_name") in _PRODUCTS:
+        name = node.get("op_name", "")
+        if name in _INT8_PRODUCTS:
+            yield _INT8_PRODUCTS[name]
+        elif name in _PRODUCTS:
             kind = next(iter((node.get("input_type_shape") or [{}])[0]), "")
             yield _PRECISION_OF.get(kind, kind)
 

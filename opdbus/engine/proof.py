@@ -20,7 +20,13 @@ from opdbus.errors import ModelError, ProofFailed
 FP32_TOLERANCE: Final = 1e-5
 # Smallest cosine to the reference vectors, by precision. 16-bit floats stay far above it; below it,
 # int8 is broken (the accuracy gate decides how much it may lose in use).
-LEAST_COSINE: Final = {"fp32": 0.999999, "fp16": 0.999, "bf16": 0.999, "int8": 0.95}
+LEAST_COSINE: Final = {
+    "fp32": 0.999999,
+    "fp16": 0.999,
+    "bf16": 0.999,
+    "int8": 0.95,
+    "int8-blocks": 0.95,
+}
 # Pooling and normalization are in fp32 whatever the precision of the layers.
 UNIT_TOLERANCE: Final = 1e-4
 

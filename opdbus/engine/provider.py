@@ -30,7 +30,7 @@ class Provider:
     # the command to give where a package is missing
     install: str
     find_devices: Callable[[Host], Sequence[Gpu]]
-    # graph dialect by precision
+    # graph dialect by precision; the gate finds out which of them are good for anything here
     dialects: Mapping[str, str]
     options: Callable[[Placement], dict[str, Any]]
     # the package that opens the model
@@ -42,8 +42,6 @@ class Provider:
     libraries: tuple[SharedLibrary, ...] = ()
     # what to do where one of them is missing
     library_advice: str = ""
-    # the precisions that the hardware is good at, of those that there is a dialect for
-    precisions: Callable[[Host], tuple[str, ...]] = lambda _host: ("fp16", "fp32")
     # where else nodes may run, without breaking the promise that the name makes
     also: frozenset[str] = frozenset()
     # most tokens and most rows a batch, whatever was measured

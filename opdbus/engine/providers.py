@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from opdbus.engine import cpus, gpus, libraries, options
+from opdbus.engine import gpus, libraries, options
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
 
@@ -15,15 +15,6 @@ _OPENVINO: Final = "`pip install 'op-dbus[openvino]'`"
 _TENSORRT: Final = "`pip install 'tensorrt>=10,<11'`"
 
 
-def _openvino_precisions(host: Host) -> tuple[str, ...]:
-    fast = {"int8": cpus.INT8, "bf16": cpus.BF16}
-    return (*(name for name, marks in fast.items() if host.features() & marks), "fp32")
-
-
-def _onnxruntime_precisions(host: Host) -> tuple[str, ...]:
-    return ("int8", "fp32") if host.features() & (cpus.INT8 | cpus.INT8_ARM) else ("fp32",)
-
-
 _ROWS: Final = (
     Provider(
         "cpu:openvino",
@@ -33,9 +24,9 @@ _ROWS: Final = (
         dialects={"int8": "rounded-int8", "bf16": "rounded", "fp32": "rounded"},
         options=options.openvino_cpu,
         runtime="openvino",
-        precisions=_openvino_precisions,
         most_tokens=2048,
         whole_batches=True,
+        has_solo=True,
         is_cpu=True,
     ),
     Provider(
@@ -43,9 +34,8 @@ _ROWS: Final = (
         "CPUExecutionProvider",
         _CPU,
         gpus.processors,
-        dialects={"int8": "int8-dynamic", "fp32": "float"},
+        dialects={"int8": "int8-dynamic", "int8-blocks": "int8-blocks", "fp32": "float"},
         options=options.none,
-        precisions=_onnxruntime_precisions,
         most_tokens=2048,
         single=frozenset({"int8"}),
         has_solo=True,
@@ -131,9 +121,9 @@ PROVIDERS: Final = {provider.name: provider for provider in _ROWS}
 def cpu_engines(host: Host = HERE) -> tuple[str, ...]:
     """Give the engines that `cpu` means and that are installed, the one that suits best first.
 
-    OpenVINO has code for bf16 on AMX, the fastest there is; it is named there even if it is not
-    installed, as the fallback's reason is a hint. Without AMX its int8 is as fast as ONNX Runtime's
-    for one shape, and slower where lengths change (MiniLM-L6 on Zen 4), which they do.
+    Where the gate may choose, it decides. Else OpenVINO suits AMX best, for which it has code in
+    bf16, the fastest there is; it is named there even if it is not installed, as the fallback's
+    reason is a hint.
     """
     engines = ("cpu:onnxruntime", "cpu:openvino")
     installed = tuple(name for name in engines if host.has_package(PROVIDERS[name].runtime))

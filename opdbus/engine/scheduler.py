@@ -11,10 +11,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from opdbus.engine.batching import Backlog, Member, Rank, Request
+from opdbus.engine.batching import FEW, Backlog, Part, Rank, Request, count_rows
 from opdbus.engine.budget import Budget
-from opdbus.engine.tokenizer import Tokens
-from opdbus.errors import Internal, LimitsExceeded, ProviderLost, ShuttingDown
+from opdbus.engine.callers import Callers
+from opdbus.engine.tokens import Tokens
+from opdbus.errors import Internal, ProviderLost, ShuttingDown
 
 Run: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -31,30 +32,10 @@ _NO_MEMORY: Final = (
     "alloc_failed",
     "memoryerror",
 )
-# Requests of so few texts are those of people; for a while after one batches are kept short.
-_FEW: Final = 16
+# For a while after a request of few texts batches are kept short.
 _ATTENTION_SECONDS: Final = 2.0
 # Two tokens that every vocabulary has: what is left to try when a batch has failed.
 _CANARY: Final = ((0, 1),)
-
-
-class _Job:
-    """A request on its way: where its rows' vectors go, and the future that waits for them."""
-
-    def __init__(self, request: Request, dimension: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.request = request
-        self.vectors = np.empty((len(request.rows), dimension), np.float32)
-        self.left = len(request.rows)
-        self.done: asyncio.Future[NDArray[np.float32]] = loop.create_future()
-
-    def settle(self, error: Exception | None = None) -> None:
-        """Give the caller the vectors or the error, unless the caller has left."""
-        if self.done.done():
-            return
-        if error is None:
-            self.done.set_result(self.vectors)
-        else:
-            self.done.set_exception(error)
 
 
 class Scheduler:
@@ -77,9 +58,8 @@ class Scheduler:
         self._patience = patience
         self._dimension = dimension
         self._budget = budget
-        self._limit = limit
         self._backlog = Backlog()
-        self._jobs: dict[Request, _Job] = {}
+        self._callers = Callers(dimension, limit)
         self._wake = threading.Condition()
         self._stopping = False
         # why the model stopped working, no exception, which would keep its callers' frames alive
@@ -118,7 +98,7 @@ class Scheduler:
                 # they have only to return: what follows may count on their end
                 self.join()
         finally:
-            self._settle_all(ShuttingDown())
+            self._callers.fail_all(ShuttingDown())
 
     def join(self) -> None:
         """Block until the model's threads have ended, also those with a long batch."""
@@ -128,7 +108,12 @@ class Scheduler:
     @property
     def depth(self) -> int:
         """Count the texts that wait or run."""
-        return sum(job.left for job in self._jobs.values())
+        return self._callers.depth
+
+    @property
+    def texts(self) -> int:
+        """Count the texts that got their vectors."""
+        return self._callers.served
 
     async def lost(self) -> None:
         """Wait until the model has stopped working; `fault` says why."""
@@ -144,7 +129,7 @@ class Scheduler:
         """Count the batches that may run at once."""
         return len(self._threads)
 
-    async def embed(self, rows: Sequence[Tokens], priority: Rank = Rank.FEW) -> NDArray[np.float32]:
+    async def embed(self, rows: Tokens, priority: Rank = Rank.FEW) -> NDArray[np.float32]:
         """Give the vectors (rows, dimension) of tokenized texts, float32 of length 1.
 
         Many texts at once wait for the few of others, whatever their priority. Cancelling takes the
@@ -155,38 +140,24 @@ class Scheduler:
             raise ShuttingDown
         if self.fault:
             raise ProviderLost(self.fault)
-        if not rows:
+        if not len(rows):
             return np.empty((0, self._dimension), np.float32)
-        rank = max(priority, Rank.FEW if len(rows) <= _FEW else Rank.MANY)
-        self._require_room(len(rows), rank)
+        rank = max(priority, Rank.FEW if len(rows) <= FEW else Rank.MANY)
+        caller = self._callers.add(Request(rows, rank))
         if rank < Rank.MANY:
             self._few_at = time.monotonic()
-        job = _Job(Request(rows, rank), self._dimension, self._loop)
-        self._jobs[job.request] = job
         with self._wake:
-            self._backlog.add(job.request)
+            self._backlog.add(caller.request)
             self._wake.notify(len(rows))
         try:
-            return await job.done
+            return await caller.done
         finally:
-            self._leave(job)
+            self._callers.remove(caller)
+            if caller.left:
+                with self._wake:
+                    self._backlog.drop(caller.request)
             # it holds the exception, which holds this frame
-            del job
-
-    def _require_room(self, rows: int, rank: Rank) -> None:
-        waiting = sum(job.left for job in self._jobs.values() if job.request.rank is not Rank.BULK)
-        # bulk work limits itself, and callers must not be able to stop it
-        if rank is not Rank.BULK and waiting + rows > self._limit:
-            raise LimitsExceeded(
-                f"the queue holds {waiting} of at most {self._limit} texts, so {rows} more do not"
-                " fit: ask for fewer at a time, or later"
-            )
-
-    def _leave(self, job: _Job) -> None:
-        self._jobs.pop(job.request, None)
-        if job.left:
-            with self._wake:
-                self._backlog.drop(job.request)
+            del caller
 
     # on the model's threads
 
@@ -208,29 +179,29 @@ class Scheduler:
                 self._wake.wait_for(self._has_news)
                 if self._stopping or self.fault:
                     return
-                members = self._next_batch()
+                parts = self._next_batch()
                 self._running += 1
-                is_alone = self._running == 1 and len(members) == 1 and not len(self._backlog)
+                is_alone = self._running == 1 and count_rows(parts) == 1 and not self._backlog
             chosen = self._solo if self._solo and is_alone else run
             try:
-                vectors = self._tried(chosen, members)
+                vectors = self._tried(chosen, parts)
             finally:
                 with self._wake:
                     self._running -= 1
                     self._wake.notify_all()
             # only now: a caller that asks again at once must find that nothing else runs
             if vectors is not None:
-                self._on_loop(self._deliver, members, vectors)
+                self._deliver(parts, vectors)
 
-    def _tried(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32] | None:
+    def _tried(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32] | None:
         """Run a batch; None where that failed, and what follows from it is done."""
         try:
-            return self._attempt(run, members)
+            return self._attempt(run, parts)
         except Exception as error:  # noqa: BLE001 -- one failed batch must not end the thread
-            self._cope(run, members, error)
+            self._cope(run, parts, error)
             return None
 
-    def _next_batch(self) -> list[Member]:
+    def _next_batch(self) -> list[Part]:
         """Take rows to run: few of them are divided among the lanes that idle."""
         budget, idle = self._budget, len(self._threads) - self._running
         share = -(-self._backlog.tokens // max(1, idle))
@@ -242,15 +213,16 @@ class Scheduler:
         return self._backlog.next_batch(1, budget.rows, fitting or [1])
 
     def _has_news(self) -> bool:
-        is_free = len(self._backlog) and not self._exclusive
+        is_free = self._backlog and not self._exclusive
         return bool(self._stopping or self.fault or is_free)
 
-    def _attempt(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
-        ids = np.stack([member.request.rows[member.row].ids for member in members])
+    def _attempt(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32]:
+        stacks = [part.request.rows.stacked(part.rows) for part in parts]
+        ids = stacks[0] if len(stacks) == 1 else np.concatenate(stacks)
         began = time.perf_counter()
         vectors = run(ids)
         seconds = time.perf_counter() - began
-        self._require_vectors(vectors, len(members))
+        self._require_vectors(vectors, len(ids))
         with self._wake:
             self._budget.ran(ids.size, seconds)
         return vectors
@@ -262,35 +234,35 @@ class Scheduler:
         if not np.isfinite(vectors).all():
             raise ValueError("its output holds numbers that are not finite")
 
-    def _cope(self, run: Run, members: Sequence[Member], error: Exception) -> None:
+    def _cope(self, run: Run, parts: Sequence[Part], error: Exception) -> None:
         """Try a failed batch in smaller parts or alone, give it up, or give up the model."""
         is_short_of_memory = any(sign in str(error).lower() for sign in _NO_MEMORY)
-        if is_short_of_memory and len(members) > 1:
-            self._split(members)
+        if is_short_of_memory and count_rows(parts) > 1:
+            self._split(parts)
             return
         if is_short_of_memory:
             try:
-                self._on_loop(self._deliver, members, self._alone(run, members))
+                self._deliver(parts, self._alone(run, parts))
             except Exception as again:  # noqa: BLE001 -- runtimes raise bare exceptions
                 error = again
             else:
                 return
         if self._is_alive(run):
-            fault = Internal(f"the model failed on a batch of {len(members)}: {error}")
-            self._on_loop(self._fail, members, fault)
+            fault = Internal(f"the model failed on a batch of {count_rows(parts)}: {error}")
+            self._on_loop(self._callers.fail, parts, fault)
         else:
             self._give_up(error)
 
-    def _split(self, members: Sequence[Member]) -> None:
-        tokens = sum(len(member.request.rows[member.row]) for member in members)
+    def _split(self, parts: Sequence[Part]) -> None:
+        tokens = count_rows(parts) * parts[0].length
         with self._wake:
             self._budget.out_of_memory(tokens)
             # what was cancelled meanwhile is not run again; what is cancelled now is dropped after
-            self._backlog.put_back([member for member in members if member.request in self._jobs])
+            self._backlog.put_back([part for part in parts if part.request in self._callers])
             budget = self._budget.tokens
         log.warning("out of memory", batch_tokens=tokens, next_batch_tokens=budget)
 
-    def _alone(self, run: Run, members: Sequence[Member]) -> NDArray[np.float32]:
+    def _alone(self, run: Run, parts: Sequence[Part]) -> NDArray[np.float32]:
         """Run a batch while no other lane runs: what fits alone must not fail beside others."""
         with self._wake:
             self._exclusive += 1
@@ -299,7 +271,7 @@ class Scheduler:
             self._wake.wait_for(lambda: not self._running)
             self._running += 1
         try:
-            return self._attempt(run, members)
+            return self._attempt(run, parts)
         finally:
             with self._wake:
                 self._exclusive -= 1
@@ -318,6 +290,11 @@ class Scheduler:
             return False
         return True
 
+    def _deliver(self, parts: Sequence[Part], vectors: NDArray[np.float32]) -> None:
+        # here, since the loop has more to do
+        self._callers.deliver(parts, vectors)
+        self._on_loop(self._callers.count_down, parts)
+
     def _on_loop(self, work: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None  # noqa: S101 -- set before the threads start
         # a batch that outlived our patience may outlive the loop
@@ -330,28 +307,6 @@ class Scheduler:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    def _deliver(self, members: Sequence[Member], vectors: NDArray[np.float32]) -> None:
-        """Hand a batch's vectors to their jobs."""
-        for index, member in enumerate(members):
-            job = self._jobs.get(member.request)
-            if job is None:
-                continue
-            job.vectors[member.row] = vectors[index]
-            job.left -= 1
-            if job.left == 0:
-                job.settle()
-
-    def _fail(self, members: Sequence[Member], error: Exception) -> None:
-        """Fail the jobs of a batch; their other rows are taken out as their callers leave."""
-        for request in {member.request for member in members}:
-            if job := self._jobs.get(request):
-                job.settle(error)
-
     def _lose(self, error: ProviderLost) -> None:
         self._lost.set()
-        self._settle_all(error)
-
-    def _settle_all(self, error: Exception) -> None:
-        for job in list(self._jobs.values()):
-            job.settle(error)
-        self._jobs.clear()
+        self._callers.fail_all(error)

@@ -9,7 +9,7 @@ import numpy as np
 
 from opdbus.engine.proof import Proof
 from opdbus.errors import ModelError, ProofFailed
-from opdbus.models.table_files import PROOF
+from opdbus.models.formats import PROOF
 
 if TYPE_CHECKING:
     from pathlib import Path

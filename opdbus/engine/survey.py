@@ -15,7 +15,7 @@ from opdbus.engine.provider import Provider
 from opdbus.engine.providers import PROVIDERS
 from opdbus.errors import OpDbusError
 from opdbus.models import child, folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 
 Prove = Callable[[str, Config], Awaitable["Outcome"]]
 
@@ -105,7 +105,7 @@ def _versions(row: Provider, host: Host) -> tuple[Version, ...]:
 async def prove(name: str, settings: Config) -> Outcome:
     """Prove the level's model on a provider, in a child process: a broken driver may kill it."""
     level = settings.vector_level
-    if level == "none" or LEVELS[level].is_table:
+    if level not in ON_PROVIDERS:
         return Outcome(NO_MODEL.format(level))
     given = {variable: value for variable, value, _ in settings.rows()}
     given[config.PREFIX + "EXECUTION_PROVIDER"] = name

@@ -2,119 +2,111 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
+from opdbus.engine.tokenizer_library import CHARACTERS_PER_TOKEN, SPARE, LibraryTokenizer
+from opdbus.engine.tokens import Tokens, by_characters
+from opdbus.engine.word_cache import MOST_WORDS, WordCache
 from opdbus.errors import ModelError
+from opdbus.models.word_pieces import WordPieces
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
 
-# A tokenizer reads a whole text before it cuts, so long texts are cut by characters first: at
-# this many for each token of the limit and, where that gives too few tokens, at ever more.
-_CHARACTERS_PER_TOKEN: Final = 10
-_GROWTH: Final = 8
-# That cut may split a word and change its tokens. WordPiece makes at most 100 tokens of a word, so
-# with this many to spare none of them is kept.
-_SPARE: Final = 128
-# Words of every vocabulary and of none.
-_TRIAL: Final = "systemd sshd.service 10.0.0.1/24 é \N{SNOWMAN} \N{LINEAR B SYLLABLE B008 A}"
-
-
-class Row(Protocol):
-    """One text on its way to its vector; an engine takes back only rows that it gave."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the text was cut."""
-
-    def __len__(self) -> int:
-        """Count the tokens, special ones included."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """One text as the model sees it."""
-
-    ids: NDArray[np.int64]
-    truncated: bool
-
-    def __len__(self) -> int:
-        """Count the tokens, special ones included."""
-        return len(self.ids)
+# Characters looked at together: so many that the calls of numpy are long, so few that their arrays
+# stay near the processor.
+AT_ONCE: Final = 1 << 19
+# So few characters the library, once it is open, tokenizes sooner.
+_LITTLE: Final = 256
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer with this model's limit; safe to call from any thread."""
+    """A model's tokenizer; safe to call from any thread.
 
-    def __init__(self, path: Path, max_tokens: int) -> None:
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-            # some damage shows only then
-            self._tokenizer.encode_batch_fast(["", *_TRIAL.split(), _TRIAL])
-        except BaseException as error:  # noqa: BLE001 -- bare Exception, and panics, which are none
-            raise ModelError(f"cannot read the tokenizer {path}: {error}") from None
-        # The files bake in a limit and padding of their own (128 for the medium model).
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens)
+    The ids are the library's. Of plain texts they come from a cache of words, many times as fast.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        max_tokens: int,
+        words: WordPieces | None = None,
+        most_words: int = MOST_WORDS,
+    ) -> None:
+        """Read a tokenizer; raises ModelError.
+
+        With its words, the library is opened when the first text comes that is not plain.
+        """
+        self.path = path
         self.max_tokens = max_tokens
-        self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=False)
-        if not self._specials:
-            # without them an empty text would be no tokens at all, and have no vector
-            raise ModelError(f"the tokenizer {path} adds no [CLS] and [SEP], which BERT needs")
-        if max_tokens <= self._specials:
-            raise ModelError(f"a limit of {max_tokens} tokens leaves a text no room; see {path}")
+        self._library: LibraryTokenizer | None = None
+        words = words or _words(self.library)
+        self._cache = WordCache(words, most_words) if words else None
 
     @classmethod
     def of(cls, model: Model) -> Self:
         """Read a model's tokenizer; raises ModelError, also for that of a model with more words."""
         made = cls(model.tokenizer, model.shape.max_tokens)
-        most = max(made._tokenizer.get_vocab().values(), default=0)
-        if most >= model.words:
+        if made.library.most >= model.words:
             raise ModelError(
-                f"the tokenizer {model.tokenizer} numbers its tokens up to {most}, but the model"
-                f" has {model.words} words: it is another model's; get both from one place"
+                f"the tokenizer {model.tokenizer} numbers its tokens up to {made.library.most}, but"
+                f" the model has {model.words} words: it is another model's; get both from one"
+                " place"
             )
         return made
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize texts; blocks for about 50 us a text."""
-        look = self.max_tokens * _CHARACTERS_PER_TOKEN
-        encodings = self._tokenizer.encode_batch_fast([text[:look] for text in texts])
-        return [
-            self._tokens(encoding)
-            if self._is_settled(encoding, text, look)
-            else self._look_further(text, look)
-            for text, encoding in zip(texts, encodings, strict=True)
-        ]
+    @property
+    def library(self) -> LibraryTokenizer:
+        """The library, which knows every text."""
+        if not self._library:
+            self._library = LibraryTokenizer(self.path, self.max_tokens)
+        return self._library
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenize texts; blocks for about 2 us a text, 100 where it is not plain."""
+        is_little = self._library and sum(map(len, texts)) < _LITTLE
+        if not self._cache or is_little:
+            return self.library.encode(texts)
+        parts = by_characters(texts, AT_ONCE)
+        return Tokens.joined([self._encode(part, self._cache) for part in parts])
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, special ones included; about 1 us a character."""
-        return list(map(self._size, self._tokenizer.encode_batch_fast(list(texts))))
+        return self.library.count(texts)
 
-    def _look_further(self, text: str, look: int) -> Tokens:
-        """Tokenize a text whose beginning has few tokens, such as many spaces."""
-        while True:
-            look *= _GROWTH
-            (encoding,) = self._tokenizer.encode_batch_fast([text[:look]])
-            if self._is_settled(encoding, text, look):
-                return self._tokens(encoding)
+    def _encode(self, texts: Sequence[str], cache: WordCache) -> Tokens:
+        look = self.max_tokens * CHARACTERS_PER_TOKEN
+        long = [number for number, text in enumerate(texts) if len(text) > look]
+        shown = [text[:look] for text in texts] if long else texts
+        found = cache.look_up(shown)
+        truncated = found.lengths > self.max_tokens
+        cut = np.flatnonzero(truncated)
+        last = found.first.take(cut) + found.lengths.take(cut) - 1
+        found.ids[found.first.take(cut) + self.max_tokens - 1] = found.ids.take(last)
+        lengths = np.minimum(found.lengths, self.max_tokens)
+        tokens = Tokens(found.ids, found.first, lengths, truncated)
+        # a word may be split where the look ended
+        unsettled = [n for n in long if found.lengths[n] < self.max_tokens + SPARE]
+        odd = np.array(sorted({*found.odd, *unsettled}), np.intp)
+        return self._with(tokens, odd, texts) if len(odd) else tokens
 
-    def _is_settled(self, encoding: tokenizers.Encoding, text: str, look: int) -> bool:
-        """Return whether no more of the text can change the tokens that are kept."""
-        return len(text) <= look or self._size(encoding) >= self.max_tokens + _SPARE
+    def _with(self, tokens: Tokens, odd: NDArray[np.intp], texts: Sequence[str]) -> Tokens:
+        """Return tokens of which some texts' are the library's."""
+        others = self.library.encode([texts[number] for number in odd.tolist()])
+        order = np.arange(len(tokens))
+        order[odd] = len(tokens) + np.arange(len(odd))
+        return Tokens.joined([tokens, others]).take(order)
 
-    def _size(self, encoding: tokenizers.Encoding) -> int:
-        """Count the tokens before the cut, special ones included."""
-        cut = sum(len(part.ids) - self._specials for part in encoding.overflowing)
-        return len(encoding.ids) + cut
 
-    @staticmethod
-    def _tokens(encoding: tokenizers.Encoding) -> Tokens:
-        return Tokens(np.array(encoding.ids, np.int64), truncated=bool(encoding.overflowing))
+def _words(library: LibraryTokenizer) -> WordPieces | None:
+    """Read the words of a tokenizer of the usual kind."""
+    try:
+        return WordPieces.of(json.loads(library.path.read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,4 +1,7 @@
-"""Words of plain texts to their summed vectors, by hashes, many texts at a time."""
+"""Words of plain texts to their ids, by numpy over the characters of many texts at a time.
+
+Operations are on large arrays, which let go of the interpreter: threads work side by side.
+"""
 
 from __future__ import annotations
 
@@ -11,185 +14,219 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.engine.word_slots import Entries, Slots
+
 if TYPE_CHECKING:
-    from opdbus.models.static_table import StaticTable
+    from opdbus.models.word_pieces import WordPieces
 
-# Words that are kept; a kibibyte each, at 256 dimensions.
-MOST_WORDS: Final = 1 << 15
-_SLOTS_LOG2: Final = 17
-_SHIFT: Final = np.uint64(64 - _SLOTS_LOG2)
-# Characters looked at together: so few that their words always fit, and arrays stay in the cache.
-AT_ONCE: Final = 1 << 15
+# Words that are kept, some hundred bytes each.
+MOST_WORDS: Final = 1 << 16
+# What stands between texts, and no text contains; like a word, it has ids: [SEP] and [CLS].
+BETWEEN: Final = "\x01"
 
-# What a byte is: nothing or a space, part of a word, a word by itself, or not plain.
-_WORD: Final = 1
-_MARK: Final = 2
-_OTHER: Final = 3
-
-
-def _kinds() -> NDArray[np.uint8]:
-    kinds = np.full(256, _OTHER, np.uint8)
-    kinds[33:127] = _MARK
-    for byte in b"abcdefghijklmnopqrstuvwxyz0123456789":
-        kinds[byte] = _WORD
-    kinds[list(b" \t\n\r")] = 0
-    return kinds
-
-
-_KINDS: Final = _kinds()
+# A word of up to 8 characters is its own key. The key of a longer one is a hash with the highest
+# bit, which no character has. These are keys of no word.
+_LANE: Final = 8
+_BETWEEN_KEY: Final = np.uint64(1)
+_TOO_LONG_KEY: Final = np.uint64(2)
+_IS_HASH: Final = np.uint64(1 << 63)
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(_LANE + 1)], np.uint64)
+_IDS_PER_WORD: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """The words of several texts, one after the other, as places in `vectors`.
+class Found:
+    """The ids of texts, special ones included: `lengths[t]` from `first[t]` on.
 
-    Text `t` has the words from `first[t]` on, before `first[t + 1]`. `tokens` counts the pieces of
-    each text. Place 0 is no word.
+    Those of the texts with the numbers `odd`, of which some come twice, are to be disregarded.
     """
 
-    places: NDArray[np.intp]
+    ids: NDArray[np.int64]
     first: NDArray[np.intp]
-    tokens: NDArray[np.intp]
-    plain: NDArray[np.bool_]
-    vectors: NDArray[np.float32]
+    lengths: NDArray[np.intp]
+    odd: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words of joined texts: where they begin, their sizes, and whether each is a BETWEEN."""
+
+    starts: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+    is_between: NDArray[np.bool_]
 
 
 class WordCache:
-    """The vectors of the words that were seen; safe to use from any thread.
+    """The ids of the words that were seen; safe to use from any thread.
 
-    Words are told apart by a hash of 64 bits that is another one in each process, so that nobody
-    can make two words of one hash.
+    Longer words are told apart by a hash of 63 bits that is another one in each process. For two
+    words that were chosen without knowing it, the chance of one hash is 2**-63: multilinear hashing
+    (Lemire and Kaser, 2014), twice.
     """
 
-    def __init__(self, table: StaticTable, most: int = MOST_WORDS) -> None:
-        self._table = table
+    def __init__(self, words: WordPieces, most: int = MOST_WORDS) -> None:
+        self._words = words
         self._most = most
         self._lock = threading.Lock()
-        self._slots = _Slots(most, table.dimension)
-        random = np.frombuffer(secrets.token_bytes(8 * 257), "<u8")
-        self._of_byte = random[:256]
-        base = np.full(AT_ONCE + table.longest_word + 2, random[256] | np.uint64(1))
-        self._powers = np.multiply.accumulate(base)
-        inverse = np.full(len(base), pow(int(base[0]), -1, 1 << 64), np.uint64)
-        self._inverses = np.multiply.accumulate(inverse)
+        lanes = -(-words.longest_word // _LANE)
+        random = np.frombuffer(secrets.token_bytes(8 * (4 * lanes + 3)), "<u8")
+        self._factors = random[3:].reshape(lanes, 4)
+        self._added = random[1:3]
+        self._spread = random[0] | np.uint64(1)
+        self._openers = np.array(sorted({ord(text[0].lower()) for text in words.specials}))
+        self._specials = tuple(text.lower() for text in words.specials)
+        self._slots = self._begun(Entries(np.empty(0, np.uint64), []))
 
-    def look_up(self, texts: Sequence[str]) -> Words:
-        """Return the words of texts of ASCII characters, together at most AT_ONCE of them."""
-        # a space between the texts, and behind the last
-        joined = np.frombuffer(" ".join([*texts, ""]).lower().encode(), np.uint8)
-        kinds = _KINDS.take(joined)
-        starts, ends = _bounds(kinds)
-        lengths = np.fromiter(map(len, texts), np.intp, len(texts)) + 1
-        bounds = np.concatenate(([0], lengths.cumsum()))
-        first = starts.searchsorted(bounds)
-        is_plain = np.ones(len(texts), np.bool_)
-        longest = starts + self._table.longest_word
-        strange = np.concatenate((np.flatnonzero(kinds == _OTHER), starts[ends > longest]))
-        is_plain[bounds.searchsorted(strange, "right") - 1] = False
-        # what is longer is no word, and costs nothing
-        ends = np.minimum(ends, longest)
-        slots, places = self._places(joined, starts, ends)
-        counted = np.concatenate(([0], slots.sizes.take(places).cumsum()))
-        return Words(places, first, np.diff(counted.take(first)), is_plain, slots.vectors)
+    def look_up(self, texts: Sequence[str]) -> Found:
+        """Return the ids of texts, the odd ones of which are to be tokenized otherwise."""
+        joined, odd = _joined(texts)
+        # enough behind the end for all lanes of a word that begins there
+        lanes = len(joined) // _LANE + len(self._factors) + 1
+        raw = np.frombuffer(joined.encode() + bytes(_LANE * (lanes + 1) - len(joined)), np.uint8)
+        codes = raw | (((raw - np.uint8(65)) < 26).view(np.uint8) << np.uint8(5))
+        words, strange = _found(codes[: len(joined)])
+        keys = self._keys(_lanes(codes, lanes), words)
+        slots, places = self._places(codes, words, keys)
+        ids, first = slots.ids(places)
+        between = words.is_between.nonzero()[0]
+        bounds = words.starts.take(between)
+        strange = np.concatenate((strange, self._special(joined, codes[: len(joined)], bounds)))
+        odd = [*odd, *(bounds.searchsorted(strange, "right") - 1).tolist()]
+        # behind [SEP] of the text before
+        offsets = first.take(between) + 1
+        return Found(ids, offsets[:-1], offsets[1:] - offsets[:-1], odd)
 
-    def _places(
-        self, joined: NDArray[np.uint8], starts: NDArray[np.intp], ends: NDArray[np.intp]
-    ) -> tuple[_Slots, NDArray[np.intp]]:
-        hashes = self._hashes(joined, starts, ends)
-        slots = self._slots
-        while True:
-            places = slots.find(hashes)
-            missing = np.flatnonzero(places < 0)
-            if not len(missing):
-                return slots, places
-            new, at = np.unique(hashes[missing], return_index=True)
-            words = [joined[starts[n] : ends[n]].tobytes().decode() for n in missing[at]]
-            slots = self._learn(slots, new, words)
+    def _special(
+        self, joined: str, codes: NDArray[np.uint8], bounds: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """Return a place in each text that may contain a special token."""
+        found = [(codes == opener).nonzero()[0] for opener in self._openers]
+        if not any(map(len, found)):
+            return np.empty(0, np.intp)
+        numbers = np.unique(bounds.searchsorted(np.concatenate(found)) - 1)
+        spans = [(int(bounds[number]), int(bounds[number + 1])) for number in numbers]
+        texts = [joined[start:end].lower() for start, end in spans]
+        is_special = [any(special in text for special in self._specials) for text in texts]
+        return bounds.take(numbers.compress(is_special))
+
+    def _keys(self, lanes: NDArray[np.uint64], words: _Words) -> NDArray[np.uint64]:
+        width = lanes.shape[1]
+        at = (words.starts & (_LANE - 1)) * width + (words.starts >> 3)
+        flat = lanes.ravel()
+        keys: NDArray[np.uint64] = flat.take(at)
+        keys &= _MASKS.take(words.sizes, mode="clip")
+        rest = (words.sizes > _LANE).nonzero()[0]
+        if len(rest):
+            keys[rest] = self._hashes(flat, at.take(rest), words.sizes.take(rest))
+        return keys
 
     def _hashes(
-        self, joined: NDArray[np.uint8], starts: NDArray[np.intp], ends: NDArray[np.intp]
+        self, flat: NDArray[np.uint64], at: NDArray[np.intp], sizes: NDArray[np.intp]
     ) -> NDArray[np.uint64]:
-        """Return a polynomial's value for each word, wherever it begins; never 0."""
-        sums = np.zeros(len(joined) + 1, np.uint64)
-        values = self._of_byte.take(joined)
-        values *= self._powers[: len(joined)]
-        values.cumsum(out=sums[1:])
-        hashes = sums.take(ends)
-        hashes -= sums.take(starts)
-        hashes *= self._inverses.take(starts)
-        hashes |= np.uint64(1)
-        return hashes
+        """Return the keys of long words."""
+        most = min(int(sizes.max()), self._words.longest_word)
+        number = np.arange(-(-most // _LANE))
+        lanes = flat.take(at[:, None] + number)
+        lanes &= _MASKS.take(sizes[:, None] - number * _LANE, mode="clip")
+        factors = self._factors[: len(number)]
+        low, high = lanes & _LOW, lanes >> _HALF
+        first = (low * factors[:, 0] + high * factors[:, 1]).sum(axis=1) + self._added[0]
+        second = (low * factors[:, 2] + high * factors[:, 3]).sum(axis=1) + self._added[1]
+        keys: NDArray[np.uint64] = (first & ~_LOW) | (second >> _HALF) | _IS_HASH
+        keys[sizes > self._words.longest_word] = _TOO_LONG_KEY
+        return keys
 
-    def _learn(self, slots: _Slots, hashes: NDArray[np.uint64], words: Sequence[str]) -> _Slots:
-        """Add words that `slots` lack, and return those or, where they are full, new ones."""
-        split = [self._table.split(word) for word in words]
-        sizes = np.array([len(ids) for ids in split])
-        ids = np.array([number for ids in split for number in ids])
-        first = sizes.cumsum() - sizes
-        vectors = np.empty((len(words), self._table.dimension))
-        for size in np.unique(sizes):
-            of_size = sizes == size
-            vectors[of_size] = self._table.sums(ids[first[of_size, None] + np.arange(size)])
+    def _places(
+        self, codes: NDArray[np.uint8], words: _Words, keys: NDArray[np.uint64]
+    ) -> tuple[Slots, NDArray[np.int32]]:
+        slots = self._slots
+        places = slots.find(keys)
+        missing = (places < 0).nonzero()[0]
+        if not len(missing):
+            return slots, places
+        new = self._split(codes, words, keys, missing)
         with self._lock:
-            if slots.count + len(words) > self._most:
-                # others may still read the old ones
-                slots = self._slots = _Slots(self._most, self._table.dimension)
-            slots.add(hashes, vectors, sizes)
+            is_known = slots.add(new)
+        if not is_known:
+            # full; others may still read it
+            every = (keys > _TOO_LONG_KEY).nonzero()[0]
+            slots = self._slots = self._begun(self._split(codes, words, keys, every))
+        return slots, slots.find(keys)
+
+    def _split(
+        self,
+        codes: NDArray[np.uint8],
+        words: _Words,
+        keys: NDArray[np.uint64],
+        wanted: NDArray[np.intp],
+    ) -> Entries:
+        """Split some of the words, each once, into their pieces."""
+        keys, at = np.unique(keys.take(wanted), return_index=True)
+        at = wanted.take(at)
+        first, sizes = words.starts.take(at), words.sizes.take(at)
+        text = codes.tobytes().decode()
+        spans = zip(first.tolist(), (first + sizes).tolist(), strict=True)
+        return Entries(keys, [self._words.split(text[start:end]) for start, end in spans])
+
+    def _begun(self, entries: Entries) -> Slots:
+        """Return new slots, with room for all of these words and for as many as are kept."""
+        before, behind = self._words.around
+        none = Entries(
+            np.array([_BETWEEN_KEY, _TOO_LONG_KEY]), [[behind, before], [self._words.unknown]]
+        )
+        ids = max(self._most * _IDS_PER_WORD, sum(map(len, entries.ids)))
+        slots = Slots(max(self._most, len(entries.keys)) + 2, ids + 3, self._spread)
+        slots.add(none)
+        slots.add(entries)
         return slots
 
 
-class _Slots:
-    """Hashes with open addressing; what was added is never changed or moved."""
-
-    def __init__(self, most: int, dimension: int) -> None:
-        self.count = 0
-        self.vectors = np.zeros((most + 1, dimension), np.float32)
-        self.sizes = np.zeros(most + 1, np.intp)
-        self._keys = np.zeros(1 << _SLOTS_LOG2, np.uint64)
-        self._places = np.zeros(1 << _SLOTS_LOG2, np.intp)
-
-    def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """Return the place of each hash, -1 where it is not known."""
-        at = (hashes >> _SHIFT).astype(np.intp)
-        keys = self._keys.take(at)
-        places = self._places.take(at)
-        rest = np.flatnonzero(keys != hashes)
-        while len(rest):
-            places[rest[keys[rest] == 0]] = -1
-            rest = rest[keys[rest] != 0]
-            at[rest] = (at[rest] + 1) % len(self._keys)
-            keys[rest] = self._keys.take(at[rest])
-            places[rest] = self._places.take(at[rest])
-            rest = rest[keys[rest] != hashes[rest]]
-        return places
-
-    def add(
-        self, hashes: NDArray[np.uint64], vectors: NDArray[np.float64], sizes: NDArray[np.intp]
-    ) -> None:
-        """Add words; another thread that reads meanwhile finds each of them whole or not at all."""
-        first = self.count + 1
-        self.vectors[first : first + len(hashes)] = vectors
-        self.sizes[first : first + len(hashes)] = sizes
-        places = np.arange(first, first + len(hashes))
-        at = (hashes >> _SHIFT).astype(np.intp)
-        while len(at):
-            free = np.flatnonzero(self._keys[at] == 0)
-            free = free[np.unique(at[free], return_index=True)[1]]
-            # the key last: it makes the place known
-            self._places[at[free]] = places[free]
-            self._keys[at[free]] = hashes[free]
-            rest = self._keys[at] != hashes
-            hashes, places, at = hashes[rest], places[rest], (at[rest] + 1) % len(self._keys)
-        self.count += len(vectors)
+def _joined(texts: Sequence[str]) -> tuple[str, list[int]]:
+    """Join texts, BETWEEN around each, without those that would not be plain; return which."""
+    joined = BETWEEN.join(["", *texts, ""])
+    if joined.isascii() and joined.count(BETWEEN) == len(texts) + 1:
+        return joined, []
+    odd = [n for n, text in enumerate(texts) if not text.isascii() or BETWEEN in text]
+    kept = list(texts)
+    for number in odd:
+        kept[number] = ""
+    return BETWEEN.join(["", *kept, ""]), odd
 
 
-def _bounds(kinds: NDArray[np.uint8]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where each word begins and ends."""
-    is_word = kinds == _WORD
-    starts, ends = is_word.copy(), is_word.copy()
-    starts[1:] &= ~is_word[:-1]
-    ends[:-1] &= ~is_word[1:]
-    is_mark = kinds == _MARK
-    starts |= is_mark
-    ends |= is_mark
-    return np.flatnonzero(starts), np.flatnonzero(ends) + 1
+def _found(codes: NDArray[np.uint8]) -> tuple[_Words, NDArray[np.intp]]:
+    """Return the words of joined texts, and where characters are that are not plain."""
+    is_word = (codes - np.uint8(97)) < 26
+    is_word |= (codes - np.uint8(48)) < 10
+    is_between = codes == ord(BETWEEN)
+    is_mark = (codes - np.uint8(33)) < 94
+    is_mark ^= is_word
+    is_mark |= is_between
+    is_control = codes < 32
+    is_control &= ((codes - np.uint8(9)) >= 2) & (codes != 13)
+    is_control ^= is_between
+    is_control |= codes == 127
+    # where something begins or ends; the first is a BETWEEN
+    is_edge = is_mark.copy()
+    is_edge[1:] |= is_word[1:] ^ is_word[:-1]
+    edges = is_edge.nonzero()[0]
+    sizes = np.empty_like(edges)
+    sizes[:-1] = edges[1:] - edges[:-1]
+    # the last is a BETWEEN
+    sizes[-1] = 1
+    marks = is_mark.take(edges)
+    sizes[marks] = 1
+    begins = is_word.take(edges)
+    begins |= marks
+    starts = edges.compress(begins)
+    words = _Words(starts, sizes.compress(begins), is_between.take(starts))
+    return words, is_control.nonzero()[0]
+
+
+def _lanes(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint64]:
+    """Return what 8 characters are as a number, wherever they begin: [start % 8, start // 8]."""
+    lanes = np.empty((_LANE, width), "<u8")
+    for shift, lane in enumerate(lanes):
+        lane.view(np.uint8)[:] = codes[shift : shift + _LANE * width]
+    return lanes

@@ -6,15 +6,17 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.state.object import Identity, Json, canonical
 
-# An `event` left no field changed, such as a restart; `drift`, `intended` and `healed` are about a
-# declaration; `forgot` says that values of other rows were erased.
+# An `event` left no field changed, such as a restart; `drift`, `intended`, `healed` and
+# `undeclared` are about a declaration; `forgot` says that values of other rows were erased.
 What: TypeAlias = Literal[
-    "appeared", "changed", "gone", "event", "drift", "intended", "healed", "forgot"
+    "appeared", "changed", "gone", "event", "drift", "intended", "healed", "undeclared", "forgot"
 ]
 # The causes that no source of changes gives: the first listing of a source, what changed while
 # op-dbus or the host was not running, and objects that come or leave with all of their source.
 FIRST, START, BOOT, SOURCE = "first", "start", "boot", "source"
 STATE_FILE: Final = "state file"
+# what the file declared lately is not so, and the time for that is over
+NOT_FOLLOWED: Final = f"{STATE_FILE}:not followed"
 # What causes begin with.
 SORTS_OF_CAUSES: Final = (
     *("apt", BOOT, "bus", "dpkg", "exit", FIRST, "job", "kernel", "redaction", "reload", "rpm"),
@@ -28,12 +30,14 @@ MAX_CAUSE: Final = 200
 class Why(NamedTuple):
     """Why an object changed: the cause, and how many other changes of it this one stands for.
 
-    An event is recorded although it may have left all fields as they were.
+    An event is recorded although it may have left all fields as they were. Fields that were only
+    `seen` to be so are no change.
     """
 
     cause: str = ""
     folded: int = 0
     is_event: bool = False
+    seen: frozenset[str] = frozenset()
 
 
 class FieldChange(NamedTuple):

@@ -12,7 +12,7 @@ from opdbus.state.object import Identity, Thing, canonical
 HISTORY: Final = Identity("history", "op-dbus", "history", "values")
 # Ranges of numbers in one row: more of them would be too large for it.
 _MOST_RANGES: Final = 4000
-_OF_DRIFT: Final = "what IN ('drift', 'intended', 'healed')"
+_OF_DRIFT: Final = "what IN ('drift', 'intended', 'healed', 'undeclared')"
 
 
 class Target(NamedTuple):

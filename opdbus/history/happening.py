@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opdbus import tables, vocabulary
+from opdbus import kinds, tables, vocabulary
+from opdbus.history import jobs
+from opdbus.state.object import FILE
 
 if TYPE_CHECKING:
     from opdbus.history.change import Change
@@ -36,6 +38,8 @@ _GONE: Final = {
     "module": "unloaded, removed",
     **dict.fromkeys(("pci", "usb", "block"), "unplugged, removed"),
 }
+# Members may become root by sudo or su. Members of adm may only read logs.
+ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
 # What a state that a thing comes to is called.
 _STATES: Final = {
     **dict.fromkeys(("failed", "error", "crashed", "degraded"), "failed"),
@@ -44,7 +48,13 @@ _STATES: Final = {
     **dict.fromkeys(("up", "online", "connected"), "went up"),
     **dict.fromkeys(("down", "no-carrier", "offline", "disconnected"), "went down"),
 }
-_WHATS: Final = {"drift": "drifted", "healed": "healed", "intended": "intended"}
+_WHATS: Final = {
+    "drift": "drifted",
+    **{what: what for what in ("healed", "intended", "undeclared")},
+}
+# What the state file says is no change of the host.
+_DECLARED: Final = {"appeared": "intended", "changed": "intended", "gone": "undeclared"}
+_OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
 # What left an object as it was, by what a job did.
 _EVENTS: Final = {
     "restart": "restarted",
@@ -61,32 +71,76 @@ _NUMBER = re.compile(r"\d+")
 def of(change: Change) -> str:
     """Return what happened, the words joined with commas; "changed" where nothing else is known."""
     if change.what == "event":
-        return _event(change.why.cause)
+        return _event(jobs.alone(change.why.cause))
+    if change.identity.source == FILE and change.what in _DECLARED:
+        return _DECLARED[change.what]
     kind = change.identity.kind
     found = [_WHATS.get(change.what, "")]
     if change.what == "appeared":
         found += [_APPEARED.get(kind, "added")]
     elif change.what == "gone":
         found += [_GONE.get(kind, "removed")]
-    elif change.what == "changed" and kind == "file":
+    elif change.what == "changed" and kind in {"file", "sysctl"}:
         found += ["edited"]
     if change.what in {"appeared", "changed"}:
         found += _turns(change)
-    if "crash loop" not in found and change.why.folded and "failed" in found:
+        if kind == "group" and change.identity.name in ADMINISTRATORS:
+            found += _joined(change)
+    again = change.why.folded - sum(jobs.others(change.why.cause).values())
+    if "crash loop" not in found and again > 0 and "failed" in found:
         found += ["crash loop"]
-    return ", ".join(dict.fromkeys(filter(None, found))) or "changed"
+    return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
 
 
 def asked(question: str) -> list[Happenings]:
     """Return what a question says to have happened: for each phrase, what it may mean."""
     words = _telling(vocabulary.plain(question))
-    return list({bits: None for _, bits in _phrases().find(words, lambda _at: True)})
+    return list({bits: None for *_, bits in _said(words, question)})
+
+
+def besides(question: str) -> list[str]:
+    """Return the words of a question that do not say what happened."""
+    words = _telling(vocabulary.plain(question))
+    saying = {n for at, length, _ in _said(words, question) for n in range(at, at + length)}
+    return [word for n, word in enumerate(words) if n not in saying]
+
+
+def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
+    """Yield the phrases that say what happened: `kernel tuning` only names a sort of things."""
+    names = kinds.names(question)
+    for at, length, bits in _phrases().find(words, lambda _at: True):
+        phrase = f" {' '.join(words[at : at + length])} "
+        if not any(phrase in f" {name} " and phrase.strip() != name for name in names):
+            yield at, length, bits
+
+
+def asks_for_declarations(question: str) -> bool:
+    """Return whether a question is about what is declared, and not only about the host."""
+    return bool(_OF_DECLARATIONS.search(question.lower()))
+
+
+def is_of_declaration(sentence: str) -> bool:
+    """Return whether a sentence tells of what the state file says."""
+    return _happened(sentence)[0] in _DECLARED.values()
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Return whether the same happened by two sentences; a failure is first of all that."""
+    return _first(one) == _first(other)
+
+
+def _first(sentence: str) -> str:
+    happened = _happened(sentence)
+    return "failed" if "failed" in happened else happened[0]
+
+
+def _happened(sentence: str) -> list[str]:
+    return sentence.rpartition("; ")[2].partition(":")[0].split(", ")
 
 
 def share(wanted: Sequence[Happenings], sentence: str) -> float:
     """Return the share of what is asked for that happened by a sentence with the words of `of`."""
-    happened = sentence.rpartition("; ")[2].partition(":")[0]
-    bits = [_bits().get(word, 0) for word in happened.split(", ")]
+    bits = [_bits().get(word, 0) for word in _happened(sentence)]
     met = [any(each & bit for bit in bits) for each in wanted]
     return sum(met) / len(met) if met else 0.0
 
@@ -107,6 +161,10 @@ _FILLERS: Final = frozenset("be been being is are was were got get it they to it
 
 def _event(cause: str) -> str:
     # what op-dbus did not see was a restart, too
+    if cause.startswith("exit:"):
+        return "failed, restarted"
+    if cause.startswith("start:"):
+        return "failed" if cause == "start:failed" else "started"
     return "restarted" if cause in {"exit", "start"} else _EVENTS.get(_done(cause), "happened")
 
 
@@ -114,7 +172,7 @@ def _done(cause: str) -> str:
     """Return what a job did, such as restart; empty for other causes."""
     if not cause.startswith("job:"):
         return ""
-    return "failed" if cause.endswith(", failed") else "".join(cause.split()[1:2])
+    return "failed" if cause.endswith(", failed") else jobs.act(cause)
 
 
 def _turns(change: Change) -> Iterator[str]:
@@ -123,8 +181,29 @@ def _turns(change: Change) -> Iterator[str]:
         if turn and before is not None and after is not None:
             old, new = (values[0] if values else None for values in (before, after))
             yield turn(old, new)
-    if change.what == "changed" and _done(change.why.cause) == "restart":
+    done = _done(change.why.cause) if change.what == "changed" else ""
+    if done == "restart":
         yield "restarted"
+    elif done == "start" and any(_is_run(*field) for field in change.fields):
+        yield "started"
+
+
+def _is_run(path: Sequence[str], before: object, after: object) -> bool:
+    """Return whether a field says that a unit that a job started is done again."""
+    was_down = before in (["failed"], ["activating"])
+    return list(path) == ["active_state"] and was_down and after == ["inactive"]
+
+
+def _joined(change: Change) -> Iterator[str]:
+    """Yield what became of those who came into a group of administrators, or left it."""
+    for path, *sides in change.fields:
+        if path[-1] == "members" and None not in sides:
+            before, after = (_members(values) for values in sides)
+            yield "administrator" if after - before else "no administrator"
+
+
+def _members(values: Json) -> set[str]:
+    return set(map(str, values[0])) if values and isinstance(values[0], list) else set()
 
 
 def _active(before: Json, after: Json) -> str:
@@ -132,11 +211,18 @@ def _active(before: Json, after: Json) -> str:
         return "failed, stopped" if before == "active" else "failed"
     if after == "active":
         return "started"
-    return "stopped" if before in {"active", "activating", "reloading"} else ""
+    return "stopped" if before in ("active", "activating", "reloading") else ""
 
 
-def _sub(before: Json, _after: Json) -> str:
+def _sub(before: Json, after: Json) -> str:
+    if str(after).startswith("auto-restart"):
+        return "restarted"
     return "crash loop" if before == "auto-restart" else ""
+
+
+def _result(_before: Json, after: Json) -> str:
+    # an earlier result is forgotten when a unit is started
+    return "" if after in (None, "", "success") else "failed"
 
 
 def _version(before: Json, after: Json) -> str:
@@ -149,9 +235,9 @@ def _version(before: Json, after: Json) -> str:
 def _unit_file(before: Json, after: Json) -> str:
     old, new = str(before or ""), str(after or "")
     if new.startswith("masked"):
-        return "masked"
+        return "masked, disabled" if old.startswith("enabled") else "masked"
     if old.startswith("masked"):
-        return "unmasked"
+        return "unmasked, enabled" if new.startswith("enabled") else "unmasked"
     return {"enabled": "enabled", "disabled": "disabled"}.get(new, "") if old else ""
 
 
@@ -185,6 +271,8 @@ def _status(before: Json, after: Json) -> str:
 _TURNS: Final[Mapping[str, _Turn]] = {
     "active_state": _active,
     "sub_state": _sub,
+    "restart_loop": _either("crash loop", ""),
+    "result": _result,
     "version": _version,
     "unit_file_state": _unit_file,
     "used_percent": _used,
@@ -194,6 +282,7 @@ _TURNS: Final[Mapping[str, _Turn]] = {
     "can_log_in": _either("", "locked out"),
     "state": _state,
     "status": _status,
+    "error": lambda _before, after: "failed" if after else "healed",
     "hostname": lambda before, _after: "renamed" if before else "",
     "drop_ins": lambda _before, _after: "edited",
 }

@@ -165,6 +165,11 @@ class Ledger:
         self.database.executemany(_EXTEND_TIMES, ((block, at) for block in blocks))
         return added
 
+    def latest(self, boot: str) -> int | None:
+        """Return the time of the last row, in microseconds since 1970, if this boot has one."""
+        rows = self.database.execute("SELECT boot, at FROM history ORDER BY seq DESC LIMIT 1")
+        return next((at for of, at in rows if of == boot), None)
+
     def set_moved(self, rows: Iterable[tuple[float, int]]) -> None:
         """Set how far the texts of objects moved: (cosine distance, number of the row) each."""
         self.database.executemany("UPDATE history SET moved = ? WHERE seq = ?", rows)
@@ -222,7 +227,7 @@ class Ledger:
     ) -> tuple[Head, tuple[str | int | bytes | None, ...]]:
         fields, salt = to_json(change.fields), secrets.token_bytes(chain.SALT_BYTES)
         covered = chain.values_digest(salt, fields)
-        cause, folded, _ = change.why
+        cause, folded, *_ = change.why
         first = (head.seq + 1, at, boot, *change.identity, change.what, cause)
         row = chain.row_hash(head.hash, [*first, folded, covered.hex()])
         sentence = self._sentence(change.sentence)

@@ -130,7 +130,7 @@ class Reader:
         sql, values = clause(wanted)
         index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
-        # as one row: see Words.match
+        # as one row: see FullText
         (text,) = self._database.execute(
             f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history {index}"  # noqa: S608 -- our own constants
             f" WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?) AS meant",
@@ -150,6 +150,16 @@ class Reader:
             f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history"  # noqa: S608 -- our own constants
             " WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq) AS meant",
             (json.dumps(list(numbers)),),
+        ).fetchone()
+        return list(map(_row, json.loads(found)))
+
+    def newest(self, thing: Thing, limit: int, since: int = 0) -> list[Row]:
+        """Return the newest rows about a thing, from a time on, the newest first."""
+        (found,) = self._database.execute(
+            f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history"  # noqa: S608 -- our own constants
+            " WHERE plugin = ? AND kind = ? AND name = ? AND at >= ?"
+            " ORDER BY seq DESC LIMIT ?) AS meant",
+            (*thing, since, limit),
         ).fetchone()
         return list(map(_row, json.loads(found)))
 

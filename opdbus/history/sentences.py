@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.history.full_text import FullText
 from opdbus.state.object import Thing
 
 # Half precision: cosines differ by less than 0.001, and the disk reads half as much.
@@ -37,17 +38,27 @@ class Sentences:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        self.words = FullText(database, "sentence_words", newest_first=True)
 
     def waiting(self, engine: bytes, limit: int) -> list[tuple[int, str]]:
         """Return (number, text) of sentences that have no vector of an engine, the newest first."""
-        rows = self._database.execute(
-            "SELECT id, text FROM sentences WHERE id IN ("
-            "SELECT id FROM sentences WHERE engine < ?1 UNION ALL"
-            " SELECT id FROM sentences WHERE engine > ?1 ORDER BY id DESC LIMIT ?2"
-            ") ORDER BY id DESC",
-            (engine, limit),
-        )
-        return rows.fetchall()
+        found: list[tuple[int, str]] = []
+        for other in self._engines():
+            if other != engine:
+                # one after the other: of all at once, a million would be put in order
+                found += self._database.execute(
+                    "SELECT id, text FROM sentences WHERE engine = ? ORDER BY id DESC LIMIT ?",
+                    (other, limit),
+                )
+        return sorted(found, reverse=True)[:limit]
+
+    def _engines(self) -> Iterator[bytes]:
+        """Yield each engine that a sentence has a vector of, and b"" if one has none."""
+        query = "SELECT min(engine) FROM sentences"
+        (engine,) = self._database.execute(query).fetchone()
+        while engine is not None:
+            yield engine
+            (engine,) = self._database.execute(f"{query} WHERE engine > ?", (engine,)).fetchone()
 
     def put(self, engine: bytes, ids: Sequence[int], vectors: NDArray[np.float32]) -> None:
         """Store vectors (ids, dimension) of an engine."""
@@ -87,31 +98,6 @@ class Sentences:
     def count(self) -> int:
         """Count the sentences."""
         return int(self._database.execute("SELECT count(*) FROM sentences").fetchone()[0])
-
-    def match(self, terms: Iterable[str], limit: int) -> dict[int, float]:
-        """Return the BM25 scores of the sentences that best match any term, by number."""
-        # as one row: see Words.match
-        (found,) = self._database.execute(
-            "SELECT json_group_array(json_array(id, score)) FROM (SELECT rowid AS id,"
-            " -bm25(sentence_words) AS score FROM sentence_words WHERE sentence_words MATCH ?"
-            " ORDER BY score DESC LIMIT ?)",
-            (" OR ".join(map(quoted, terms)), limit),
-        ).fetchone()
-        return dict(json.loads(found))
-
-    def having(self, phrase: str, limit: int) -> list[int]:
-        """Return the newest sentences that have a phrase."""
-        (found,) = self._database.execute(
-            "SELECT json_group_array(rowid) FROM (SELECT rowid FROM sentence_words"
-            " WHERE sentence_words MATCH ? ORDER BY rowid DESC LIMIT ?)",
-            (quoted(phrase), limit),
-        ).fetchone()
-        return list(json.loads(found))
-
-    def count_matches(self, term: str) -> int:
-        """Count the sentences that match a term, in any word form."""
-        counting = "SELECT count(*) FROM sentence_words WHERE sentence_words MATCH ?"
-        return int(self._database.execute(counting, (quoted(term),)).fetchone()[0])
 
     def meant(self, sql: str, values: Sequence[str | int]) -> list[tuple[int, int, int]]:
         """Return (sentence, newest row, count of rows) of the rows of which some SQL is true."""
@@ -155,8 +141,3 @@ class Sentences:
 def _block(rows: Sequence[tuple[int, bytes]], dimension: int) -> Block:
     matrix = np.frombuffer(b"".join(row[1] for row in rows), _STORED).astype(np.float32)
     return Block([row[0] for row in rows], matrix.reshape(len(rows), dimension))
-
-
-def quoted(term: str) -> str:
-    """Quote a term for FTS5, so that it has no operators."""
-    return '"' + term.replace('"', '""') + '"'

@@ -1,11 +1,11 @@
-"""The database used from the event loop: one thread writes, another reads meanwhile."""
+"""The database used from the event loop: a thread writes, others read meanwhile."""
 
 import asyncio
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Self, TypeVar
@@ -41,6 +41,8 @@ class Archive:
         retry_seconds: Sequence[float] = _RETRY_SECONDS,
     ) -> None:
         self._path = path
+        # of derived files, which may be removed at any time; None where none may be written
+        self.folder: Path | None = None
         self._retry_seconds = retry_seconds
         # why nothing can be written now; empty while all is well
         self.fault = ""
@@ -64,8 +66,10 @@ class Archive:
         self._stopping = Event()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
+        self._apart = ThreadPoolExecutor(1, thread_name_prefix="store-read-apart")
         self._open = ExitStack()
         self.is_read_only = is_read_only(self._path)
+        self.folder = None if self.is_read_only else self._path.with_name("vectors")
         try:
             if not self.is_read_only:
                 self._open.callback(os.close, _lock(self._path))
@@ -116,7 +120,7 @@ class Archive:
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that goes on if its caller is cancelled; only closing cancels it."""
-        return await _shielded(self._start(work))
+        return await _shielded(self.start(work))
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Run work as soon as the database can be written; work that waits already is not added."""
@@ -129,7 +133,7 @@ class Archive:
 
         if work not in self._waiting:
             self._waiting.add(work)
-            self._start(wait())
+            self.start(wait())
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Run work that changes the database, to its end even if the caller is cancelled."""
@@ -140,6 +144,16 @@ class Archive:
     async def read(self, work: Callable[[Store], T]) -> T:
         """Run work that only reads."""
         return await self._run(self._reading, work, self._reader)
+
+    async def read_apart(self, work: Callable[[Store], T]) -> T:
+        """Run work that reads for seconds; it is to ask store.require_running() now and then."""
+
+        def opened(_: Store) -> T:
+            read_only = self.is_read_only
+            with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
+                return work(store)
+
+        return await self._run(self._apart, opened, self._reader)
 
     async def _written(self, work: Callable[[Store], T]) -> T:
         try:
@@ -167,7 +181,7 @@ class Archive:
         self._set_fault(str(error))
         if was_writable:
             log.error("store cannot be written", reason=str(error))
-            self._start(self._retry())
+            self.start(self._retry())
 
     async def _retry(self) -> None:
         """Write a probe again and again until that, or another write, succeeds."""
@@ -201,7 +215,8 @@ class Archive:
         if not self._damage.done() and not self.is_read_only:
             self._damage.set_result(error)
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run work until it ends, or until closing cancels it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -220,6 +235,7 @@ class Archive:
         return store
 
     def _close(self) -> None:
+        self._apart.shutdown()
         self._reading.shutdown()
         self._writing.shutdown()
         self._open.close()

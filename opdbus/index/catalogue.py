@@ -1,19 +1,21 @@
 """The entries of all objects in memory: by identity, by thing, and in listing order."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus import kinds
 from opdbus.errors import UnknownObject
-from opdbus.index.quota import Usage
+from opdbus.index.columns import Columns
+from opdbus.index.hash_table import HashTable
+from opdbus.index.quota import Quota, Usage
 from opdbus.index.store import Entry
-from opdbus.state.object import FILE, LIVE, Identity, Thing
-from opdbus.vocabulary import TRAIT_BYTES
+from opdbus.index.texts import Texts
+from opdbus.index.view import Found, View
+from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers name as many sources as they like.
@@ -26,63 +28,6 @@ def thing_of(entry: Entry) -> Thing:
     return Thing(*entry.identity[1:])
 
 
-class View:
-    """Entries at fixed places, for search in arrays; None is at a free place."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry | None] = []
-        # the values of the vocabulary that each has: a bit for each, in words of 64
-        self.traits = np.zeros((64, TRAIT_BYTES // 8), np.uint64)
-        # the sorts that each is of, and what is taken from its rank where no question names them
-        self.kinds = np.zeros(64, np.int64)
-        self.less = np.zeros(64, np.float32)
-        # the place of each entry by its id
-        self.places: dict[int, int] = {}
-        # increases with every change
-        self.version = 0
-        self._free: list[int] = []
-
-    def put(self, entry: Entry, thing: Thing) -> None:
-        """Put an entry at a place, that of the entry with the same id if there is one."""
-        place = self.places.get(entry.id)
-        if place is None:
-            if self._free:
-                place = self._free.pop()
-            else:
-                place = len(self.entries)
-                self.entries.append(None)
-                if place == len(self.traits):
-                    self._grow()
-            self.places[entry.id] = place
-        self.entries[place] = entry
-        self.traits[place] = np.frombuffer(entry.traits, np.uint64)
-        self.kinds[place], self.less[place] = kinds.of_thing(thing)
-        self.version += 1
-
-    def _grow(self) -> None:
-        self.traits = np.append(self.traits, np.zeros_like(self.traits), axis=0)
-        self.kinds = np.append(self.kinds, np.zeros_like(self.kinds))
-        self.less = np.append(self.less, np.zeros_like(self.less))
-
-    def all(self) -> list[Entry]:
-        """Return all entries, in no order; may be called on another thread."""
-        return [entry for entry in self.entries.copy() if entry]
-
-    def entry(self, number: int) -> Entry | None:
-        """Return the entry with an id; may be called on another thread."""
-        place = self.places.get(number)
-        entry = None if place is None else self.entries[place]
-        return entry if entry and entry.id == number else None
-
-    def remove(self, entry: Entry) -> None:
-        """Free the place of an entry."""
-        place = self.places.pop(entry.id)
-        self._free.append(place)
-        self.entries[place] = None
-        self.traits[place] = self.kinds[place] = self.less[place] = 0
-        self.version += 1
-
-
 class Catalogue:
     """The entries of all objects; an entry is replaced, never changed."""
 
@@ -90,13 +35,14 @@ class Catalogue:
         self.usage = usage
         # how many entries each source has
         self.sources: Counter[str] = Counter()
-        self._by_identity: dict[Identity, Entry] = {}
-        self._by_thing: dict[Thing, tuple[Entry, ...]] = {}
+        self.texts = Texts()
+        self.view = View(self.texts)
+        # the places of entries, by the hashes of their things
+        self._by_thing = HashTable()
         # every (plugin, kind) that there ever was: few
         self._sorts: set[tuple[str, str]] = set()
-        self.view = View()
-        # things that several sources tell of
-        self._shared: set[Thing] = set()
+        # the places of things that several sources tell of, the declared entry first
+        self._shared: dict[Thing, tuple[int, ...]] = {}
         # increases when a thing comes or leaves
         self._comings = 0
         # things in listing order, as of so many comings
@@ -104,57 +50,105 @@ class Catalogue:
 
     def __len__(self) -> int:
         """Count the things."""
-        return len(self._by_thing)
+        return self.texts.things
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over all entries, in no particular order."""
-        return iter(self._by_identity.values())
+        return filter(None, map(self.view.at, self.view.taken().tolist()))
+
+    def load(self, columns: Columns) -> None:
+        """Take all entries of a start; there is none before."""
+        keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
+        _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        is_alone = counts[which] == 1
+        alone = np.flatnonzero(is_alone)
+        texts = self.texts.come(columns.digest_rows()[alone])
+        self.view.load(columns, alone, texts)
+        self._by_thing.add_each(keys[alone], np.arange(len(alone)))
+        self._count_loaded()
+        if len(alone) < len(keys):
+            others = columns.entries(np.flatnonzero(~is_alone).tolist())
+            self.put(sorted(others, key=lambda entry: entry.updated_at))
+
+    def _count_loaded(self) -> None:
+        view, part = self.view, slice(self.view.end)
+        self._comings += 1
+        self._sorts.update((plugin, kind) for _, plugin, kind in view.of_number[1:])
+        for number, count in enumerate(np.bincount(view.sorts[part]).tolist()):
+            if count:
+                self.sources[view.of_number[number][0]] += count
+        published = view.of_sorts(lambda sort: sort[0].startswith(PUBLISHED))
+        owners, sizes = view.owners[published], view.sizes[published]
+        for owner in np.unique(owners).tolist():
+            mine = owners == owner
+            self.usage.add(owner, Quota(int(mine.sum()), int(sizes[mine].sum())))
 
     def put(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and return how their things changed."""
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)
-            changes.setdefault(thing, "changed" if thing in self._by_thing else "added")
-            others = [e for e in self._by_thing.get(thing, ()) if e.identity != entry.identity]
-            # the declared entry first, then what op-dbus saw itself, then what was published last
-            self._set(thing, tuple(sorted([entry, *others], key=_rank)))
-            self.view.put(entry, thing)
-            if before := self._by_identity.get(entry.identity):
-                self.usage.count(before, -1)
+            before = self._at(thing)
+            changes.setdefault(thing, "changed" if before else "added")
+            own = self.view.places.get(entry.id)
+            if own is not None and (known := self.view.at(own)):
+                self.usage.count(known, -1)
             else:
                 self.sources[entry.identity.source] += 1
             self.usage.count(entry, 1)
-            self._by_identity[entry.identity] = entry
+            self._put(thing, entry, before, own)
         return changes
+
+    def _put(self, thing: Thing, entry: Entry, before: tuple[int, ...], own: int | None) -> None:
+        others = [place for place in before if place != own]
+        left = [self._digest(place) for place in others]
+        self.texts.change(thing, [*map(self._digest, before)], [entry.text_digest, *left])
+        place = self.view.put(entry, self.texts.find(entry.text_digest), own)
+        if own is None:
+            self._by_thing.add(hash(thing), place)
+        if not before:
+            self._comings += 1
+            self._sorts.add(thing[:2])
+        # the declared entry first, then what op-dbus saw itself, then what was published last
+        self._share(thing, sorted([place, *others], key=self._rank))
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         """Remove entries, and return how their things changed."""
         changes: dict[Thing, Change] = {}
         for entry in entries:
-            thing = thing_of(entry)
-            self.usage.count(self._by_identity.pop(entry.identity), -1)
+            thing, own = thing_of(entry), self.view.places[entry.id]
+            before = self._at(thing)
+            left = [place for place in before if place != own]
+            self.usage.count(entry, -1)
             self.sources[entry.identity.source] -= 1
-            left = tuple(e for e in self._by_thing[thing] if e.identity != entry.identity)
-            self._set(thing, left)
-            self.view.remove(entry)
+            self.texts.change(thing, [*map(self._digest, before)], [*map(self._digest, left)])
+            self._by_thing.remove(own)
+            self.view.remove(entry.id)
+            self._comings += not left
+            self._share(thing, left)
             changes[thing] = "changed" if left else "removed"
         return changes
 
-    def _set(self, thing: Thing, entries: tuple[Entry, ...]) -> None:
-        """Set the entries about a thing."""
-        if not entries:
-            del self._by_thing[thing]
-            self._comings += 1
+    def _share(self, thing: Thing, places: Sequence[int]) -> None:
+        """Note the places of the entries about a thing, if it has several."""
+        if len(places) > 1:
+            self._shared[thing] = tuple(places)
         else:
-            if thing not in self._by_thing:
-                self._comings += 1
-                self._sorts.add(thing[:2])
-            self._by_thing[thing] = entries
-        if len(entries) > 1:
-            self._shared.add(thing)
-        else:
-            self._shared.discard(thing)
+            self._shared.pop(thing, None)
+
+    def _at(self, thing: Thing) -> tuple[int, ...]:
+        """Return the places of the entries about a thing, the declared one first."""
+        if places := self._shared.get(thing):
+            return places
+        found = self._by_thing.find(hash(thing))
+        return tuple(place for place in found if self.view.thing(place) == thing)
+
+    def _digest(self, place: int) -> bytes:
+        return self.texts.digest(int(self.view.texts[place]))
+
+    def _rank(self, place: int) -> int:
+        source = self.view.source(place)
+        return 0 if source == FILE else 1 if source.startswith(LIVE) else 2
 
     @property
     def sorts(self) -> AbstractSet[tuple[str, str]]:
@@ -163,22 +157,22 @@ class Catalogue:
 
     def get(self, identity: Identity) -> Entry | None:
         """Return an entry by identity."""
-        return self._by_identity.get(identity)
+        places = self._at(Thing(*identity[1:]))
+        own = [place for place in places if self.view.source(place) == identity.source]
+        return self.view.at(own[0]) if own else None
 
     def about(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
-        try:
-            return self._by_thing[thing]
-        except KeyError:
-            raise UnknownObject(
-                f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
-            ) from None
+        if entries := tuple(filter(None, map(self.view.at, self._at(thing)))):
+            return entries
+        raise UnknownObject(
+            f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
+        )
 
     def named(self, name: str) -> list[int]:
         """Return the places of entries of just this name; of a service also without its suffix."""
         names = (name, f"{name}.service")
-        found = (Thing(*sort, name) for sort in self._sorts for name in names)
-        return [self.view.places[e.id] for thing in found for e in self._by_thing.get(thing, ())]
+        return [at for sort in self._sorts for one in names for at in self._at(Thing(*sort, one))]
 
     def shared(self) -> list[Thing]:
         """Return the things that several sources tell of."""
@@ -190,7 +184,7 @@ class Catalogue:
 
     def has(self, thing: Thing) -> bool:
         """Return whether a thing is known."""
-        return thing in self._by_thing
+        return bool(self._at(thing))
 
     def largest_sources(self) -> list[tuple[str, int]]:
         """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
@@ -198,18 +192,37 @@ class Catalogue:
 
     def known(self) -> list[Thing]:
         """Return a copy of all things, in no order, which other threads may read."""
-        return list(self._by_thing)
+        return self._things(self.view.taken())
 
-    def places(self, things: Iterable[Thing]) -> NDArray[np.intp]:
-        """Return the places of all entries about things, without those that are gone."""
-        about, place = self._by_thing.get, self.view.places
-        return np.array([place[e.id] for thing in things for e in about(thing, ())], np.intp)
+    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> list[Thing]:
+        """Return all things of some plugins and kinds, in no order."""
+        return self._things(self.view.of_sorts(lambda sort: sort[1:] in sorts))
 
-    def of_source(self, source: str) -> list[Entry]:
-        """Return all entries of a source."""
+    def things_of(self, source: str, most: int) -> list[Thing]:
+        """Return things of a source, at most so many, in no order."""
+        return self.view.things(self.view.of_sorts(lambda sort: sort[0] == source)[:most])
+
+    def _things(self, places: NDArray[np.intp]) -> list[Thing]:
+        things = self.view.things(places)
+        return [*dict.fromkeys(things)] if self._shared else things
+
+    def found(self, things: Iterable[Thing]) -> Found:
+        """Return all entries about things, without those that are gone."""
+        places = np.array([place for thing in things for place in self._at(thing)], np.intp)
+        return Found(places, self.view.ids[places])
+
+    def of_source(self, source: str, present: AbstractSet[Identity] = frozenset()) -> list[Entry]:
+        """Return all entries of a source, without those that are known to be present."""
         if not self.sources[source]:
             return []
-        return [e for e in self._by_identity.values() if e.identity.source == source]
+        places = self.view.of_sorts(lambda sort: sort[0] == source)
+        things = self.view.things(places)
+        gone = (
+            place
+            for place, thing in zip(places.tolist(), things, strict=True)
+            if not present or Identity(source, *thing) not in present
+        )
+        return [*filter(None, map(self.view.at, gone))]
 
     def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
         """Return things of which an entry has all wanted values, in listing order.
@@ -219,32 +232,26 @@ class Catalogue:
         order = self._in_order()
         if not wanted:
             return order
-        about = self._by_thing.get
-        return [t for t in order if any(matches(entry, wanted) for entry in about(t, ()))]
+        met = {*self.view.things(self.view.meeting(wanted))}
+        return [thing for thing in order if thing in met]
 
     def below(self, names: tuple[str, ...]) -> list[str]:
         """Return what comes after some first names, such as a plugin's, of things; in order."""
         depth = len(names)
-        return sorted({thing[depth] for thing in self._by_thing if thing[:depth] == names})
+        places = self.view.of_sorts(lambda sort: sort[1:][:depth] == names)
+        if depth == len(Thing._fields) - 1:
+            return sorted({*self.view.names.of(places.tolist())})
+        numbers = np.unique(self.view.sorts[places]).tolist()
+        return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})
 
     def _in_order(self) -> Sequence[Thing]:
         """Return all things by plugin, kind and name."""
         comings, order = self._ordered
         if comings != self._comings:
             # counted before the copy is made: what comes in between is put in order the next time
-            comings, known = self._comings, self._by_thing.copy()
+            comings, known = self._comings, {*self.known()}
             # two sorted runs, which sorting merges in one pass
             kept = [thing for thing in order if thing in known]
-            order = sorted([*kept, *sorted(known.keys() - set(kept))])
+            order = sorted([*kept, *sorted(known - set(kept))])
             self._ordered = comings, order
         return order
-
-
-def matches(entry: Entry, wanted: Mapping[str, str]) -> bool:
-    """Return whether the identity of an entry has all wanted values."""
-    return all(getattr(entry.identity, key) == value for key, value in wanted.items())
-
-
-def _rank(entry: Entry) -> int:
-    source = entry.identity.source
-    return 0 if source == FILE else 1 if source.startswith(LIVE) else 2

@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 from opdbus import kinds
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.history import question
+from opdbus.history import happening, question
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
-from opdbus.index.change_ranking import Meant
+from opdbus.index.change_ranking import Meant, Near
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
@@ -36,6 +36,8 @@ WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
 # The rows of such a time that are read, and those that are returned of what followed.
 _MOST_ROWS: Final = 2000
+# Of so many changes that are close to one in words, those are given that are like it.
+_CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
 # A longer question is a document, of which the beginning counts.
 _QUESTION_CHARACTERS: Final = 10_000
@@ -102,22 +104,30 @@ class ChangeFinder:
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
         """Find the changes that are most like one, each with what followed from it.
 
-        The one is given in words, or as a row of history, before which they happened.
+        The one is given in words, or as a row of history: before it the same happened to things of
+        its sort.
         """
         said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to, 0)
         if seq:
             wanted = replace(wanted, below=min(wanted.below, seq))
-        found = await self._about(said, wanted, limit, Rank.FEW)
+        most = _CANDIDATES if seq else limit
+        found = await self._about(said, wanted, most, Rank.FEW, is_question=not seq)
+        if isinstance(to, Row):
+            found = [each for each in found if _is_like(each.row, to)][:limit]
         return [
             Followed(replace(each, event=seq), await self._followed(each.row)) for each in found
         ]
 
-    async def _about(self, asked: str, wanted: Filter, limit: int, rank: Rank) -> list[Found]:
+    async def _about(
+        self, asked: str, wanted: Filter, limit: int, rank: Rank, *, is_question: bool = True
+    ) -> list[Found]:
         meant = await self._meant(wanted)
-        cosines = await self._cosines(change_ranking.subject(asked), meant, rank)
+        near = await self._near(change_ranking.subject(asked), meant, rank)
 
         def read(store: Store) -> list[tuple[Said, float]]:
-            candidates = change_ranking.candidates(store, asked, cosines, meant)
+            candidates = change_ranking.candidates(store, asked, near.cosines, meant)
+            if is_question and change_ranking.is_foreign(asked, near, candidates):
+                return []
             return change_ranking.rank(store, asked, candidates)[:limit]
 
         best = await self._memory.archive.read(read)
@@ -143,18 +153,23 @@ class ChangeFinder:
         return _distinct([Found(row, 1, score(row), event.seq) for row in rows])[:limit]
 
     async def _followed(self, row: Row) -> list[Row]:
-        """Return the changes of a thing, and of what has to do with it, in the time after one."""
+        """Return the changes of a thing, and of what has to do with it, in the time after one.
+
+        Of those that say the same, such as the turns of a restart loop, it is the first.
+        """
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
         things = await connected.around(self._memory, Thing(*row.identity[1:]))
-        return [each for each in rows if relations.relation(each, row, things)][:MOST_FOLLOWING]
+        near = [r for r in rows if relations.relation(r, row, things) >= relations.SAME]
+        first = {each.sentence or each.seq: each for each in reversed(near)}
+        return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
 
     async def _near_to(self, event: Row, rows: Sequence[Row]) -> Mapping[str, float]:
         """Return the cosines of the sentences of rows with that of an event."""
         texts = {digest_of(row.sentence): row.sentence for row in rows if row.sentence}
         ids = await self._memory.archive.read(lambda store: store.sentences.numbers(list(texts)))
-        near = await self._cosines(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
-        return {texts[ids[number]]: cosine for number, cosine in near.items()}
+        near = await self._near(event.sentence, dict.fromkeys(ids, (0, 0)), Rank.FEW)
+        return {texts[ids[number]]: cosine for number, cosine in near.cosines.items()}
 
     async def _meant(self, wanted: Filter) -> Meant:
         """Return the newest row and the number of rows of each sentence that a filter means."""
@@ -182,18 +197,19 @@ class ChangeFinder:
         for some in _parts(numbers, _ROWS_AT_A_TIME):
             yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
 
-    async def _cosines(self, asked: str, meant: Meant, rank: Rank) -> dict[int, float]:
+    async def _near(self, asked: str, meant: Meant, rank: Rank) -> Near:
         """Return the cosines of sentences with a text by their numbers: of all, or those given."""
         try:
             index, vector = await self._vectors.ask(asked, rank)
         except OpDbusError as error:
             if isinstance(error, ModelError | ProviderError) or self._vectors.serving.phase.error:
-                return {}
+                return Near({})
             raise
         found: dict[int, float] = {}
         async for block in self._blocks(index, meant):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
-        return found
+        level = self._vectors.serving.config.vector_level
+        return Near(found, index.background(vector) if found else None, level)
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
         """Read vectors in parts, so that others read meanwhile."""
@@ -207,6 +223,11 @@ class ChangeFinder:
             block = await read(partial(_block, index, last))
             yield block
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
+
+
+def _is_like(one: Row, other: Row) -> bool:
+    is_same_sort = one.identity[1:3] == other.identity[1:3]
+    return is_same_sort and happening.is_alike(one.sentence, other.sentence)
 
 
 def _parts(items: T, size: int) -> Iterator[T]:

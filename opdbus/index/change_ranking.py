@@ -6,31 +6,52 @@ Nothing is tuned to a day: see benchmarks/host/day.py.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from opdbus import kinds
 from opdbus.history import happening
 from opdbus.history.sentences import Said, Sentences
-from opdbus.index import lexical, relations
-from opdbus.index.search import KIND_WEIGHT, LEXICAL_WEIGHT, NAME_WEIGHT, ceiling
+from opdbus.index import calibration, lexical, relations
+from opdbus.index.search import (
+    KIND_WEIGHT,
+    LEXICAL_WEIGHT,
+    NAME_WEIGHT,
+    Background,
+    Score,
+    ceiling,
+)
 from opdbus.index.store import Store
 
 # What it counts that what a question says happened.
 HAPPENED_WEIGHT: Final = 0.3
 # Of what is equally good the newest comes first.
 NEWEST_WEIGHT: Final = 0.02
+# A question that is less likely to be about anything is answered by nothing. With each level no
+# question about the recorded day is, and half to two thirds of those about other things are.
+_LEAST_ABOUT: Final = 0.15
 # Of the sentences that are closest, that have words, and in which the same happened.
 _CANDIDATES: Final = 256
 # What asks for changes, and says nothing of what they are about.
 _ASKING = re.compile(
     r"\b(?:what|which|who|when|where|why|how|did|does|do|has|have|had|was|were|is|are|been|be|"
-    r"changed|changes|change|happened|happens|happen|anything|something|somebody|someone|"
+    r"changed|changes|change|happened|happens|happen|became|become|becomes|anything|something|somebody|someone|"
     r"that|to|with|of|in|on|the|a|an|there|any|new|about|related|concerning|regarding|"
     r"touched|affected|ever|lately|recently|today|now)\b",
     re.IGNORECASE,
 )
 # The newest row that is meant of each sentence by its number, and how many are; None: all are.
 Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
+
+
+class Near(NamedTuple):
+    """The cosines of sentences with a question by their numbers, and what they are compared with.
+
+    None are there where there is no engine; `level` is that of the vectors.
+    """
+
+    cosines: Mapping[int, float]
+    background: Background | None = None
+    level: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +65,21 @@ class Candidate:
 
 def subject(asked: str) -> str:
     """Return what a question is about, without the words that ask; all of it if nothing is left."""
-    return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ") or asked
+    return _besides_asking(asked) or asked
+
+
+def _besides_asking(asked: str) -> str:
+    return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ")
+
+
+def is_foreign(asked: str, near: Near, found: Sequence[Candidate]) -> bool:
+    """Return whether no change has to do with a question: by no word of it, and by no meaning."""
+    is_open = happening.asked(asked) or not _besides_asking(asked)
+    if is_open or not near.background or any(each.share for each in found):
+        return False
+    best = max((each.cosine for each in found), default=0.0)
+    score = Score(best, best, 0.0, stage=near.level, background=near.background)
+    return calibration.about(score) < _LEAST_ABOUT
 
 
 def candidates(
@@ -56,7 +91,7 @@ def candidates(
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
     for word in happening.words(happening.asked(asked)):
-        ids.update(sentences.having(word, _CANDIDATES))
+        ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()
     return [
@@ -67,11 +102,24 @@ def candidates(
 
 
 def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Said, float]]:
-    """Return what may answer with its scores, best first."""
-    happened, sorts = happening.asked(asked), kinds.asked(asked, lexical.STOP_WORDS)
+    """Return what may answer with its scores, best first.
+
+    Where a question says only that something happened, that must have happened, if it ever did.
+    What the state file says is given only where a question is about that, or names the thing.
+    """
     names = {name.lower() for name in lexical.names(asked)}
+    things = store.sentences.things([each.said.seq for each in found])
+    if not happening.asks_for_declarations(asked):
+        found = [
+            each
+            for each in found
+            if names & relations.called(things[each.said.seq])
+            or not happening.is_of_declaration(each.said.text)
+        ] or found
+    happened, sorts = happening.asked(asked), kinds.asked(asked, lexical.STOP_WORDS)
+    if _is_of_happenings(asked):
+        found = [each for each in found if happening.share(happened, each.said.text)] or found
     numbers = [each.said.seq for each in found]
-    things = store.sentences.things(numbers)
     oldest, newest = min(numbers, default=0), max(numbers, default=0)
     scored = []
     for each in found:
@@ -86,12 +134,25 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sai
     return sorted(scored, key=lambda pair: (-pair[1], -pair[0].seq))
 
 
+def _terms(asked: str) -> list[str]:
+    terms = lexical.terms(asked)
+    return [term for term in terms if not _ASKING.fullmatch(term)] or terms
+
+
+def _is_of_happenings(asked: str) -> bool:
+    """Return whether a question names nothing but what happened, and to which sort of things."""
+    rest = (word for word in happening.besides(asked) if not _ASKING.fullmatch(word))
+    said = lexical.terms(" ".join(rest))
+    return bool(happening.asked(asked)) and all(
+        kinds.asked(word, lexical.STOP_WORDS).named for word in said
+    )
+
+
 def _shares(sentences: Sentences, asked: str) -> dict[int, float]:
     """Return the share of the highest possible BM25 score of the best matches, by number."""
-    terms = lexical.terms(asked)
-    terms = [term for term in terms if not _ASKING.fullmatch(term)] or terms
+    terms = _terms(asked)
     if not terms:
         return {}
-    highest = ceiling([sentences.count_matches(term) for term in terms], sentences.count())
-    found = sentences.match(terms, _CANDIDATES)
-    return {number: min(1.0, score / highest) for number, score in found.items()}
+    highest = ceiling([sentences.words.count_matches(term) for term in terms], sentences.count())
+    found = sentences.words.match(terms, _CANDIDATES)
+    return {number: min(1.0, score / highest) for number, score in found}

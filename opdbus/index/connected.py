@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.index import matching
+from opdbus.history.question import Filter, Row
+from opdbus.index import matching, past
 from opdbus.index.memory import Memory
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Json, Thing
@@ -17,6 +18,7 @@ _LISTENER: Final = ("net", "listener")
 _FILE: Final = ("files", "file")
 _MOUNT: Final = ("mounts", "mount")
 _ACCOUNT: Final = ("users", "account")
+_GROUP: Final = ("users", "group")
 
 
 class Relation(NamedTuple):
@@ -41,6 +43,8 @@ RELATIONS: Final = (
     Relation(("net", "address"), "interface", ("net", "interface")),
     Relation(("net", "route"), "interface", ("net", "interface")),
     Relation(("login1", "session"), "user", _ACCOUNT),
+    # a group has those whose own it is as well
+    Relation(_GROUP, "members", _ACCOUNT),
 )
 # What has one of these in common is connected, too; a user runs too much that is not.
 _SHARED: Final = (PACKAGE,)
@@ -60,6 +64,24 @@ async def around(memory: Memory, thing: Thing, required: Collection[str] = ()) -
             if len(found) > MOST:
                 break
     return frozenset([thing, *sorted(found - {thing})[: MOST - 1]])
+
+
+async def earlier(memory: Memory, thing: Thing) -> frozenset[Thing]:
+    """Return the ports that were a unit's: what is closed has no fields that name it any more."""
+    if thing[:2] != UNIT:
+        return frozenset()
+    ports = [each for each in await past.things(memory) if each[:2] == _LISTENER]
+    wanted = Filter(things=ports, where=[Condition("unit", "~", thing.name)])
+    rows = await past.first(memory, wanted, MOST)
+    return frozenset(Thing(*row.identity[1:]) for row in rows if thing.name in _units(row))
+
+
+def _units(row: Row) -> Iterator[str]:
+    """Yield the units that a row names, before a change or after it."""
+    for path, *sides in row.fields:
+        if path == ["unit"]:
+            for values in sides:
+                yield from _names(values[0] if values else None)
 
 
 async def _fields(memory: Memory, thing: Thing) -> Mapping[str, Json]:

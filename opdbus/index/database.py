@@ -12,7 +12,7 @@ from opdbus.history import ledger
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 4
+_VERSION: Final = 5
 # Of every version.
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
 _OBJECTS: Final = """
@@ -64,13 +64,16 @@ CREATE TABLE drifts (
     PRIMARY KEY (plugin, kind, name)
 ) WITHOUT ROWID;
 """
-_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS
+# Vectors are many and long: without it, all are read to find those of a text.
+_VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS
 # What makes a database of each version one of the next; where objects get new columns, the
 # version of what they were written by differs, too, and they are written anew.
 _MIGRATIONS: Final = {
     1: "ALTER TABLE objects ADD COLUMN traits BLOB NOT NULL DEFAULT x'00'",
     2: ledger.SCHEMA + _DRIFTS,
     3: ledger.ADD_TIMES,
+    4: _VECTORS,
 }
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"

@@ -2,20 +2,34 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 
-from opdbus.errors import OpDbusError, StateFileError
+from opdbus import __version__
+from opdbus.errors import OpDbusError, StateFileError, StoreError
+from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
+from opdbus.history.sentence import of_change
 from opdbus.index.events import Claimed
 from opdbus.index.memory import Memory
+from opdbus.index.records import DECLARED, WRITTEN_BY
+from opdbus.index.store import Store
 from opdbus.state import watch
-from opdbus.state.file import StateFile
+from opdbus.state.file import StateFile, signature
 from opdbus.state.object import FILE, Identity, StateObject
+from opdbus.tasks import cancel
 
 log = structlog.get_logger()
+
+# What rows of history about the file itself are about.
+OF_FILE: Final = ("op-dbus", "state_file")
+_FAULT: Final = "state file fault"
+# Until an unchanged file is read after a start, for what the next change of it is compared with.
+_LATER_SECONDS: Final = 5.0
 
 
 class Declared:
@@ -52,27 +66,61 @@ class Declared:
     async def _load(self) -> None:
         async with self._one_reader:
             try:
-                present, changed = await asyncio.to_thread(self._read)
+                present, changed = await asyncio.to_thread(self._stream)
+                await self._record("")
                 changes = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
                 # what was read but not stored is read again as soon as it can be stored
-                if not isinstance(error, StateFileError):
+                if isinstance(error, StateFileError):
+                    await self._record(_reason(str(error.__cause__), self.path))
+                else:
                     self._file.forget()
                     self._memory.archive.when_writable(self.try_load)
                 self._set_error(str(error))
                 raise
             self._set_error("")
+            await self._note()
         self._memory.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=len(changes))
 
-    def _read(self) -> tuple[set[Identity], list[StateObject]]:
+    async def _record(self, fault: str) -> None:
+        """Record that the file cannot be read, or can be again: once, also across restarts."""
+        archive, identity = self._memory.archive, Identity("history", *OF_FILE, str(self.path))
+        before = await archive.read(lambda store: store.fact(_FAULT)) or ""
+        if fault == before:
+            return
+        fields = [FieldChange(["error"], *([text] if text else [] for text in (before, fault)))]
+        row = Change(identity, "changed", Why(STATE_FILE), fields)
+        with suppress(StoreError):
+            await self._memory.record(
+                [of_change(row, f"state file {self.path}")],
+                lambda store: store.set_fact(_FAULT, fault),
+            )
+
+    async def _note(self) -> None:
+        """Note which file was read, for the next start."""
+        mark = _mark(self._file.signature)
+        if mark != await self._noted():
+            with suppress(StoreError):
+                await self._memory.archive.write(partial(_note, mark))
+
+    async def _noted(self) -> str:
+        return await self._memory.archive.read(lambda store: store.fact(DECLARED)) or ""
+
+    async def _is_unchanged(self) -> bool:
+        """Return whether all that the file declares is known from the run before this one."""
+        mark = _mark(await asyncio.to_thread(signature, self.path))
+        return bool(mark) and mark == await self._noted()
+
+    def _stream(self) -> tuple[set[Identity], Iterator[StateObject]]:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
-            return set(), []
+            return set(), iter(())
         try:
-            return self._file.read()
+            return self._file.stream()
         except StateFileError as error:
-            raise StateFileError(f"{error}; {_meanwhile(self.path)}") from None
+            kept = "nothing is declared" if is_new else "what it declared last stays declared"
+            raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error
 
     async def try_load(self) -> None:
         """Load the file, or say in the log and in `last_error` why not."""
@@ -81,26 +129,60 @@ class Declared:
         except OpDbusError as error:
             log.warning("state file refused", reason=str(error))
         finally:
-            if not self.attempted:
-                self.attempted = True
-                self.on_change()
+            self._set_attempted()
 
     async def watch(self) -> None:
-        """Load the file now and whenever it changes, until cancelled."""
+        """Load the file now and whenever it changes, until cancelled.
+
+        To read 100,000 objects takes seconds: a file that is as it was is read a little later.
+        """
+        later: list[asyncio.Task[None]] = []
         try:
             async with aclosing(self._changes(self.path)) as changes:
                 async for _ in changes:
+                    if not self.attempted and await self._is_unchanged():
+                        self._set_attempted()
+                        later.append(asyncio.create_task(self._load_later()))
+                        continue
+                    await cancel(later)
                     await self.try_load()
         except OSError as error:
             # such as too many inotify instances of this user; SIGHUP and Reload still work
             log.warning("state file not watched", path=str(self.path), reason=str(error))
             await self.try_load()
             await asyncio.Event().wait()
+        finally:
+            await cancel(later)
+
+    async def _load_later(self) -> None:
+        await asyncio.sleep(_LATER_SECONDS)
+        await self.try_load()
+
+    def _set_attempted(self) -> None:
+        if not self.attempted:
+            self.attempted = True
+            self.on_change()
 
     def _set_error(self, error: str) -> None:
         if error != self.last_error:
             self.last_error = error
             self.on_change()
+
+
+def _reason(fault: str, path: Path) -> str:
+    """Return why the file cannot be read, without its name."""
+    begins = (f"cannot read the state file {path}: ", f"{path}: ", f"{path} ")
+    return next((fault.removeprefix(each) for each in begins if fault.startswith(each)), fault)
+
+
+def _mark(signature: str) -> str:
+    """Return what is noted of a file that this op-dbus read; "" if that cannot be told."""
+    return f"{__version__}, {WRITTEN_BY}: {signature}" if signature else ""
+
+
+def _note(mark: str, store: Store) -> None:
+    with store.transaction():
+        store.set_fact(DECLARED, mark)
 
 
 def _is_missing(path: Path) -> bool:
@@ -114,12 +196,11 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def _meanwhile(path: Path) -> str:
-    """Say what to do about a file that cannot be loaded, and what is served until then."""
-    served = "the stored objects are served until"
+def _advice(path: Path) -> str:
+    """Say what is to be done about a file that cannot be loaded."""
     if not os.path.exists(path):  # noqa: PTH110 -- Path.exists() raises where it may not look
         nothing = '{"version": 1, "plugins": {}}'
-        return f"write it ({nothing} declares nothing) or set OP_DBUS_STATE_FILE; {served} then"
+        return f"it is there ({nothing} declares nothing), or OP_DBUS_STATE_FILE names another one"
     if not os.access(path, os.R_OK):
-        return f"let the user that op-dbus runs as read it; {served} then"
-    return f"{served} it is corrected"
+        return "the user that op-dbus runs as may read it"
+    return "it is corrected"

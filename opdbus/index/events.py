@@ -28,9 +28,10 @@ class Vectorized:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A thing begins to be other than declared in these fields; no fields: it is as declared again.
+    """A thing begins to be other than declared in these fields; no fields: it is so no longer.
 
-    `what` is `drift` or `intended`, or `healed`; `severity` is that of its worst field.
+    `what` is `drift` or `intended`, or `healed` or `undeclared`; `severity` is that of its worst
+    field.
     """
 
     thing: Thing

@@ -16,8 +16,6 @@ class Health:
         self._memory = vectors.memory
         self._serving = vectors.serving
         self._declared = declared
-        # texts without vectors, as far as the indexer knows: counting them would take too long
-        self.waiting = 0
 
     @property
     def state(self) -> str:
@@ -42,7 +40,7 @@ class Health:
         level, count = self._serving.config.vector_level, len(self._memory.catalogue)
         state, embedder = self.state, self._serving.phase.embedder
         if state == "failed":
-            return f"Failed: {count:,} objects, lexical search only"
+            return f"Failed: {count:,} objects, search without the model"
         if not self._declared.attempted and (embedder or level == "none"):
             return f"Reading the state file, {count:,} objects known"
         if level == "none":
@@ -51,8 +49,8 @@ class Health:
             return "Loading the model"
         if self._memory.stale.is_set():
             return f"Looking for objects without vectors among {count:,}"
-        if self.waiting:
-            return f"Vectorizing {max(0, count - self.waiting):,} of {count:,} objects"
+        if waiting := self._vectors.waiting():
+            return f"Vectorizing {count - waiting:,} of {count:,} objects"
         precision = embedder.proven.proof.precision
         return f"{state.title()}: {count:,} objects, {level} on {embedder.provider} {precision}"
 

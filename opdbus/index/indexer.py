@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Final
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from opdbus.engine.embedder import Embedder
+from opdbus.engine.tokens import Rows
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.events import Vectorized
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.sentence_vectors import SentenceVectors
-from opdbus.index.store import Entry
+from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.tasks import pauses, until_first_ends
 
@@ -22,9 +22,8 @@ log = structlog.get_logger()
 
 # Texts tokenized at a time: enough to find rows of equal length, few enough to hold in memory.
 _WINDOW = 8192
-
-# Vectors stored at a time that could not be stored before.
-_SAVED: Final = 1024
+# Texts that were asked for, of which so many are computed before it is looked which are now.
+_ASKED: Final = 8
 # How long what failed is left alone, the first time, the second, and so on.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
@@ -49,8 +48,9 @@ class Indexer:
         self._on_fault = on_fault
         self._on_progress = on_progress
         self._sentences = SentenceVectors(vectors)
-        self._waiting = 0
         self._retry_seconds = retry_seconds
+        # whether what a run before this one left was pruned
+        self._is_pruned = False
 
     async def run(self) -> None:
         """Work whenever the memory is stale or another engine serves, until cancelled."""
@@ -62,6 +62,7 @@ class Indexer:
             async for phase in changes:
                 if phase.embedder:
                     self._memory.stale.set()
+                    self._memory.unstaged.set()
 
     async def _work(self) -> None:
         delays = pauses(self._retry_seconds)
@@ -89,21 +90,20 @@ class Indexer:
         with embedder.held():
             index = await self._vectors.index(embedder.numerics, embedder.dimension)
             self._vectors.keep_only(index)
-            await self._save_rest(index)
+            await self._vectors.save_rest(index)
             computed = 0
             while True:
                 generation = self._memory.generation
-                # on a thread: 100,000 objects take some time
-                if not (pending := await asyncio.to_thread(self._vectors.pending, index)):
+                if not (pending := index.pending(_WINDOW)):
                     break
                 if self._serving.phase.embedder is not embedder:
                     return  # its successor has begun to serve, which makes the memory stale
-                self._set_waiting(len(pending))
-                done = await self._embed(embedder, index, pending[:_WINDOW])
-                computed += done
-                if not done:
+                self._report(index)
+                computed += await self._embed(embedder, index, pending)
+                await asyncio.to_thread(index.seal)
+                if index.pending(1) == pending[:1]:
                     return  # all of it is being changed right now, which makes the memory stale
-        self._set_waiting(0)
+        self._report(index)
         self._memory.forget_texts()
         await self._tell_moved(index)
         await self._prune(index)
@@ -112,56 +112,48 @@ class Indexer:
         self._memory.notify(Vectorized(generation, embedder.level, computed, reused))
         log.info("vectorized", computed=computed, reused=reused)
         self._memory.unembedded.set()
+        # static vectors may not be worth their memory any more
+        self._memory.unstaged.set()
 
-    async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[Entry]) -> int:
+    async def _embed(self, embedder: Embedder, index: VectorIndex, pending: Sequence[bytes]) -> int:
         """Embed texts, some batches at a time; each part is committed before the next is begun."""
-        texts = await self._memory.texts(pending)
         # without those of objects that were changed or removed meanwhile
-        there = [entry for entry in pending if entry.text_digest in texts]
-        rows = await embedder.tokenize([texts[entry.text_digest] for entry in there])
+        texts = await self._memory.texts(pending)
+        there = [*texts]
+        rows = await embedder.tokenize([*texts.values()])
         computed = 0
-        for part in _parts([len(row) for row in rows], embedder.batch_tokens):
+        for part in _parts(rows.lengths.tolist(), embedder.batch_tokens):
+            computed += await self._embed_asked(embedder, index)
             # thousands may come and go while the parts before are computed
-            wanted = [i for i in part if self._is_wanted(there[i])]
-            if wanted:
-                vectors = await embedder.run([rows[i] for i in wanted])
-                digests = [there[i].text_digest for i in wanted]
-                await self._save(index, digests, vectors)
-                index.add(digests, vectors)
+            wanted = [i for i in part if self._is_wanted(index, there[i])]
+            await self._run(embedder, index, [there[i] for i in wanted], rows.take(wanted))
             computed += len(wanted)
-            self._set_waiting(self._waiting - len(part))
+            self._report(index)
         return computed
 
-    def _is_wanted(self, entry: Entry) -> bool:
-        """Return whether an object still has the text that it had."""
-        now = self._memory.catalogue.get(entry.identity)
-        return now is not None and now.text_digest == entry.text_digest
+    async def _embed_asked(self, embedder: Embedder, index: VectorIndex) -> int:
+        """Embed what searches asked for meanwhile, the most wanted first."""
+        computed = 0
+        is_wanted = partial(self._is_wanted, index)
+        while asked := self._vectors.asked.take(_ASKED, is_wanted):
+            texts = await self._memory.texts(asked)
+            rows = await embedder.tokenize([*texts.values()])
+            await self._run(embedder, index, [*texts], rows)
+            computed += len(texts)
+        return computed
 
-    async def _save(
-        self, index: VectorIndex, digests: Sequence[bytes], vectors: NDArray[np.float32]
+    async def _run(
+        self, embedder: Embedder, index: VectorIndex, digests: Sequence[bytes], rows: Rows
     ) -> None:
-        """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
-        archive = self._memory.archive
-        keys = [index.key(text_digest) for text_digest in digests]
-        if not archive.fault:
-            with suppress(StoreError):
-                await archive.write(lambda store: store.put_vectors(keys, digests, vectors))
-                return
-        if not index.unsaved:
-            archive.when_writable(self._again)
-        index.unsaved.update(digests)
+        """Give texts their vectors, which are committed before anything else is computed."""
+        if digests:
+            vectors = await embedder.run(rows)
+            await self._vectors.save(index, digests, vectors)
+            index.add_new(digests, vectors)
 
-    async def _again(self) -> None:
-        self._memory.stale.set()
-
-    async def _save_rest(self, index: VectorIndex) -> None:
-        """Store the vectors that could not be stored before."""
-        found = [(d, index.get(d)) for d in index.unsaved]
-        rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
-        index.unsaved.clear()
-        for part in (rest[n : n + _SAVED] for n in range(0, len(rest), _SAVED)):
-            vectors = np.stack([vector for _, vector in part])
-            await self._save(index, [text_digest for text_digest, _ in part], vectors)
+    def _is_wanted(self, index: VectorIndex, text_digest: bytes) -> bool:
+        """Return whether an object still has a text, and no vector of it."""
+        return self._memory.catalogue.texts.is_used(text_digest) and text_digest not in index
 
     async def _tell_moved(self, index: VectorIndex) -> None:
         """Tell history how far texts moved that changed, before the old vectors are forgotten."""
@@ -179,14 +171,25 @@ class Indexer:
 
     async def _prune(self, index: VectorIndex) -> None:
         """Forget the vectors of texts that are gone: one that comes back is computed anew."""
-        if not self._memory.archive.fault:
-            with suppress(StoreError):
-                pruned = await self._memory.archive.write(lambda store: store.prune_vectors())
-                index.drop(pruned)
+        archive, texts = self._memory.archive, self._memory.catalogue.texts
+        if archive.fault:
+            return
+        with suppress(StoreError):
+            if not self._is_pruned:
+                # what a run before this one, or another engine, has left; in parts: of a million,
+                # all take a second, in which nothing else could be written
+                for byte in range(256):
+                    await archive.write(partial(Store.prune_vectors, first=byte))
+                self._is_pruned = True
+            unused = texts.unused()
+            pruned = await archive.write(lambda store: store.forget_vectors(unused))
+            texts.forget(unused)
+            # those that have come back meanwhile
+            index.drop(text_digest for text_digest in pruned if texts.is_used(text_digest))
 
-    def _set_waiting(self, count: int) -> None:
-        self._waiting = count
-        self._on_progress(count)
+    def _report(self, index: VectorIndex) -> None:
+        """Tell how many texts wait."""
+        self._on_progress(index.waiting)
 
 
 def _parts(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -20,6 +20,8 @@ _PART = re.compile(r"[^\W_]+")
 MAX_TERMS: Final = 64
 # In a question of no more terms any word may well be a name.
 _FEW_TERMS: Final = 2
+# A question of no more terms asks for one thing by what it has.
+_SHORT: Final = 4
 
 
 def terms(question: str) -> list[str]:
@@ -45,6 +47,15 @@ def names(question: str) -> list[str]:
 def is_identifier(term: str) -> bool:
     """Return whether a term is an address, port, path or numbered name, not a mere word."""
     return "/" in term or (any(c.isdigit() for c in term) and term not in _PLAIN)
+
+
+def is_exact(term: str, terms: int) -> bool:
+    """Return whether an identifier in a question of so many terms names a thing by itself.
+
+    A longer question may speak of `mp3`, `Qt5` or `TCP/IP` as of any word.
+    """
+    has_parts = term.count("/") > 1 or (any(map(str.isdigit, term)) and not term.isalnum())
+    return is_identifier(term) and (terms <= _SHORT or has_parts)
 
 
 def certainty(name: str, terms: int) -> float:

@@ -36,9 +36,19 @@ _CALLED: Final[Mapping[str, Sequence[str]]] = {
     "code": ("status",),
     "core": ("cpus",),
     "id": ("uid", "gid"),
+    "member": ("member", "count"),
+    "permission": ("user",),
+    "privilege": ("user",),
     "processor": ("cpus",),
+    "right": ("user",),
+    "under": ("user",),
+    "who": ("shell", "group", "member"),
 }
-
+# Numbers in words; `one` is rarely meant as one.
+_DIGITS: Final = {
+    word: str(number)
+    for number, word in enumerate("two three four five six seven eight nine ten".split(), 2)
+}
 
 # Fields whose values are no everyday words, and those some of whose values are.
 _TECHNICAL: Final = frozenset("fstype option".split())
@@ -65,7 +75,8 @@ def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Litera
 
 def _numbered(question: str) -> list[str]:
     """Return each number with the word before it, and the one after it, as objects have them."""
-    tokens = [word for word in _TOKEN.findall(question.lower()) if word not in _BETWEEN]
+    words = (_DIGITS.get(word, word) for word in _TOKEN.findall(question.lower()))
+    tokens = [word for word in words if word not in _BETWEEN]
     found: dict[str, None] = {}
     for at, token in enumerate(tokens):
         if token.isdecimal():

@@ -1,4 +1,4 @@
-"""Which objects meet conditions, and which fields they have: exact, over all objects.
+"""Which objects meet conditions, which fields there are, and what they hold: exact.
 
 The database is read in parts, so that others read meanwhile.
 """
@@ -10,8 +10,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+import numpy as np
+
+from opdbus.index.catalogue import Catalogue
+from opdbus.index.field_reader import Unread
+from opdbus.index.field_rows import Rows, Shared
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry, Store
+from opdbus.index.view import Found
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition, pattern
 from opdbus.state.object import Identity, Json, Thing
@@ -26,18 +32,44 @@ Clause: TypeAlias = tuple[str, list[str]]
 _AT_A_TIME: Final = 256
 
 
-async def things(
+async def things(memory: Memory, conditions: Sequence[Condition]) -> frozenset[Thing]:
+    """Return the things that meet all conditions."""
+    view = memory.catalogue.view
+    return frozenset(view.things(view.there(await found(memory, conditions))))
+
+
+async def found(
     memory: Memory, conditions: Sequence[Condition], *, only_first: bool = False
-) -> frozenset[Thing]:
-    """Return the things that meet all conditions.
+) -> Found:
+    """Return all entries about the things that meet all conditions, or some of them.
 
     Where several sources tell of a thing, what was observed counts before what is declared, as
-    Memory.joined has it.
+    Memory.joined has it. What the index of fields does not have is looked at one by one.
     """
     # a copy, for other threads
     volatile = dict(memory.volatile)
     wanted = AllOf(conditions)
-    clause = await asyncio.to_thread(_clause, wanted, volatile, memory)
+    catalogue, unread = memory.catalogue, memory.fields.unread()
+    rows = Rows(memory.fields.index)
+    shared = Shared.of(catalogue)
+    moving = await asyncio.to_thread(_moving, wanted, volatile, catalogue)
+    left = np.array([*unread.ids, *moving], np.int64)
+    met, perhaps = await asyncio.to_thread(rows.look, conditions, shared, left)
+    if only_first and len(met.ids):
+        return met
+    others: set[Thing] = set()
+    async for part in _left(memory, wanted, volatile, unread, left.tolist()):
+        others.update(part)
+        if others and only_first:
+            return catalogue.found(others)
+    others |= await _shared(memory, wanted, perhaps)
+    return met.and_also(catalogue.found(others))
+
+
+async def _left(
+    memory: Memory, wanted: AllOf, volatile: Volatile, unread: Unread, ids: Sequence[int]
+) -> AsyncIterator[list[Thing]]:
+    """Yield things that meet conditions of those that no row of the index tells of."""
 
     def matching(identity: Identity, properties: Mapping[str, Json]) -> list[Thing]:
         if not wanted.hold(identity, properties):
@@ -45,37 +77,69 @@ async def things(
         thing = Thing(*identity[1:])
         return [] if memory.catalogue.is_shared(thing) else [thing]
 
-    found: set[Thing] = set()
-    async for part in _parts(memory, clause, volatile, matching):
-        found.update(part)
-        if found and only_first:
-            return frozenset(found)
-    return frozenset(found | await _shared(memory, wanted))
+    if unread.after < unread.last:
+        clause, values = _clause(wanted)
+        within = f"{clause} AND id <= {unread.last:d}", values
+        async for part in parts(memory, within, volatile, matching, unread.after):
+            yield part
+    if ids:
+        listed = "id IN (SELECT value FROM json_each(?))", [json.dumps(ids)]
+        async for part in parts(memory, listed, volatile, matching):
+            yield part
 
 
-async def _shared(memory: Memory, wanted: AllOf) -> set[Thing]:
-    """Return the things that meet all conditions of those that several sources tell of."""
-    found: set[Thing] = set()
-    things = memory.catalogue.shared()
+def _moving(wanted: AllOf, volatile: Volatile, catalogue: Catalogue) -> list[int]:
+    """Return the entries of which values are kept in memory only that conditions ask for."""
+    return [
+        entry.id
+        for identity, moved in volatile.items()
+        if wanted.names.are_at(fields.paths(moved)) and (entry := catalogue.get(identity))
+    ]
+
+
+async def _shared(memory: Memory, wanted: AllOf, things: Sequence[Thing]) -> set[Thing]:
+    """Return the things that meet all conditions, of some that several sources tell of."""
+
+    def meets(entries: Sequence[Entry], known: Mapping[str, Json]) -> bool:
+        return any(wanted.hold(entry.identity, known) for entry in entries)
+
+    met = await _each(memory, things, meets)
+    return {thing for thing, is_met in met if is_met}
+
+
+async def values(
+    memory: Memory, things: Sequence[Thing], names: Sequence[str]
+) -> list[dict[str, list[Json]]]:
+    """Return what each thing has of fields by their names; of one that is gone, nothing."""
+    wanted = fields.Names(names)
+
+    def read(entries: Sequence[Entry], known: Mapping[str, Json]) -> dict[str, list[Json]]:
+        return wanted.values(entries[0].identity, known)
+
+    found = dict(await _each(memory, things, read))
+    return [found.get(thing, {}) for thing in things]
+
+
+async def _each(
+    memory: Memory,
+    things: Sequence[Thing],
+    work: Callable[[Sequence[Entry], Mapping[str, Json]], T],
+) -> list[tuple[Thing, T]]:
+    """Return things that there are, each with what work gives for its entries and their fields."""
+
+    def worked(
+        about: Mapping[Thing, Sequence[Entry]], contents: Mapping[int, Content]
+    ) -> list[tuple[Thing, T]]:
+        return [
+            (t, work(entries, memory.joined(entries, contents))) for t, entries in about.items()
+        ]
+
+    found: list[tuple[Thing, T]] = []
     for part in (things[n : n + _AT_A_TIME] for n in range(0, len(things), _AT_A_TIME)):
         about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
         contents = await memory.content([entry for entries in about.values() for entry in entries])
-        found.update(await asyncio.to_thread(_meeting, memory, wanted, about, contents))
+        found += await asyncio.to_thread(worked, about, contents)
     return found
-
-
-def _meeting(
-    memory: Memory,
-    wanted: AllOf,
-    about: Mapping[Thing, Sequence[Entry]],
-    contents: Mapping[int, Content],
-) -> list[Thing]:
-    joined = {thing: memory.joined(entries, contents) for thing, entries in about.items()}
-    return [
-        thing
-        for thing, entries in about.items()
-        if any(wanted.hold(entry.identity, joined[thing]) for entry in entries)
-    ]
 
 
 async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]:
@@ -86,18 +150,19 @@ async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]
         return fields.paths(properties)
 
     found: Counter[str] = Counter()
-    async for part in _parts(memory, clause, dict(memory.volatile), paths):
+    async for part in parts(memory, clause, dict(memory.volatile), paths):
         found.update(part)
     return found
 
 
-async def _parts(
+async def parts(
     memory: Memory,
     clause: Clause,
     volatile: Volatile,
     work: Callable[[Identity, Mapping[str, Json]], Sequence[T] | set[T]],
+    last: int = 0,
 ) -> AsyncIterator[list[T]]:
-    """Yield what work gives for objects of which a clause is true, part by part."""
+    """Yield what work gives for objects after a `last` one of which a clause is true, in parts."""
 
     def read(store: Store, after: int) -> tuple[int, list[T]]:
         rows = store.words.sift(after, *clause, _AT_A_TIME)
@@ -110,7 +175,6 @@ async def _parts(
                 found += work(entry.identity, properties)
         return (rows[-1][0] if len(rows) == _AT_A_TIME else 0), found
 
-    last = 0
     while True:
         last, found = await memory.archive.read(partial(read, after=last))
         yield found
@@ -118,21 +182,14 @@ async def _parts(
             return
 
 
-def _clause(wanted: AllOf, volatile: Volatile, memory: Memory) -> Clause:
+def _clause(wanted: AllOf) -> Clause:
     """Return SQL that is true of all that may meet conditions, so that little else is read."""
-    clauses, values = [], []
+    clauses, values = ["TRUE"], []
     for condition in wanted.conditions:
         more, their = _clause_of(condition)
         clauses += more
         values += their
-    # what is volatile is not in the database
-    moving = [
-        entry.id
-        for identity, moved in volatile.items()
-        if wanted.names.are_in(fields.paths(moved)) and (entry := memory.catalogue.get(identity))
-    ]
-    every = " AND ".join(["TRUE", *clauses])
-    return f"{every} OR id IN (SELECT value FROM json_each(?))", [*values, json.dumps(moving)]  # noqa: S608 -- our own constants
+    return " AND ".join(clauses), values
 
 
 def _clause_of(condition: Condition) -> tuple[list[str], list[str]]:

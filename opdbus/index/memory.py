@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
+from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
@@ -17,15 +20,20 @@ from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event, Recorded
+from opdbus.index.field_reader import FieldReader
 from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.quota import Usage
+from opdbus.index.recent_words import Row
 from opdbus.index.records import RecentTexts, Recorder, Update, begin, commit, load_entries
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.transient import TransientObjects
+from opdbus.index.word_index import WordIndex
 from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
 
 # Entries taken into the catalogue at a time: two milliseconds' work.
 _AT_A_TIME: Final = 500
+# Objects of a state file that are written in one transaction: half a second's work.
+_PART: Final = 2_000
 _MAX_MOVED: Final = 10_000
 
 
@@ -46,16 +54,22 @@ class Memory:
     ) -> None:
         self.archive = Archive(path)
         self.catalogue = Catalogue(usage or Usage())
+        self.fields = FieldReader(self.archive, self.catalogue)
+        self.words = WordIndex(self.archive, self.catalogue.view)
         self.notify = notify
         self.generation = 0
         # fields that move by themselves, of observed objects
         self.volatile: dict[Identity, Mapping[str, Json]] = {}
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
+        # set while there may be objects without static vectors
+        self.unstaged = asyncio.Event()
         # set whenever there may be sentences of history without vectors
         self.unembedded = asyncio.Event()
         # why what is found other than it was stored has changed: since op-dbus or the host ran last
         self.since_last_run = change.START
+        # in microseconds since 1970, when history ended that was written since boot
+        self.recorded_until = math.inf
         # rows of history whose distance is known once the texts have vectors
         self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
         self._clock = clock
@@ -84,9 +98,13 @@ class Memory:
         # a database that cannot be written is not rewritten
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = int(self._clock() * 1e6)
-        self.catalogue.put(await first(lambda store: load_entries(store, at, self._boot)))
+        with gc_tuning.paused():
+            self.catalogue.load(await first(lambda store: load_entries(store, at, self._boot)))
+        self.fields.begin()
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
+        latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
+        self.recorded_until = math.inf if latest is None else latest
         self.since_last_run = await first(lambda store: begin(store, self._boot, at))
 
     async def __aexit__(self, *error: object) -> None:
@@ -99,12 +117,27 @@ class Memory:
     async def replace(
         self, source: str, present: set[Identity], changed: Iterable[StateObject]
     ) -> Mapping[Thing, Change]:
-        """Make a source hold exactly the present identities, with the changed objects as given."""
+        """Make a source hold exactly the present identities, with the changed objects as given.
+
+        Many are written in parts, which are found at once; others are gone with the last.
+        """
+        parts, why = _parts(changed), _always(change.STATE_FILE)
+
+        async def following() -> list[StateObject]:
+            # to redact the objects of a part takes as long as to write them
+            return await asyncio.to_thread(next, parts, [])
 
         async def work() -> Mapping[Thing, Change]:
+            changes: dict[Thing, Change] = {}
+            part = await following()
+            while later := await following():
+                async with self._one_writer:
+                    changes |= await self._write(part, [], owner=ROOT, why=why)
+                part = later
             async with self._one_writer:
-                gone = await asyncio.to_thread(self._others, source, present)
-                return await self._write(changed, gone, owner=ROOT, why=_always(change.STATE_FILE))
+                gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
+                changes |= await self._write(part, gone, owner=ROOT, why=why)
+            return changes
 
         return await self.archive.shield(work())
 
@@ -171,6 +204,15 @@ class Memory:
 
         if rows := await self.archive.write(write):
             self.notify(Recorded(rows[-1]))
+
+    async def was_listed(self, source: str) -> bool:
+        """Return whether an earlier run listed a source, which may have had nothing."""
+        return bool(await self.archive.read(lambda store: store.fact(f"listed {source}")))
+
+    async def note_listed(self, source: str) -> None:
+        """Note for later runs that a source was listed; raises StoreError."""
+        if not (self.archive.is_read_only or await self.was_listed(source)):
+            await self.record([], lambda store: store.set_fact(f"listed {source}", "yes"))
 
     async def of_source(self, source: str) -> list[Entry]:
         """Return all entries of a source, after the changes that were begun."""
@@ -239,11 +281,15 @@ class Memory:
         withdrawn: bool = False,
     ) -> Mapping[Thing, Change]:
         def prepared() -> Update:
-            records = self._records(objects, owner, now, transient=transient)
-            self.catalogue.usage.require_room(records, self.catalogue.get)
-            touched = [*(record.identity for record in records), *events]
-            known = {entry.identity: entry for entry in map(self.catalogue.get, touched) if entry}
-            return Update(records, gone, known, why, events, withdrawn=withdrawn)
+            # the last of a name counts
+            latest = {item.identity: item for item in objects}
+            there = map(self.catalogue.get, latest.keys() | events.keys())
+            known = {entry.identity: entry for entry in there if entry}
+            records = self._records(latest, known, owner, now, transient=transient)
+            self.catalogue.usage.require_room(records, known.get)
+            touched = {*(record.identity for record in records), *events}
+            replaced = {identity: known[identity] for identity in touched & known.keys()}
+            return Update(records, gone, replaced, why, events, withdrawn=withdrawn)
 
         now = self._clock()
         # on a thread: 10,000 objects take a second to render
@@ -258,10 +304,13 @@ class Memory:
         self.moved += moved
         self.generation = generation
         self._recent_texts.add(records)
+        freed = [self.catalogue.view.places[entry.id] for entry in gone]
         changes = await self._take(gone, entries)
+        await self._learn(freed, records, entries)
         if changes:
             self.notify(Changed(generation, changes))
             self.stale.set()
+            self.unstaged.set()
         if rows:
             self.unembedded.set()
             self.notify(Recorded(rows[-1]))
@@ -275,41 +324,45 @@ class Memory:
         for part in _batches(gone):
             self._transient.discard(entry.identity for entry in part)
             changes |= self.catalogue.remove(part)
+            self.fields.drop(part)
             await asyncio.sleep(0)
         for part in _batches(entries):
             changes |= self.catalogue.put(part)
+            self.fields.touch(part)
             await asyncio.sleep(0)
         return changes
 
-    def _others(self, source: str, present: AbstractSet[Identity]) -> list[Entry]:
-        entries = self.catalogue.of_source(source)
-        return [entry for entry in entries if entry.identity not in present]
+    async def _learn(
+        self, freed: Sequence[int], records: Sequence[Record], entries: Sequence[Entry]
+    ) -> None:
+        """Bring the words up to the catalogue."""
+        places = self.catalogue.view.places
+        rows = [
+            Row(places[entry.id], record.identity.name, record.text, record.words)
+            for record, entry in zip(records, entries, strict=True)
+        ]
+        await self.words.change(freed, rows)
 
     def _records(
-        self, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool
+        self,
+        objects: Mapping[Identity, StateObject],
+        known: Mapping[Identity, Entry],
+        owner: int,
+        now: float,
+        *,
+        transient: bool,
     ) -> list[Record]:
-        """Make records of those objects that are not stored just so; the last of a name counts."""
+        """Make records of those objects that are not stored just so.
+
+        Root may change what is another's, and does not take it away.
+        """
         at = max(0, int(now))
         recorder = Recorder()
-        latest = {item.identity: item for item in objects}
         return [
-            recorder.record(item, self._owner(item.identity, owner), at, transient=transient)
-            for item in latest.values()
-            if not self._is_known(item, transient=transient)
+            recorder.record(item, entry.owner if entry else owner, at, transient=transient)
+            for item, entry in ((item, known.get(identity)) for identity, item in objects.items())
+            if not _is_stored(item, entry, transient=transient)
         ]
-
-    def _owner(self, identity: Identity, owner: int) -> int:
-        """Give whose an object is: root may change another's, and does not take it away."""
-        entry = self.catalogue.get(identity)
-        return entry.owner if entry else owner
-
-    def _is_known(self, item: StateObject, *, transient: bool) -> bool:
-        entry = self.catalogue.get(item.identity)
-        return (
-            entry is not None
-            and entry.transient is transient
-            and entry.fingerprint == item.fingerprint()
-        )
 
     def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
         identities = [item.identity for item in objects]
@@ -325,10 +378,17 @@ class Memory:
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids))
 
-    def joined(self, entries: Sequence[Entry], contents: Mapping[int, Content]) -> dict[str, Json]:
+    def joined(
+        self,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Content],
+        *,
+        only_stored: bool = False,
+    ) -> dict[str, Json]:
         """Return all that is known of a thing: each field as the first of its sources has it.
 
         What op-dbus saw itself comes first, then what was published last, then what is declared.
+        `only_stored` leaves out what moves by itself.
         """
         fields: dict[str, Json] = {}
         observed = [entry for entry in entries if entry.identity.source != FILE]
@@ -336,15 +396,22 @@ class Memory:
         for entry in (*declared, *reversed(observed)):
             if entry.id in contents:
                 fields |= json.loads(contents[entry.id].properties)
-                fields |= self.volatile.get(entry.identity, {})
+                fields |= {} if only_stored else self.volatile.get(entry.identity, {})
         return fields
 
-    async def texts(self, entries: Sequence[Entry]) -> Mapping[bytes, str]:
-        """Return the texts of entries by digest: for the indexer, which needs each of them once."""
-        recent = self._recent_texts.take(entry.text_digest for entry in entries)
-        rest = [entry for entry in entries if entry.text_digest not in recent]
-        contents = await self.content(rest) if rest else {}
-        return recent | {content.text_digest: content.text for content in contents.values()}
+    async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, in the order of the digests.
+
+        Those that come `again` are kept for then.
+        """
+        found = self._recent_texts.take(digests, again=again)
+        rest = [text_digest for text_digest in digests if text_digest not in found]
+        found |= await self.stored_texts(rest) if rest else {}
+        return {text_digest: found[text_digest] for text_digest in digests if text_digest in found}
+
+    async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return the texts of objects by digest, from the database."""
+        return await self.archive.read(lambda store: store.texts(digests))
 
     def forget_texts(self) -> None:
         """Drop the texts that were kept for `texts`, once no object waits for its vector."""
@@ -353,6 +420,20 @@ class Memory:
 
 def _always(cause: str) -> Callable[[Identity], Why]:
     return lambda _: Why(cause)
+
+
+def _is_stored(item: StateObject, entry: Entry | None, *, transient: bool) -> bool:
+    """Return whether an object is stored just so."""
+    return (
+        entry is not None
+        and entry.transient is transient
+        and entry.fingerprint == item.fingerprint()
+    )
+
+
+def _parts(objects: Iterable[StateObject]) -> Iterator[list[StateObject]]:
+    rest = iter(objects)
+    return iter(lambda: list(islice(rest, _PART)), [])
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

@@ -1,20 +1,32 @@
 """The objects' vectors by the engine that serves: read from the database, asked for, compared."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
-from opdbus.errors import NoVector, ProviderError
+from opdbus.errors import NoVector, ProviderError, StoreError
+from opdbus.index.asked import Asked
+from opdbus.index.bit_rows import BitRows
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry, Store
-from opdbus.index.vector_index import VectorIndex
+from opdbus.index.vector_index import MANY, VectorIndex
 from opdbus.serving.serving import Serving
 from opdbus.state.object import Thing
 
 log = structlog.get_logger()
+
+# Vectors stored at a time that could not be stored before.
+_SAVED: Final = 1024
+# Vectors read at a time.
+_READ: Final = 4096
 
 
 class ObjectVectors:
@@ -28,6 +40,8 @@ class ObjectVectors:
         self.serving = serving
         # why objects wait for their vectors longer than they should; empty while they do not
         self.fault = ""
+        # texts that searches wanted a vector of that was missing
+        self.asked = Asked()
         self._indexes: dict[str, asyncio.Task[VectorIndex]] = {}
 
     async def index(self, numerics: str, dimension: int) -> VectorIndex:
@@ -69,15 +83,17 @@ class ObjectVectors:
         NoVector, NoModel, ProviderError.
         """
         entry = self.memory.catalogue.about(thing)[0]
-        index = await self._index()
+        index = await self.served()
         vector = index.get(entry.text_digest)
         if vector is None:
-            raise NoVector(
-                f"{'/'.join(thing)} has no vector yet: wait for the signal Vectorized and ask again"
-            )
+            raise no_vector(entry)
         return index, vector
 
-    async def _index(self) -> VectorIndex:
+    async def served(self) -> VectorIndex:
+        """Return the index of the engine that serves, or served last; waits for the first one.
+
+        Raises NoModel, ProviderError.
+        """
         try:
             embedder = await self.serving.embedder()
         except ProviderError:
@@ -86,19 +102,38 @@ class ObjectVectors:
             return index
         return await self.index(embedder.numerics, embedder.dimension)
 
-    def pending(self, index: VectorIndex) -> list[Entry]:
-        """Return one entry for each text that has no vector yet; for any thread."""
-        lacking = index.lacking(self.memory.catalogue.view.all())
-        return list({entry.text_digest: entry for entry in lacking}.values())
+    async def save(
+        self, index: VectorIndex, digests: Sequence[bytes], vectors: NDArray[np.float32]
+    ) -> None:
+        """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
+        archive = self.memory.archive
+        keys = [index.key(text_digest) for text_digest in digests]
+        if not archive.fault:
+            with suppress(StoreError):
+                await archive.write(lambda store: store.put_vectors(keys, digests, vectors))
+                return
+        if not index.unsaved:
+            archive.when_writable(self._again)
+        index.unsaved.update(digests)
+
+    async def _again(self) -> None:
+        self.memory.stale.set()
+
+    async def save_rest(self, index: VectorIndex) -> None:
+        """Store the vectors that could not be stored before."""
+        found = [(d, index.get(d)) for d in index.unsaved]
+        rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
+        index.unsaved.clear()
+        for part in (rest[n : n + _SAVED] for n in range(0, len(rest), _SAVED)):
+            vectors = np.stack([vector for _, vector in part])
+            await self.save(index, [text_digest for text_digest, _ in part], vectors)
 
     def waiting(self) -> int:
-        """Count the things that will get a vector and have none yet; for any thread."""
+        """Return how many things will get a vector and have none yet."""
         if self.serving.config.vector_level == "none":
             return 0
-        catalogue = self.memory.catalogue
-        if (index := self.current) is None:
-            return len(catalogue)
-        return len({entry.identity[1:] for entry in index.lacking(catalogue.view.all())})
+        index = self.current
+        return len(self.memory.catalogue) if index is None else index.waiting
 
     def distance(self, one: Entry | None, other: Entry | None) -> float:
         """Return the cosine distance of two entries; NaN while one or a vector is missing."""
@@ -110,12 +145,45 @@ class ObjectVectors:
         return max(0.0, 1.0 - float(first @ second))
 
     async def _read(self, numerics: str, dimension: int) -> VectorIndex:
-        index = VectorIndex(numerics, dimension)
-        view = self.memory.catalogue.view
-
-        def recall(store: Store) -> None:
-            index.recall(store, {entry.text_digest for entry in view.all()})
-
-        await self.memory.archive.read(recall)
+        texts = self.memory.catalogue.texts
+        folder = self.memory.archive.folder
+        index = VectorIndex(numerics, dimension, texts, folder=folder)
+        if index.path and len(texts) > MANY:
+            with suppress(OSError):
+                index.adopt(await asyncio.to_thread(BitRows, index.path, dimension))
+        if folder:
+            _remove_others(folder, index.path)
+        lacking = index.pending(len(texts))
+        for part in (lacking[n : n + _READ] for n in range(0, len(lacking), _READ)):
+            found = await self.memory.archive.read(partial(_kept, index, part))
+            index.add_new(*found)
+        await asyncio.to_thread(index.seal)
         log.info("vectors read", vectors=len(index))
         return index
+
+
+def _remove_others(folder: Path, kept: Path | None) -> None:
+    """Remove the files of other engines; what is in them is in the database, too."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if kept is None or path.stem != kept.stem:
+                path.unlink()
+
+
+def _kept(
+    index: VectorIndex, digests: Sequence[bytes], store: Store
+) -> tuple[list[bytes], NDArray[np.float32]]:
+    """Return those of some texts whose vectors are kept, and the vectors.
+
+    One of another size is damaged, and left out.
+    """
+    by_key = {index.key(text_digest): text_digest for text_digest in digests}
+    rows = [row for row in store.vectors_of([*by_key]) if len(row[1]) == 4 * index.dimension]
+    matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
+    return [by_key[key] for key, _ in rows], matrix.reshape(len(rows), index.dimension)
+
+
+def no_vector(entry: Entry) -> NoVector:
+    """Return the error of an object that waits for its vector."""
+    name = "/".join(entry.identity[1:])
+    return NoVector(f"{name} has no vector yet: wait for the signal Vectorized and ask again")

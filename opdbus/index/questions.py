@@ -2,15 +2,17 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final, NamedTuple
 
-from opdbus.index import comparisons
-from opdbus.index.matching import things
+from opdbus.index import comparisons, matching, spelling
 from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.spelling import Correction
+from opdbus.index.view import NOTHING, Found
 from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
-from opdbus.state.object import Thing
 from opdbus.state.secret_names import is_secret_name
 
 # A question of more conditions is a document, in which a colon means something else.
@@ -22,19 +24,31 @@ _NAMING: Final = frozenset("user username login account".split())
 _CANDIDATE = re.compile(
     r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
 )
+# A longer question is a document, whose spelling is its own.
+_MOST_SPELT: Final = 1000
+# A word that every model knows as one.
+_PLAIN: Final = "a"
 _AT_THE_END: Final = "?!.,;)"
+
+
+class Compared(NamedTuple):
+    """A comparison as it stands in a question, and what meets it."""
+
+    words: str
+    entries: Found
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question: its words, the conditions in it, and what meets each of its comparisons.
+    """A question: its words, and the conditions and comparisons that were taken out of it.
 
     Conditions are to be met; what meets a comparison is raised.
     """
 
     words: str
     conditions: tuple[Condition, ...] = ()
-    compared: tuple[frozenset[Thing], ...] = ()
+    compared: tuple[Compared, ...] = ()
+    corrected: tuple[Correction, ...] = ()
 
 
 async def read(memory: Memory, question: str) -> Question:
@@ -42,11 +56,29 @@ async def read(memory: Memory, question: str) -> Question:
     asked = await _without_conditions(memory, question)
     words, compared = asked.words, []
     for found in reversed(comparisons.find(words)):
-        met = [await things(memory, [meaning]) for meaning in found.meanings]
-        if any(met):
-            compared.append(frozenset[Thing]().union(*met))
+        met = [await matching.found(memory, [meaning]) for meaning in found.meanings]
+        either = reduce(Found.and_also, met, NOTHING)
+        if len(either.ids):
+            compared.append(Compared(words[found.start : found.end], either))
             words = words[: found.start] + words[found.end :]
     return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
+
+
+async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
+    """Correct words that no object has: see spelling; where a model is there, those it knows not.
+
+    Costs nothing worth telling where the host has all words.
+    """
+    read, words = vectors.memory.archive.read, asked.words[:_MOST_SPELT]
+    if not (missing := await read(lambda store: spelling.unknown(store, words))):
+        return asked
+    wrong = missing
+    if embedder := vectors.serving.phase.embedder:
+        plain, *counts = await embedder.count_tokens([_PLAIN, *missing])
+        wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
+    lookup = vectors.memory.words.lookup
+    found = await read(lambda store: spelling.corrections(store, words, missing, wrong, lookup))
+    return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
 
 
 async def _without_conditions(memory: Memory, question: str) -> Question:
@@ -92,4 +124,4 @@ async def _is_known(memory: Memory, asked: Condition) -> bool:
         return True
     if asked.field.lower() not in _NAMING:
         asked = Condition(asked.field, "~", "")
-    return bool(await things(memory, [asked], only_first=True))
+    return bool(len((await matching.found(memory, [asked], only_first=True)).ids))

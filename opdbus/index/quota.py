@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 
+from opdbus.config import BY_KEY
 from opdbus.errors import LimitsExceeded
 from opdbus.index.store import Entry, Record
 from opdbus.state.object import PUBLISHED, Identity
@@ -16,16 +17,23 @@ class Quota(NamedTuple):
     size: int
 
 
-OF_EACH: Final = Quota(50_000, 64 << 20)
-OF_ALL: Final = Quota(200_000, 256 << 20)
+# What all users together may publish, as much as so many of them.
+_USERS: Final = 4
+_SETTINGS: Final = BY_KEY["publish_objects"], BY_KEY["publish_bytes"]
+OF_EACH: Final = Quota(*(setting.parse(setting.default) for setting in _SETTINGS))
+
+
+def of_all(of_each: Quota) -> Quota:
+    """Return what all users together may publish."""
+    return Quota(_USERS * of_each.objects, _USERS * of_each.size)
 
 
 class Usage:
-    """What publishers store now, by uid."""
+    """What publishers store now, by uid; all together may store four times as much by default."""
 
-    def __init__(self, of_each: Quota = OF_EACH, of_all: Quota = OF_ALL) -> None:
+    def __init__(self, of_each: Quota = OF_EACH, of_all_users: Quota | None = None) -> None:
         self._of_each = of_each
-        self._of_all = of_all
+        self._of_all = of_all_users or of_all(of_each)
         self._objects: Counter[int] = Counter()
         self._sizes: Counter[int] = Counter()
 
@@ -34,6 +42,11 @@ class Usage:
         if entry.identity.source.startswith(PUBLISHED):
             self._objects[entry.owner] += sign
             self._sizes[entry.owner] += sign * entry.size
+
+    def add(self, owner: int, more: Quota) -> None:
+        """Count what a user has published."""
+        self._objects[owner] += more.objects
+        self._sizes[owner] += more.size
 
     def require_room(
         self, records: Iterable[Record], known: Callable[[Identity], Entry | None]
@@ -58,9 +71,10 @@ class Usage:
 
 def _require(publisher: str, now: Quota, more: Quota, limit: Quota) -> None:
     units = ("published objects", "bytes of published objects")
-    for unit, kept, added, most in zip(units, now, more, limit, strict=True):
+    for unit, setting, kept, added, most in zip(units, _SETTINGS, now, more, limit, strict=True):
         if added > 0 and kept + added > most:
             raise LimitsExceeded(
                 f"{publisher} would keep {kept + added} {unit}, past the limit of {most}: nothing"
-                " of this was taken; withdraw what is not needed any more, or publish less of each"
+                " of this was taken; withdraw what is not needed any more, publish less of each, or"
+                f" raise {setting.variable}"
             )

@@ -12,13 +12,17 @@ from opdbus.history import change
 from opdbus.history.change import Change, Why
 from opdbus.history.looking_through import look_through
 from opdbus.history.sentence import of_change
+from opdbus.index import columns
+from opdbus.index.columns import Columns
 from opdbus.index.database import Damaged
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.state import redact
-from opdbus.state.object import Identity, Json, StateObject
+from opdbus.state.object import FILE, Identity, Json, StateObject
 
 # At most 5 MB, and more than the indexer tokenizes at a time.
 _MAX_RECENT: Final = 20_000
+# Which state file it is that all declared objects are of, once they are.
+DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
 WRITTEN_BY: Final = (
     f"{REDACTED_BY}text {text.VERSION}, glossary {tables.version('glossary')},"
@@ -63,17 +67,18 @@ class RecentTexts:
         for text_digest in list(self._texts)[:-_MAX_RECENT]:
             del self._texts[text_digest]
 
-    def take(self, digests: Iterable[bytes]) -> dict[bytes, str]:
-        """Remove and return the kept ones of some texts."""
-        return {d: self._texts.pop(d) for d in digests if d in self._texts}
+    def take(self, digests: Iterable[bytes], *, again: bool = False) -> dict[bytes, str]:
+        """Return the kept ones of some texts, and remove them unless they are wanted `again`."""
+        take = self._texts.__getitem__ if again else self._texts.pop
+        return {d: take(d) for d in digests if d in self._texts}
 
     def clear(self) -> None:
         """Drop all: also texts of objects that are gone, and of those that had their vectors."""
         self._texts.clear()
 
 
-def load_entries(store: Store, at: int = 0, boot: str = "") -> list[Entry]:
-    """Return all entries; objects that another version redacted or rendered are rewritten first.
+def load_entries(store: Store, at: int = 0, boot: str = "") -> Columns:
+    """Return all entries that stay; what another version redacted or rendered is rewritten first.
 
     Where that is another version of redaction, history is looked through as well. Raises
     StoreError, also if objects must be rewritten and cannot be.
@@ -85,7 +90,7 @@ def load_entries(store: Store, at: int = 0, boot: str = "") -> list[Entry]:
                 " hidden less of what is secret: let the user that op-dbus runs as write it"
             )
         _rewrite(store, at, boot)
-    return [entry for entry in store.entries() if not entry.transient]
+    return columns.read(store)
 
 
 def _rewrite(store: Store, at: int, boot: str) -> None:
@@ -163,6 +168,11 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
         rows = store.ledger.append(changes, at, boot)
         store.remove(entry.id for entry in gone)
         store.set_fact("generation", str(generation))
+        if FILE in {
+            *(one.identity.source for one in records),
+            *(one.identity.source for one in gone),
+        }:
+            store.set_fact(DECLARED, "")
         entries = store.put(records)
     return Committed(entries, rows, _moved(update, changes, rows))
 
@@ -188,6 +198,9 @@ def _put(update: Update, record: Record, before: Mapping[int, Content]) -> Itera
         yield Change(record.identity, what, why, [])
         return
     fields = change.differences(_read(old), json.loads(record.properties))
+    fields = [field for field in fields if field.path[0] not in why.seen]
+    if entry and why.is_event and not fields:
+        what = "event"
     item = Change(record.identity, what, why, fields)
     if record.transient or (entry and entry.transient):
         yield _without_values(item)
@@ -231,7 +244,7 @@ def begin(store: Store, boot: str, at: int) -> str:
     """
     before = store.fact("boot")
     cause = change.START if before == boot else change.BOOT
-    left = [entry for entry in store.entries() if entry.transient]
+    left = store.entries(transient=True)
     if (before != boot or left) and not store.is_read_only:
         gone = (_without_values(Change(e.identity, "gone", Why(cause), [])) for e in left)
         with store.transaction():

@@ -4,10 +4,12 @@ import re
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from opdbus.history import jobs
 from opdbus.history.change import BOOT, FIRST, SOURCE, START
 from opdbus.history.question import Row
+from opdbus.state.fields import split
 from opdbus.state.object import Thing, canonical
-from opdbus.text import UNIT_NOUNS
+from opdbus.text import DESCRIBING, UNIT_NOUNS
 
 # What it counts to be of the same thing, to name it or be named by it, to have the same cause. What
 # happened to the thing itself is likely to be known.
@@ -16,6 +18,8 @@ NAMED: Final = 0.8
 CAUSED: Final = 0.5
 _SUFFIX = re.compile(rf"\.(?:{'|'.join(UNIT_NOUNS)}|d|conf|cfg|ini)$")
 _NAME = re.compile(r"[^\W_][\w@.+:-]*")
+# Words in these are no names.
+_TEXTS: Final = frozenset(DESCRIBING)
 # Shorter names, and those of many things, are ordinary words in what other things say.
 _SHORTEST: Final = 3
 _ORDINARY: Final = frozenset("fact hostname hardware kernel locale os time root user users".split())
@@ -42,7 +46,9 @@ def relation(row: Row, other: Row, connected: AbstractSet[Thing]) -> float:
         return SAME
     if one in connected or _names(one) & _said(other) or _names(two) & _said(row):
         return NAMED
-    return CAUSED if row.cause == other.cause and row.cause not in _COMMON else 0.0
+    cause = jobs.alone(row.cause)
+    is_same = cause == jobs.alone(other.cause) and cause.partition(":")[0] not in _COMMON
+    return CAUSED if is_same else 0.0
 
 
 def _names(thing: Thing) -> AbstractSet[str]:
@@ -50,8 +56,9 @@ def _names(thing: Thing) -> AbstractSet[str]:
 
 
 def _said(row: Row) -> AbstractSet[str]:
-    """Return the names in a row: in those of its object, and in the values of fields."""
-    values = canonical([[*(field.before or ()), *(field.after or ())] for field in row.fields])
+    """Return the names in a row: in that of its object, and in the values of telling fields."""
+    told = (field for field in row.fields if "".join(split("".join(field.path[-1:]))) not in _TEXTS)
+    values = canonical([[*(field.before or ()), *(field.after or ())] for field in told])
     return _mentioned(f"{row.identity.name} {values}") | called(Thing(*row.identity[1:]))
 
 

@@ -1,15 +1,14 @@
-"""The cascade: a small model finds, a larger one puts the best in order."""
+"""The best of what was found, in the order of another level that a caller names."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
-from opdbus.index.search import LEXICAL_WEIGHT, VALUE_WEIGHT, Score
+from opdbus.index.search import Score
 from opdbus.index.store import Content, Entry
 from opdbus.serving.serving import Serving
 
@@ -38,12 +37,14 @@ class Reranker:
 
         Raises InvalidArgs, NoModel, ModelError, ProviderError.
         """
+        # it may be asked for by another name
+        level = (await self._serving.embedder(level)).level
         there = [(entry, score) for entry, score in found if entry.id in contents]
         texts = {entry.text_digest: contents[entry.id].text for entry, _ in there}
         numerics, asked, known = await self._embedded(question, texts, level, priority)
         self._keep(numerics, known)
         rows = [
-            (entry, _scored(score, float(known[entry.text_digest] @ asked)))
+            (entry, score.by(float(known[entry.text_digest] @ asked), level))
             for entry, score in there
         ]
         return sorted(rows, key=lambda row: -row[1].total)
@@ -70,9 +71,3 @@ class Reranker:
             self._vectors.move_to_end((numerics, key))
         while len(self._vectors) > _KEPT:
             self._vectors.popitem(last=False)
-
-
-def _scored(score: Score, cosine: float) -> Score:
-    """Return a score with the cosine of another level."""
-    total = cosine + LEXICAL_WEIGHT * score.lexical + VALUE_WEIGHT * score.values
-    return replace(score, total=total, vector=cosine)

@@ -1,9 +1,10 @@
 """Ranking: a weighted sum of cosine, BM25, values, sorts and names."""
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ LEXICAL_WEIGHT: Final = 0.5
 # Weight of having all values that a question names, if they are rare: measured by questions about
 # values (tests/data/value_questions.json), and so that an exact name still wins.
 VALUE_WEIGHT: Final = 0.4
+# Weight of being said as a whole by the question, words only: measured by benchmarks/answers.
+SAID_WEIGHT: Final = 0.2
 # What it is worth to be of the sort that a question asks for: measured by
 # benchmarks/host/questions.py.
 KIND_WEIGHT: Final = 0.15
@@ -26,18 +29,65 @@ ALONE_WEIGHT: Final = 1.0
 # What it is worth to be both of such a sort and of the values that a question names, if few are.
 BOTH_WEIGHT: Final = 0.4
 _LEAST: Final = np.float32(1e-6)
+# So many are compared exactly where cosines are estimates, or one of a thousand: of 60,000 texts
+# whose vectors' signs were compared, these had 99.3% of the ten most similar ones.
+_LIKELY: Final = 400
+# Entries whose totals are added up at a time: what is between stays in the processor's cache.
+_TOGETHER: Final = 1 << 15
+# Totals that tell about where the highest begin.
+_SAMPLED: Final = 1 << 14
+# One of so many is looked at to know about where the highest are.
+_STEP: Final = 64
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
+
+# gives exact cosines of some entries
+Exact: TypeAlias = Callable[[NDArray[np.intp]], NDArray[np.float32]]
+
+
+class Background(NamedTuple):
+    """What a question's cosines with any objects are: their mean, and how far they spread."""
+
+    mean: float
+    spread: float
+
+
+# What is usual, where too few vectors are there.
+_USUAL: Final = Background(0.1, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well an entry answers: `total` ranks, its parts explain it; each part is at most 1."""
+    """How well an entry answers: `total` ranks, its parts explain it.
+
+    `vector`, `lexical` and `values` are at most 1; `kinds` is what its sort adds, as of Raised;
+    `said`, of the best only, is how much of the entry the question says, as of common_words.
+    `stage` is the level whose vectors were compared, empty where none were, and `background` what
+    the cosines of that level are for this question.
+    """
 
     total: float
     vector: float
     lexical: float
     values: float = 0.0
+    kinds: float = 0.0
+    stage: str = ""
+    background: Background = _USUAL
+    said: float = 0.0
+
+    def saying(self, share: float) -> "Score":
+        """Return the score of an entry of which the question says so much."""
+        rest = self.values, self.kinds, self.stage, self.background, share
+        return Score(self.total + SAID_WEIGHT * share, self.vector, self.lexical, *rest)
+
+    def by(self, cosine: float, stage: str, background: Background | None = None) -> "Score":
+        """Return the score that another level's vector gives."""
+        total = cosine + LEXICAL_WEIGHT * self.lexical + VALUE_WEIGHT * self.values
+        if total > 0:
+            total = max(total + self.kinds, float(_LEAST))
+        # a hundred of them a search: `replace` takes three times as long
+        rest = self.lexical, self.values, self.kinds, stage, background or self.background
+        return Score(total, cosine, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +108,13 @@ def ceiling(matches: Sequence[int], objects: int) -> float:
     A term without a match counts most: an object that has only the other words of a question is a
     poor answer. Source of the formula: SQLite's FTS5 documentation.
     """
+    return _BM25_CEILING * sum(idf(count, objects) for count in matches)
+
+
+def idf(count: int, objects: int) -> float:
+    """Return the weight of a term that so many of the objects have, as FTS5 has it."""
     # an object is in the database before it is counted
-    idf = (math.log((max(objects - n, 0) + 0.5) / (n + 0.5)) for n in matches)
-    return _BM25_CEILING * sum(max(weight, 1e-6) for weight in idf)
+    return max(math.log((max(objects - count, 0) + 0.5) / (count + 0.5)), 1e-6)
 
 
 def rank(
@@ -68,27 +122,114 @@ def rank(
     shares: NDArray[np.float32],
     within: NDArray[np.intp] | None = None,
     raised: "Raised | None" = None,
+    stage: str = "",
+    exact: Exact | None = None,
+    background: Background | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are fractions of the BM25 ceiling; `cosines` (entries,) are NaN for an entry
+    `shares` (entries,) are those of words, as of Matches; `cosines` (entries,) are NaN for an entry
     without a vector, and None in lexical mode, which yields matches only; only indexes `within`
-    these are yielded. Equal scores keep the order of the entries.
+    these are yielded. Equal scores keep the order of the entries. `stage` and `background` are of
+    the cosines. Where these are estimates, `exact` gives the ones of some indexes: those of the
+    most likely ones are taken.
     """
-    vector = np.zeros_like(shares) if cosines is None else np.nan_to_num(cosines)
-    total = shares.copy() if cosines is None else vector + LEXICAL_WEIGHT * shares
+    total = _totals(cosines, shares, raised)
+    if within is not None:
+        total, every = np.full(len(total), -np.inf, np.float32), total
+        total[within] = every[within]
+    likely = _highest(total, max(_LIKELY, len(shares) // 1000))
+    if exact and cosines is not None:
+        likely = likely[total[likely] > -np.inf]
+        cosines[likely] = exact(likely)
+        total[likely] = _total(cosines, shares, raised, likely)
     values = None if raised is None else raised.values
-    if values is not None:
-        total += VALUE_WEIGHT * values
-    if raised is not None:
-        # what does not match at all is not made to
-        total = np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total)
-    places = np.arange(len(total)) if within is None else np.sort(within)
-    for index in places[np.argsort(-total[places], kind="stable")].tolist():
-        if cosines is None and total[index] <= 0:
+    floor = 0.0 if cosines is None else -np.inf
+    for index in itertools.chain(_ordered(total, likely), _later(total, likely)):
+        if total[index] <= floor:
             return
-        value = 0.0 if values is None else float(values[index])
-        yield index, Score(float(total[index]), float(vector[index]), float(shares[index]), value)
+        cosine = None if cosines is None else float(cosines[index])
+        is_known = cosine is not None and math.isfinite(cosine)
+        yield (
+            index,
+            Score(
+                float(total[index]),
+                cosine if cosine is not None and is_known else 0.0,
+                float(shares[index]),
+                0.0 if values is None else float(values[index]),
+                0.0 if raised is None else float(raised.kinds[index]),
+                stage if is_known else "",
+                background or _USUAL,
+            ),
+        )
+
+
+def _totals(
+    cosines: NDArray[np.float32] | None, shares: NDArray[np.float32], raised: "Raised | None"
+) -> NDArray[np.float32]:
+    """Return what ranks the entries."""
+    total = np.empty(len(shares), np.float32)
+    for start in range(0, len(total), _TOGETHER):
+        part = slice(start, start + _TOGETHER)
+        total[part] = _total(cosines, shares, raised, part)
+    return total
+
+
+def _total(
+    cosines: NDArray[np.float32] | None,
+    shares: NDArray[np.float32],
+    raised: "Raised | None",
+    at: NDArray[np.intp] | slice,
+) -> NDArray[np.float32]:
+    """Return what ranks the entries at some places."""
+    total: NDArray[np.float32] = shares[at].copy()
+    if cosines is not None:
+        total *= LEXICAL_WEIGHT
+        total += np.where(np.isnan(cosines[at]), np.float32(0), cosines[at])
+    if raised is None:
+        return total
+    if raised.values is not None:
+        total += VALUE_WEIGHT * raised.values[at]
+    # what does not match at all is not made to
+    return np.where(total > 0, np.maximum(total + raised.kinds[at], _LEAST), total)
+
+
+def _highest(total: NDArray[np.float32], most: int) -> NDArray[np.intp]:
+    """Return the places of the highest totals, so many, in order; of equal ones the first.
+
+    To put all in order takes a hundred times as long where there are many.
+    """
+    last = _guess(total, most)
+    better = np.flatnonzero(total > last)
+    if len(better) > most:
+        some = total[better]
+        last = np.partition(some, -most)[-most]
+        better = better[some > last]
+    equal = np.flatnonzero(total == last)[: most - len(better)]
+    return np.sort(np.append(better, equal))
+
+
+def _guess(total: NDArray[np.float32], most: int) -> np.float32:
+    """Return a total that so many entries have, or more: a sample tells one that few have."""
+    sample = total[:: max(1, len(total) // _SAMPLED)]
+    above = 4 * most * len(sample) // max(1, len(total))
+    if above < len(sample):
+        guess = np.float32(np.partition(sample, -above)[-above])
+        if np.count_nonzero(total >= guess) >= most:
+            return guess
+    return np.float32(-np.inf)
+
+
+def _ordered(total: NDArray[np.float32], places: NDArray[np.intp]) -> list[int]:
+    found: list[int] = places[np.argsort(-total[places], kind="stable")].tolist()
+    return found
+
+
+def _later(total: NDArray[np.float32], likely: NDArray[np.intp]) -> Iterator[int]:
+    """Yield the other places in order, which are put in order only if they are asked for."""
+    is_left = np.ones(len(total), np.bool_)
+    is_left[likely] = False
+    yield from _ordered(total, np.flatnonzero(is_left))
 
 
 def named_values(having: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32] | None:
@@ -101,7 +242,8 @@ def named_values(having: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32] | N
         return None
     total = np.zeros(len(having[0]), np.float32)
     for mask in having:
-        total[mask] += _rarity(int(mask.sum()), len(mask)) / len(having)
+        weight = _rarity(int(np.count_nonzero(mask)), len(mask)) / len(having)
+        total += np.where(mask, np.float32(weight), np.float32(0))
     return total
 
 
@@ -112,10 +254,16 @@ def named_kinds(
     values: NDArray[np.float32] | None,
 ) -> NDArray[np.float32]:
     """Return what the sorts of entries (entries,) add to their scores: see Raised."""
-    more = np.where(kinds & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
-    if values is not None:
-        more += BOTH_WEIGHT * values
-    return np.where(kinds & asked.named != 0, more, -less)
+    if not asked.named:
+        return -less
+    found = np.empty(len(kinds), np.float32)
+    for start in range(0, len(found), _TOGETHER):
+        at = slice(start, start + _TOGETHER)
+        more = np.where(kinds[at] & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
+        if values is not None:
+            more += BOTH_WEIGHT * values[at]
+        found[at] = np.where(kinds[at] & asked.named != 0, more, -less[at])
+    return found
 
 
 def _rarity(having: int, entries: int) -> float:

@@ -1,6 +1,5 @@
 """The loop that gives the sentences of history their vectors, while no object waits for its own."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,7 +59,7 @@ class SentenceVectors:
         engine = index.engine
         while not archive.fault and (room := self._room_now()):
             waiting = await archive.read(partial(_waiting, engine, room))
-            if not waiting or await asyncio.to_thread(self._vectors.waiting) > 0:
+            if not waiting or self._vectors.waiting():
                 return  # the indexer makes this due again after the last object
             if self._vectors.serving.phase.embedder is not embedder:
                 return

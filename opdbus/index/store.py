@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,12 +58,14 @@ _STORED: Final = attrgetter(
 _CATALOGUED: Final = attrgetter(
     "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
+_BYTES: Final = 256
+# Rows that are Python objects at a time.
+_READ: Final = 4096
 # About as much as one write, such as a batch of vectors.
 _PROBE_CHARACTERS: Final = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A stored object as the catalogue holds it: without its content."""
 
     id: int
@@ -154,6 +156,15 @@ class Store:
             self._database.execute("BEGIN IMMEDIATE")
             yield
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See the database inside as it is at the first look."""
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("COMMIT")
+
     def sync(self) -> None:
         """Make sure that all that was committed is on the disk."""
         self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -174,10 +185,22 @@ class Store:
 
     # objects
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield the entry of every object, in the order of their changes."""
-        for row in self._database.execute(f"SELECT {_COLUMNS} FROM objects ORDER BY updated_at"):  # noqa: S608 -- our own constant
-            yield _entry(row)
+    def entries(self, *, transient: bool | None = None) -> list[Entry]:
+        """Return the entry of every object, in the order of their changes, or of some of them."""
+        which = "TRUE" if transient is None else f"passing = {transient:d}"
+        rows = self._database.execute(
+            f"SELECT {_COLUMNS} FROM objects WHERE {which} ORDER BY updated_at"  # noqa: S608 -- our own constants
+        )
+        return [
+            Entry(number, Identity(*named), owner, hashed, text, at, bool(passing), size, traits)
+            for number, *named, owner, hashed, text, at, passing, size, traits in rows
+        ]
+
+    def entry_rows(self) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """Yield the fields of all entries that stay, an identity as four of them, in parts."""
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM objects WHERE NOT passing")  # noqa: S608 -- our own constants
+        while part := rows.fetchmany(_READ):
+            yield part
 
     def latest(self, source: str) -> int:
         """Return when an object of a source was changed last, in seconds since 1970; 0 if never."""
@@ -215,6 +238,17 @@ class Store:
             )
         }
 
+    def texts(self, digests: Sequence[bytes]) -> dict[bytes, str]:
+        """Return those of these texts that objects have, by digest."""
+        places = ",".join("?" * len(digests))
+        return dict(
+            self._database.execute(
+                f"SELECT text_digest, text FROM objects WHERE text_digest IN ({places})"  # noqa: S608 -- only places
+                " GROUP BY text_digest",
+                digests,
+            )
+        )
+
     # vectors
 
     def put_vectors(
@@ -227,6 +261,12 @@ class Store:
                 "INSERT OR REPLACE INTO vectors (key, text_digest, data) VALUES (?, ?, ?)", rows
             )
 
+    def vectors_of(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return (key, little-endian float32) of those of these vectors that there are."""
+        places = ",".join("?" * len(keys))
+        query = f"SELECT key, data FROM vectors WHERE key IN ({places})"  # noqa: S608 -- only places
+        return self._database.execute(query, keys).fetchall()
+
     def vectors(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield (key, digest of the text, little-endian float32) of every vector."""
         yield from self._database.execute("SELECT key, text_digest, data FROM vectors")
@@ -238,14 +278,24 @@ class Store:
         with self.transaction():
             self._database.execute("DELETE FROM facts WHERE name = 'probe'")
 
-    def prune_vectors(self) -> set[bytes]:
-        """Delete the vectors of texts that no object has, and return the digests of the texts."""
+    def prune_vectors(self, first: int) -> None:
+        """Delete the vectors of texts that no object has, and whose digests begin with a byte."""
         with self.transaction():
-            rows = self._database.execute(
-                "DELETE FROM vectors WHERE text_digest NOT IN (SELECT text_digest FROM objects)"
-                " RETURNING text_digest"
-            ).fetchall()
-        return {row[0] for row in rows}
+            self._database.execute(
+                "DELETE FROM vectors WHERE text_digest >= ? AND text_digest < ?"
+                " AND NOT EXISTS"
+                " (SELECT 1 FROM objects WHERE objects.text_digest = vectors.text_digest)",
+                (bytes([first]), _after(first)),
+            )
+
+    def forget_vectors(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Delete the vectors of those of these texts that no object has; return the texts."""
+        query = (
+            "DELETE FROM vectors WHERE text_digest = ?1 AND NOT EXISTS"
+            " (SELECT 1 FROM objects WHERE text_digest = ?1) RETURNING 1"
+        )
+        with self.transaction():
+            return {one for one in digests if self._database.execute(query, (one,)).fetchall()}
 
     def forget(self, target: Target, cause: str, at: int, boot: str) -> Forgotten:
         """Erase values of history, and say so in it."""
@@ -309,7 +359,6 @@ class Store:
         return Entry(number, record.identity, *_CATALOGUED(record))
 
 
-def _entry(row: tuple[int, str, str, str, str, int, str, bytes, int, int, int, bytes]) -> Entry:
-    return Entry(
-        row[0], Identity(*row[1:5]), *row[5:9], transient=bool(row[9]), size=row[10], traits=row[11]
-    )
+def _after(first: int) -> bytes:
+    """Return what comes after all digests that begin with a byte."""
+    return bytes([first + 1]) if first < _BYTES - 1 else b"\xff" * 32

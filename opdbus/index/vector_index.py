@@ -1,48 +1,89 @@
-"""The vectors of one model and precision in memory, one row per text, compared exactly."""
+"""The vectors of one model and precision, one row per text, and how like a question they are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
-from opdbus.index.catalogue import View
-from opdbus.index.store import Entry, Store
+from opdbus.index.bit_rows import BitRows
+from opdbus.index.rows import PlainRows, Rows
+from opdbus.index.search import Background
+from opdbus.index.store import Entry
+from opdbus.index.texts import NO_ROW, NO_TEXT, Texts
+from opdbus.index.view import View
 from opdbus.state.object import digest
+
+log = structlog.get_logger()
+
+# More vectors than that are found by their signs: to compare all of them exactly takes too long.
+MANY: Final = 50_000
+_NOWHERE: Final = np.empty(0, np.intp)
+# Vectors moved at a time.
+_AT_A_TIME: Final = 8192
+# So many rows or twice as many say what cosines a question has with any objects.
+_SAMPLED: Final = 256
+# Of fewer nothing is known.
+_FEW: Final = 32
 
 
 class VectorIndex:
-    """A matrix of unit vectors by digest of their text, all of the same `numerics`.
+    """Unit vectors by digest of their text, all of the same `numerics`; plain rows by default.
 
-    A row never changes, so reading needs no lock.
+    With a `folder`, very many go to a file in it, and what `cosines` gives are estimates.
     """
 
-    def __init__(self, numerics: str, dimension: int) -> None:
+    def __init__(
+        self,
+        numerics: str,
+        dimension: int,
+        texts: Texts,
+        rows: Rows | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.numerics = numerics
         self.dimension = dimension
         # digests of texts whose vectors could not be stored yet
         self.unsaved: set[bytes] = set()
-        # grows with every change of what is in which row
-        self.version = 0
         # what vectors of these numerics are kept under
         self.engine = digest(numerics.encode())
-        self._rows: dict[bytes, int] = {}
-        # rows in use, dropped ones included until they are half of all
-        self._end = 0
-        self._buffer = np.empty((0, dimension), np.float32)
-        self._places: tuple[tuple[int, int], NDArray[np.intp]] | None = None
+        self.texts = texts
+        self._layer = texts.layer()
+        self._rows = rows or PlainRows(dimension)
+        # of the entries of a view, as of two versions
+        self._rows_found: tuple[tuple[int, int], NDArray[np.intp]] = (-1, -1), _NOWHERE
+        # rows that stand for all, as of a version of the layer
+        self._sampled: tuple[int, NDArray[np.intp]] = (-1, _NOWHERE)
+        # where very many go; None: to memory
+        self.path = folder / f"{self.engine.hex()}.rows" if folder else None
 
     def __len__(self) -> int:
-        """Count the rows."""
-        return len(self._rows)
+        """Count the vectors."""
+        return self._layer.filled
 
-    def __contains__(self, text_digest: object) -> bool:
+    def __contains__(self, text_digest: bytes) -> bool:
         """Return whether a text has a vector."""
-        return text_digest in self._rows
+        return bool(self._layer.rows[self.texts.find(text_digest)] >= 0)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of what has a vector."""
+        return self._layer.version
+
+    @property
+    def waiting(self) -> int:
+        """How many things have a text without a vector."""
+        return self._layer.waiting
+
+    def pending(self, most: int) -> list[bytes]:
+        """Return texts of things that have no vector, the oldest first; at most so many."""
+        return self.texts.lacking(self._layer, most)
 
     def lacking(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries whose texts have no vector."""
-        rows = self._rows
-        return [entry for entry in entries if entry.text_digest not in rows]
+        return [entry for entry in entries if entry.text_digest not in self]
 
     def key(self, text_digest: bytes) -> bytes:
         """Return the vector key of a text: hash(numerics, text)."""
@@ -50,57 +91,141 @@ class VectorIndex:
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
         """Return the vector (dimension,) of a text."""
-        row = self._rows.get(text_digest)
-        return None if row is None else self._buffer[row]
+        row = self._layer.rows[self.texts.find(text_digest)]
+        if row == NO_ROW:
+            return None
+        vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
+        return vector
 
     def cosines(self, query: NDArray[np.float32], view: View) -> NDArray[np.float32]:
         """Return the cosine of `query` (dimension,) of length 1 with each entry of a view.
 
-        NaN where an entry has no vector.
+        NaN where an entry has no vector. Of very many they are estimates: see `exact`.
         """
-        # row -1, of an entry without a vector, is the NaN at the end
-        scores = np.append(self._buffer[: self._end] @ query, np.float32("nan"))
+        # row -1, of a text without a vector, is the NaN at the end
+        scores = np.append(self._rows.products(query), np.float32("nan"))
         cosines: NDArray[np.float32] = scores[self._rows_of(view)]
         return cosines
 
     def _rows_of(self, view: View) -> NDArray[np.intp]:
-        versions = view.version, self.version
-        if self._places is None or self._places[0] != versions:
-            row = self._rows.get
-            rows = [row(entry.text_digest, -1) if entry else -1 for entry in view.entries]
-            self._places = versions, np.array(rows, np.intp)
-        return self._places[1]
+        """Return the row of each entry, which is found again only after a change."""
+        versions = view.version, self._layer.version
+        known, rows = self._rows_found
+        if known != versions:
+            rows = self._layer.rows[view.texts[: len(view.entries)]].astype(np.intp)
+            self._rows_found = versions, rows
+        return rows
+
+    def exact(
+        self, query: NDArray[np.float32], view: View
+    ) -> Callable[[NDArray[np.intp]], NDArray[np.float32]] | None:
+        """Return what gives the cosines of entries at some places; None if `cosines` are exact."""
+        if self._rows.is_exact:
+            return None
+
+        def cosines(places: NDArray[np.intp]) -> NDArray[np.float32]:
+            rows = self._layer.rows[view.texts[places]]
+            found = np.full(len(places), np.nan, np.float32)
+            found[rows >= 0] = self._rows.take(rows[rows >= 0].astype(np.intp)) @ query
+            return found
+
+        return cosines
+
+    def background(self, query: NDArray[np.float32]) -> Background | None:
+        """Return what the cosines of `query` with a sample are; None where there are too few."""
+        rows = self._sample()
+        if not len(rows):
+            return None
+        cosines = self._rows.take(rows) @ query
+        return Background(float(cosines.mean()), float(cosines.std()))
+
+    def _sample(self) -> NDArray[np.intp]:
+        """Return some rows, found again only after a change; none where there are too few."""
+        known, rows = self._sampled
+        if known != self._layer.version:
+            # without rows that are forgotten, or were damaged in a file
+            of_texts = self._layer.rows
+            kept = np.flatnonzero(of_texts >= 0)
+            rows = of_texts[kept[:: max(1, len(kept) // _SAMPLED)]].astype(np.intp)
+            rows = rows if len(kept) >= _FEW else _NOWHERE
+            self._sampled = self._layer.version, rows
+        return rows
 
     def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Append vectors (digests, dimension) of texts that have none yet."""
-        start = self._end
-        end = start + len(digests)
-        if end > len(self._buffer):
-            grown = np.empty((max(end, 2 * start, 64), self.dimension), np.float32)
-            grown[:start] = self._buffer[:start]
-            self._buffer = grown
-        self._buffer[start:end] = vectors
-        self._end = end
-        self.version += 1
-        self._rows.update(zip(digests, range(start, end), strict=True))
+        """Append vectors (digests, dimension) of different texts that have none yet."""
+        if self.path and self._rows.is_exact and self._rows.end + len(digests) > MANY:
+            self._use_file(self.path)
+        start = self._rows.end
+        try:
+            self._rows.append(digests, vectors)
+        except OSError as error:
+            self._leave_file(error)
+            start = self._rows.end
+            self._rows.append(digests, vectors)
+        self._put(digests, range(start, self._rows.end))
+
+    def adopt(self, rows: BitRows) -> None:
+        """Take the rows of a file that a run before this one has left, instead of none."""
+        found = self.texts.find_each(rows.left())
+        # of rows of one text the last counts
+        numbers, last = np.unique(found[::-1], return_index=True)
+        is_text = numbers != NO_TEXT
+        self._rows = rows
+        at = (len(found) - 1 - last[is_text]).astype(np.int32)
+        self.texts.put(self._layer, numbers[is_text].tolist(), at)
+        self.shrink()
+
+    def seal(self) -> None:
+        """Write down what spares the next start work; may be called on a thread."""
+        if isinstance(self._rows, BitRows):
+            self._rows.seal()
+
+    def _put(self, digests: Sequence[bytes], rows: range) -> None:
+        numbers = [self.texts.number(text_digest) for text_digest in digests]
+        self.texts.put(self._layer, numbers, np.array(rows, np.int32))
+
+    def _use_file(self, path: Path) -> None:
+        try:
+            for left in (path.with_suffix(".signs"), path):
+                left.unlink(missing_ok=True)
+            self._move(BitRows(path, self.dimension))
+        except OSError as error:
+            self._leave_file(error)
+
+    def _leave_file(self, error: OSError) -> None:
+        """Hold all vectors in memory, where there is no room for a file of them."""
+        log.warning("vectors are held in memory", path=str(self.path), reason=error.strerror)
+        self.path = None
+        if not self._rows.is_exact:
+            self._move(PlainRows(self.dimension))
+
+    def _move(self, rows: Rows) -> None:
+        """Take all vectors over into other rows."""
+        of_texts = self._layer.rows
+        kept = np.flatnonzero(of_texts >= 0)
+        for part in (kept[n : n + _AT_A_TIME] for n in range(0, len(kept), _AT_A_TIME)):
+            vectors = self._rows.take(of_texts[part].astype(np.intp))
+            rows.append(self.texts.digests(part.tolist()), vectors)
+        of_texts[kept] = np.arange(len(kept), dtype=np.int32)
+        self._layer.version += 1
+        self._rows = rows
+
+    def add_new(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
+        """Append vectors of texts, without those that have one by now; return of which."""
+        new = [n for n, text_digest in enumerate(digests) if text_digest not in self]
+        self.add([digests[n] for n in new], vectors[new])
+        return [digests[n] for n in new]
 
     def drop(self, digests: Iterable[bytes]) -> None:
-        """Forget vectors, and make the matrix smaller once half of it is forgotten."""
-        self.version += 1
-        for text_digest in digests:
-            self._rows.pop(text_digest, None)
-        if len(self._rows) * 2 <= self._end:
-            self._buffer = self._buffer[list(self._rows.values())]
-            self._rows = {text_digest: row for row, text_digest in enumerate(self._rows)}
-            self._end = len(self._rows)
+        """Forget the vectors of some texts."""
+        self.texts.drop(self._layer, digests)
+        self.shrink()
 
-    def recall(self, store: Store, wanted: set[bytes]) -> None:
-        """Add the kept vectors of wanted texts; one of another size is damaged, and left out."""
-        size = 4 * self.dimension
-        rows = [
-            (text_digest, data)
-            for key, text_digest, data in store.vectors()
-            if text_digest in wanted and key == self.key(text_digest) and len(data) == size
-        ]
-        matrix = np.frombuffer(b"".join(data for _, data in rows), "<f4")
-        self.add([row[0] for row in rows], matrix.reshape(len(rows), self.dimension))
+    def shrink(self) -> None:
+        """Give back the room of rows that are forgotten, once they are half of all."""
+        if self._layer.filled * 2 <= self._rows.end:
+            rows = self._layer.rows
+            kept = np.flatnonzero(rows >= 0)
+            self._rows.keep(rows[kept].astype(np.intp))
+            rows[kept] = np.arange(len(kept), dtype=np.int32)
+            self._layer.version += 1

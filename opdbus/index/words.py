@@ -4,46 +4,90 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from opdbus.history.sentences import quoted
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.history.full_text import FullText, quoted
 from opdbus.state.object import Json
 
 
-class Words:
+class Words(FullText):
     """The words of objects through one connection that reads."""
 
+    # of name, text and words
+    weights = 4.0, 2.0, 1.0
+
     def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+        super().__init__(database, "lexicon", *self.weights)
 
-    def match(
-        self, terms: Sequence[str], limit: int, *, every: bool = False
-    ) -> list[tuple[int, float]]:
-        """Return (id, BM25 score, larger is better) of the best matches of any or `every` term."""
-        joined = (" AND " if every else " OR ").join(map(quoted, terms))
-        # as one row: the driver releases the GIL for each row, and gets it back from a busy thread
-        # only after 5 ms
-        ids, scores = self._database.execute(
-            "SELECT group_concat(id), group_concat(score) FROM ("
-            "SELECT rowid AS id, -bm25(lexicon, 4.0, 2.0, 1.0) AS score FROM lexicon"
-            " WHERE lexicon MATCH ? ORDER BY score DESC LIMIT ?)",
-            (joined, limit),
-        ).fetchone()
-        if ids is None:
-            return []
-        return list(zip(map(int, ids.split(",")), map(float, scores.split(",")), strict=True))
+    def count(self) -> int:
+        """Count the objects."""
+        return int(self._database.execute("SELECT count(*) FROM objects").fetchone()[0])
 
-    def count_matches(self, term: str) -> int:
-        """Count the objects that match a term, in any word form."""
-        counting = "SELECT count(*) FROM lexicon WHERE lexicon MATCH ?"
-        return int(self._database.execute(counting, (quoted(term),)).fetchone()[0])
+    def vocabulary(
+        self,
+    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the stems of all words, their lengths, how many objects have each, and how often.
 
-    def having(self, phrase: str, limit: int) -> list[int]:
-        """Return the ids of objects that have a phrase, in any word form; at most so many."""
-        (ids,) = self._database.execute(
-            "SELECT group_concat(rowid) FROM"
+        The stems are in order, one after the other.
+        """
+        stems, lengths, objects, times = (
+            self._listing("row")
+            .execute(
+                "SELECT CAST(group_concat(term, '') AS BLOB), group_concat(octets),"
+                " group_concat(doc), group_concat(cnt)"
+                " FROM (SELECT *, length(CAST(term AS BLOB)) AS octets FROM temp.row)"
+            )
+            .fetchone()
+        )
+        return stems or b"", _numbers(lengths), _numbers(objects), _numbers(times)
+
+    def occurrences(self, first: bytes, last: bytes) -> NDArray[np.int64]:
+        """Return where the stems from the first to the last one occur, those of each together.
+
+        An occurrence is 4 id + 0, 1 or 2 in a name, a text, or words.
+        """
+        (found,) = (
+            self._listing("instance")
+            .execute(
+                "SELECT group_concat(4 * doc + (col = 'text') + 2 * (col = 'words'))"
+                " FROM temp.instance WHERE term BETWEEN ? AND ?",
+                (first.decode(), last.decode()),
+            )
+            .fetchone()
+        )
+        return _numbers(found)
+
+    def beginning(self, word: str, limit: int) -> list[str]:
+        """Return the texts, in lower case, of objects with words that begin so."""
+        (texts,) = self._database.execute(
+            "SELECT json_group_array(lower(text || ' ' || words)) FROM objects WHERE id IN"
             " (SELECT rowid FROM lexicon WHERE lexicon MATCH ? LIMIT ?)",
-            (quoted(phrase), limit),
+            (f"{quoted(word)}*", limit),
         ).fetchone()
-        return [int(number) for number in ids.split(",")] if ids else []
+        return list(json.loads(texts))
+
+    def known(self, words: Sequence[str]) -> list[str]:
+        """Return those of some words that objects have, in any form."""
+        (found,) = self._database.execute(
+            "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
+            " (SELECT 1 FROM lexicon WHERE lexicon MATCH '\"' || value || '\"')",
+            (json.dumps(words),),
+        ).fetchone()
+        return list(json.loads(found))
+
+    def begun(self, beginnings: Sequence[str]) -> list[str]:
+        """Return those with which words of objects begin, and go on, of some of letters only."""
+        (found,) = (
+            self._listing("instance")
+            .execute(
+                "SELECT json_group_array(value) FROM json_each(?) WHERE EXISTS"
+                " (SELECT 1 FROM temp.instance WHERE term BETWEEN value || '0' AND value || '{')",
+                (json.dumps(beginnings),),
+            )
+            .fetchone()
+        )
+        return list(json.loads(found))
 
     def properties_having(
         self, phrase: str, limit: int, longest: int
@@ -61,7 +105,7 @@ class Words:
         self, after: int, clause: str, values: Sequence[str | int], limit: int
     ) -> list[tuple[int, dict[str, Json]]]:
         """Return (id, properties) of the next objects of which an SQL clause is true."""
-        # as one row: see `match`; and as one JSON text, which is read in half of the time
+        # as one row: see FullText; and as one JSON text, which is read in half of the time
         ids, contents = self._database.execute(
             "SELECT group_concat(id), group_concat(properties) FROM"  # noqa: S608 -- the clause is our own
             f" (SELECT * FROM objects WHERE id > ? AND ({clause}) ORDER BY id LIMIT ?)",
@@ -70,3 +114,15 @@ class Words:
         if ids is None:
             return []
         return list(zip(map(int, ids.split(",")), json.loads(f"[{contents}]"), strict=True))
+
+    def _listing(self, kind: str) -> sqlite3.Connection:
+        """Make a table of what is indexed: of this connection only, and nothing is stored in it."""
+        self._database.execute(
+            f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{kind}"
+            f" USING fts5vocab (main, lexicon, {kind})"
+        )
+        return self._database
+
+
+def _numbers(listed: str | None) -> NDArray[np.int64]:
+    return np.fromstring(listed or "", np.int64, sep=",")

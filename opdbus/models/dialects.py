@@ -21,8 +21,9 @@ class Dialect:
     # the floats are float16, but for the pooling
     is_half: bool = False
     # how dense layers are written: `float`, `weights` (int8 weights that the runtime may multiply
-    # with activations that it quantizes itself) or `dynamic` (ONNX Runtime's own operator, with one
-    # scale for all activations of a run, so that only one text may run at a time)
+    # with activations that it quantizes itself), `dynamic` (ONNX Runtime's own operator, with one
+    # scale for all activations of a run, so that only one text may run at a time) or `blocks` (its
+    # operator with a scale for each few weights, and for as few activations)
     dense: str = "float"
 
 
@@ -36,6 +37,7 @@ DIALECTS: Final = {
         Dialect("rounded", is_rounded=True),
         Dialect("rounded-int8", is_rounded=True, dense="weights"),
         Dialect("int8-dynamic", dense="dynamic"),
+        Dialect("int8-blocks", dense="blocks"),
         # 17 brought LayerNormalization; compilers of drivers lag years behind
         Dialect("standard", opset=17, is_contrib=False),
         Dialect("standard-half", opset=17, is_contrib=False, is_half=True),

@@ -21,7 +21,7 @@ from huggingface_hub.hf_api import HfApi, ModelInfo, RepoSibling
 from huggingface_hub.utils import logging
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, model_store, record
+from opdbus.models import folder, formats, model_store, record
 
 if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
@@ -117,10 +117,10 @@ class _Hub:
 
     def _wanted(self, info: ModelInfo) -> list[RepoSibling]:
         files = {file.rfilename: file for file in info.siblings or ()}
-        lacking = [name for name in folder.FILES if name not in files]
-        if folder.WEIGHTS in lacking:
+        lacking = [name for name in formats.TRANSFORMER.required if name not in files]
+        if formats.WEIGHTS in lacking:
             raise ModelError(
-                f"{self._what} has no {folder.WEIGHTS}: op-dbus reads no other kind of weights,"
+                f"{self._what} has no {formats.WEIGHTS}: op-dbus reads no other kind of weights,"
                 " since those can run code when they are loaded; ask for another --revision"
             )
         if lacking:
@@ -128,7 +128,7 @@ class _Hub:
                 f"{self._what} lacks {', '.join(lacking)}, so it is no sentence-transformers model"
                 " that op-dbus can read; ask for another --revision"
             )
-        return [files[name] for name in folder.KEPT if name in files]
+        return [files[name] for name in formats.TRANSFORMER.files if name in files]
 
     def _download(self, file: RepoSibling, commit: str, fresh: Path) -> None:
         with self._explaining(file.rfilename):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import record, shape, table_files
+from opdbus.models import record, shape
+from opdbus.models.formats import TABLE, TOKENIZER, Format
 from opdbus.models.record import sha256
 from opdbus.models.shape import Shape
 
@@ -18,15 +19,8 @@ if TYPE_CHECKING:
     from opdbus.config import Config
     from opdbus.models.catalogue import Level
 
-WEIGHTS: Final = "model.safetensors"
-TOKENIZER: Final = "tokenizer.json"
-FILES: Final = ("config.json", TOKENIZER, "modules.json", "1_Pooling/config.json", WEIGHTS)
-# The family of static tables.
-_STATIC: Final = "static"
 # The table that is part of op-dbus.
-_OURS: Final = Path(__file__).parent / "static"
-# All that a model is read from; nothing else is copied or downloaded.
-KEPT: Final = (*FILES, shape.LIMIT)
+OURS: Final = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +30,7 @@ class Model:
     level: str
     name: str
     folder: Path
+    format: Format
     shape: Shape
     weights_sha256: str
     tokenizer_sha256: str
@@ -43,19 +38,9 @@ class Model:
     words: int
 
     @property
-    def is_table(self) -> bool:
-        """Whether it is a static table, which no runtime runs."""
-        return self.shape.family == _STATIC
-
-    @property
     def weights(self) -> Path:
         """The weights' file."""
-        return self.folder / (table_files.TABLE if self.is_table else WEIGHTS)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The names of all that the model is read from."""
-        return table_files.ALL if self.is_table else KEPT
+        return self.folder / self.format.weights
 
     @property
     def tokenizer(self) -> Path:
@@ -90,7 +75,7 @@ def find(level: Level, config: Config) -> Path:
 
 def how_to_get(level: Level) -> str:
     """Say how an operator gets a level's files."""
-    if level.is_table:
+    if level.is_included:
         return "it is part of op-dbus: install that again"
     pull = (
         f"run `op-dbus models pull {level.name}`, with `--from packages` where there is a Python"
@@ -138,8 +123,8 @@ def _require_recorded(model: Model, level: Level) -> None:
     recorded = record.read(model.folder)
     if recorded is None:
         return
-    known = {WEIGHTS: model.weights_sha256, TOKENIZER: model.tokenizer_sha256}
-    rest = [name for name in KEPT if name not in known]
+    known = {model.weights.name: model.weights_sha256, TOKENIZER: model.tokenizer_sha256}
+    rest = [name for name in model.format.files if name not in known]
     changed = recorded.differing(known | record.hashes(model.folder, rest))
     if changed:
         raise ModelError(
@@ -154,41 +139,34 @@ def read(folder: Path, level: Level) -> Model:
     with _looking_at(folder):
         if not folder.is_dir():
             raise ModelError(f"there is no model folder {folder}: {how_to_get(level)}")
-        files = table_files.ALL if level.is_table else FILES
-        missing = [name for name in files if not (folder / name).is_file()]
+        missing = [name for name in level.format.required if not (folder / name).is_file()]
     if missing:
         raise ModelError(
             f"the model folder {folder} lacks {', '.join(missing)}: {how_to_get(level)}"
         )
-    if level.is_table:
-        return _read_table(folder, level)
     is_own = folder.name == level.folder or folder == _packaged(level)
-    found, words = shape.read(folder, level.max_tokens if is_own else None)
+    if level.format is TABLE:
+        found, words = _shape_of_table(folder, level.max_tokens)
+    else:
+        found, words = shape.read(folder, level.max_tokens if is_own else None)
     return Model(
         level=level.name,
         name=level.repository if is_own else folder.name,
         folder=folder,
+        format=level.format,
         shape=found,
-        weights_sha256=sha256(folder / WEIGHTS),
+        weights_sha256=sha256(folder / level.format.weights),
         tokenizer_sha256=sha256(folder / TOKENIZER),
         words=words,
     )
 
 
-def _read_table(folder: Path, level: Level) -> Model:
+def _shape_of_table(folder: Path, limit: int) -> tuple[Shape, int]:
     # numpy takes long to import, and commands need it for no other model
     from opdbus.models import static_table
 
     rows, length = static_table.shape(folder)
-    return Model(
-        level=level.name,
-        name=level.repository if folder == _OURS else folder.name,
-        folder=folder,
-        shape=Shape(0, length, 0, 0.0, level.max_tokens, _STATIC),
-        weights_sha256=sha256(folder / table_files.TABLE),
-        tokenizer_sha256=sha256(folder / TOKENIZER),
-        words=rows,
-    )
+    return Shape(0, length, 0, 0.0, limit, "static"), rows
 
 
 @contextmanager
@@ -204,8 +182,8 @@ def _looking_at(folder: Path) -> Iterator[None]:
 
 
 def _packaged(level: Level) -> Path | None:
-    if level.is_table:
-        return _OURS
+    if level.is_included:
+        return OURS
     spec = importlib.util.find_spec(level.package) if level.package else None
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import files, folder, record
+from opdbus.models import files, folder, formats, record
 
 if TYPE_CHECKING:
     from opdbus.models.catalogue import Level
@@ -38,7 +38,7 @@ class Destination:
         recorded = record.read(self.folder)
         if recorded is None:
             return None
-        found = record.hashes(self.folder, folder.KEPT)
+        found = record.hashes(self.folder, formats.TRANSFORMER.files)
         self._refuse([name for name in recorded.differing(found) if name in found], str(recorded))
         return recorded
 
@@ -79,7 +79,7 @@ class Destination:
         return f".{self.folder.name}.part-"
 
     def _checked(self, fresh: Path, source: str, revision: str) -> Record:
-        made = record.make(source, revision, record.hashes(fresh, folder.KEPT))
+        made = record.make(source, revision, record.hashes(fresh, formats.TRANSFORMER.files))
         try:
             check(fresh, self.level)
         except ModelError as error:
@@ -92,7 +92,7 @@ class Destination:
         if not os.path.lexists(self.folder):
             return False
         recorded = record.read(self.folder)
-        found = record.hashes(self.folder, folder.KEPT)
+        found = record.hashes(self.folder, formats.TRANSFORMER.files)
         there = record.make("", "", recorded.files if recorded else found)
         self._refuse(made.differing(there.files), str(made))
         return not made.differing(found)
@@ -141,7 +141,7 @@ def import_model(
     origin = (recorded.source, recorded.revision) if recorded else (str(source), "")
 
     def fill(fresh: Path) -> tuple[str, str]:
-        for name in folder.KEPT:
+        for name in formats.TRANSFORMER.files:
             if (source / name).is_file():
                 (fresh / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(source / name, fresh / name)

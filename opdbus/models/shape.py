@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models.families import BUCKETS, FAMILIES
+from opdbus.models.formats import LIMIT
 
-LIMIT: Final = "sentence_bert_config.json"
 # Longer texts are cut to this many tokens unless the folder gives another limit.
 _DEFAULT_MAX_TOKENS: Final = 512
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from opdbus.models.families import BUCKETS, FAMILIES, Family
-from opdbus.models.folder import TOKENIZER, WEIGHTS
+from opdbus.models.formats import TOKENIZER, WEIGHTS
 from opdbus.models.relative import RELATIVE
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeAlias
 
+from opdbus.history import jobs
 from opdbus.history.change import Why
 from opdbus.state.object import Json
 
@@ -66,6 +67,10 @@ class Merged:
         """Count the objects."""
         return sum(map(len, self._kinds.values()))
 
+    def __contains__(self, key: Key) -> bool:
+        """Return whether a state of an object was taken."""
+        return key.name in self._kinds.get(key.kind, {})
+
     def add(self, kind: str, objects: Reported, why: Why) -> None:
         """Take the states of objects."""
         self._explain(kind, objects, why)
@@ -109,21 +114,34 @@ class Merged:
         """Note why objects change, and which states that wait to be written are replaced."""
         waiting = self._kinds.get(kind, {})
         for name in objects if why != Why() else objects.keys() & waiting.keys():
-            key, state = Key(kind, name), self._lasting(kind, objects[name])
-            is_replaced = name in waiting and self._lasting(kind, waiting[name]) != state
-            if is_replaced:
-                self._firsts.setdefault(key, waiting[name])
+            key, state = Key(kind, name), self._lasting(kind, objects[name], why.seen)
             before = self._whys.get(key, Why())
+            is_replaced = name in waiting and self._lasting(kind, waiting[name], why.seen) != state
+            is_more = _is_more(before, why, is_other=is_replaced) if name in waiting else False
+            # what happened already, too, is a change although it left the object as it was
+            if is_more and not before.is_event:
+                self._firsts.setdefault(key, waiting[name])
             # the same state again says nothing new of why
-            cause = before.cause if name in waiting and not is_replaced else ""
+            cause = before.cause if name in waiting and not is_replaced and not is_more else ""
+            if is_more:
+                cause = jobs.joined(before.cause, before.folded + 1, why.cause)
             self._whys[key] = Why(
                 cause or why.cause or before.cause,
-                before.folded + why.folded + is_replaced,
+                before.folded + why.folded + is_more,
                 is_event=before.is_event or why.is_event,
+                seen=before.seen | why.seen,
             )
 
-    def _lasting(self, kind: str, state: State) -> State:
-        moving = self._volatile.get(kind)
+    def _lasting(self, kind: str, state: State, seen: frozenset[str]) -> State:
+        """Leave out the fields that move by themselves, and those that were only seen to be so."""
+        moving = seen.union(self._volatile.get(kind, ()))
         if not moving or state is None:
             return state
         return {name: value for name, value in state.items() if name not in moving}
+
+
+def _is_more(before: Why, why: Why, *, is_other: bool) -> bool:
+    """Return whether what is reported again is another change, and no step of the one before."""
+    if before.is_event and why.is_event:
+        return True
+    return is_other and not jobs.is_step(before.cause, why.cause)

@@ -3,14 +3,17 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 # A port that opens or closes so long after its unit has changed follows from that.
 FOLLOWS_SECONDS: Final = 60.0
-# What a package run changed is seen at most so long after its end.
-_AFTER_RUN_SECONDS: Final = 2.0
 _MAX_UNITS: Final = 10_000
+# What the runs before these have changed was seen long ago.
+_MAX_RUNS: Final = 16
+# The kernel's times of files are behind the clock by less.
+_COARSE_SECONDS: Final = 0.1
 
 
 class _Change(NamedTuple):
@@ -20,46 +23,95 @@ class _Change(NamedTuple):
     cause: str
 
 
+_NONE: Final = _Change(-math.inf, "")
+
+
+class _Run(NamedTuple):
+    """A run of a package manager, and from when to when it went on, in seconds since 1970."""
+
+    cause: str
+    begun: float
+    ended: float = math.inf
+
+
 class Causes:
     """Made once for all observers: those that know a cause note it, others ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._units: dict[str, _Change] = {}
-        # the run of a package manager, and until when what changes may follow from it
-        self._run = _Change(0.0, "")
+        # jobs of units that were heard of, before it was looked what they did
+        self._jobs: dict[str, _Change] = {}
+        # has the runs of package managers noted that began or ended just now
+        self.look_for_runs: Callable[[], None] = lambda: None
+        self._looked_at = -math.inf
+        self._runs: deque[_Run] = deque(maxlen=_MAX_RUNS)
         self._no_run = asyncio.Event()
         self._no_run.set()
 
     def note(self, unit: str, cause: str) -> None:
         """Note why a unit has changed just now."""
-        now = self._clock()
-        if len(self._units) > _MAX_UNITS:
-            since = now - FOLLOWS_SECONDS
-            self._units = {name: last for name, last in self._units.items() if last.at > since}
-        self._units[unit] = _Change(now, cause)
+        self._units = self._lately(self._units)
+        self._units[unit] = _Change(self._clock(), cause)
 
-    def run_goes_on(self, cause: str) -> None:
-        """Note that packages are being installed or removed."""
-        self._run = _Change(math.inf, cause)
+    def note_job(self, unit: str, job: str) -> None:
+        """Note a job that works on a unit, or has: ports change before anybody looks at the unit.
+
+        What is noted of the same job when it was looked at says more.
+        """
+        noted = self._units.get(unit, _NONE).cause
+        if job.partition(" ")[0] != noted.partition(" ")[0]:
+            self._jobs = self._lately(self._jobs)
+            self._jobs[unit] = _Change(self._clock(), job)
+
+    def run_begins(self, cause: str, begun: float) -> None:
+        """Note that packages are being installed or removed, and since when."""
+        self.run_ended(begun)
+        self._runs.append(_Run(cause, begun))
         self._no_run.clear()
 
-    def run_ended(self) -> None:
-        """Note that it is over."""
-        self._run = _Change(self._clock() + _AFTER_RUN_SECONDS, self._run.cause)
+    def run_ended(self, ended: float) -> None:
+        """Note when that was over."""
+        if self._runs and self._runs[-1].ended == math.inf:
+            self._runs.append(self._runs.pop()._replace(ended=ended))
         self._no_run.set()
 
-    @property
-    def run(self) -> str:
-        """The package run that goes on, or has just ended; empty if there is none."""
-        return self._run.cause if self._run.at > self._clock() else ""
+    def run(self, at: float) -> str:
+        """Return the package run that went on at a time in seconds since 1970; empty if none did.
+
+        What is asked for is when something was changed: it may be seen long after that.
+        """
+        now = time.time()
+        # what began before the last look is known: a listing asks for thousands of files
+        if not at + _COARSE_SECONDS < self._looked_at <= now:
+            self._looked_at = now
+            self.look_for_runs()
+        runs = (run.cause for run in reversed(self._runs) if run.begun <= at <= run.ended)
+        return next(runs, "")
 
     async def run_over(self) -> None:
         """Wait until no package run goes on."""
+        self.look_for_runs()
         await self._no_run.wait()
 
     def of_units(self, units: Iterable[str], seconds: float = FOLLOWS_SECONDS) -> str:
         """Return why one of some units changed within the last seconds; empty if none did."""
-        found = [self._units[unit] for unit in units if unit in self._units]
-        last = max(found, default=_Change(0.0, ""))
+        return self._latest(units, [self._units], seconds)
+
+    def of_ports(self, units: Iterable[str]) -> str:
+        """Return why the units of a port have changed last, or what works on them."""
+        return self._latest(units, [self._units, self._jobs], FOLLOWS_SECONDS)
+
+    def _latest(
+        self, units: Iterable[str], noted: Sequence[dict[str, _Change]], seconds: float
+    ) -> str:
+        known = (changes.get(unit, _NONE) for unit in units for changes in noted)
+        last = max(known, key=lambda change: change.at, default=_NONE)
         return last.cause if last.at > self._clock() - seconds else ""
+
+    def _lately(self, changes: dict[str, _Change]) -> dict[str, _Change]:
+        """Drop what is forgotten by now, when there is much."""
+        if len(changes) <= _MAX_UNITS:
+            return changes
+        since = self._clock() - FOLLOWS_SECONDS
+        return {name: last for name, last in changes.items() if last.at > since}

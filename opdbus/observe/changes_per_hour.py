@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from opdbus import listing
 from opdbus.observe.batch import Key
 from opdbus.state.redact import redact_text
 
@@ -13,6 +14,10 @@ from opdbus.state.redact import redact_text
 # is restless. A kind with one object counts too: a battery's charge is noise on its own.
 PER_HOUR: Final = 12
 _HOUR: Final = 3600.0
+# What runs that often by a timer has one row for all of its runs in so many seconds.
+FOLD_RUNS_SECONDS: Final = 600.0
+# Counts runs where others count changes of a field: no field is called so.
+RUNS: Final = ""
 # The changes of restless fields alone are written so seldom for each object: the last one is
 # written within a minute.
 FOLD_SECONDS: Final = 55.0
@@ -64,9 +69,14 @@ class ChangesPerHour:
             field
             # copies: another thread may be counting
             for (of, field), counted in list(self._times.items())
-            if of == kind and len(counted) * 2 > objects
+            if of == kind and field != RUNS and len(counted) * 2 > objects
             if sum(_often(times, since) for times in list(counted.values())) * 2 > objects
         )
+
+    def runs_often(self, key: Key) -> bool:
+        """Return whether an object had more runs in the last hour than each is to be a row."""
+        times = self._times.get((key.kind, RUNS), {}).get(key.name)
+        return times is not None and _often(times, self.clock() - _HOUR)
 
     def proposal(self, plugin: str, objects: Callable[[str], int]) -> str:
         """Propose the fields that should be volatile, in a sentence; empty if there are none."""
@@ -79,9 +89,8 @@ class ChangesPerHour:
         if not names:
             return ""
         shown = names[:_MAX_NAMED]
-        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
         return (
-            f"{', '.join(shown)}{more}: more than {PER_HOUR} changes an hour, of which"
+            f"{listing.first(names, _MAX_NAMED)}: more than {PER_HOUR} changes an hour, of which"
             f" {sum(found.values()):,} were folded; if nobody needs them, set"
             f" OP_DBUS_VOLATILE={','.join(shown)}"
         )

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Final
 
 from opdbus.observe import crontab
 from opdbus.observe.crontab import Job
-from opdbus.observe.reading import files_in, in_thread, text_of
+from opdbus.observe.reading import changed_at, files_in, in_thread, text_of
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import edits
@@ -54,10 +55,18 @@ class Cron:
         files = [str(self.etc / name) for name in ("crontab", "anacrontab")]
         folders = [str(self.etc / name) for name in ("cron.d", *_FOLDERS)]
         async for _ in edits(files, folders, _SETTLE_SECONDS):
+            changed = await in_thread(self._changed_at)
             found = await in_thread(self._list)
             none = "" if self._has_cron() else "there is no cron here that would run them"
             report.busy("; ".join(filter(None, [_HIDDEN, *self._closed(), none])))
-            report.replace("job", found)
+            cause = report.causes.run(changed) if report.has_listed("job") else ""
+            report.replace("job", found, cause)
+
+    def _changed_at(self) -> float:
+        folders = [self.etc / name for name in ("cron.d", *_FOLDERS)]
+        paths = [self.etc / "crontab", self.etc / "anacrontab", *folders]
+        paths += [file for folder in folders for file in files_in(folder)][:_MAX_FILES]
+        return max((changed_at(str(path)) for path in paths if path.exists()), default=0.0)
 
     def _closed(self) -> Iterator[str]:
         """Say which folders may not be looked into: hardened hosts close them."""
@@ -75,12 +84,13 @@ class Cron:
         if not any((self.etc / name).exists() for name in places):
             raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
         found: dict[str, dict[str, Json]] = {}
+        times: Counter[str] = Counter()
         for name, file, job in self._jobs():
             # of several jobs with one program, each has a number
-            unique, number = name, 1
+            unique = name
             while unique in found:
-                number += 1
-                unique = f"{name} {number}"
+                times[name] += 1
+                unique = f"{name} {times[name] + 1}"
             found[unique] = _properties(file, job)
         return found
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from opdbus.observe.conffiles import Conffiles, Listing, Origin, Sources
 from opdbus.observe.pace import Allowance
-from opdbus.observe.reading import in_thread, read_at_most
+from opdbus.observe.reading import changed_at, in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import Watch
@@ -39,12 +39,15 @@ class Examiner:
     """Looks at files; in a thread, and in one at a time. Unchanged ones are not read again."""
 
     def __init__(self) -> None:
+        # where the files come from that it looked at
+        self.origins: dict[str, Origin] = {}
         self._known: dict[str, _Digests] = {}
         self._left = _MAX_ALL_BYTES
 
     def examine(self, origins: Mapping[str, Origin]) -> dict[str, dict[str, Json]]:
         """Return the properties of each file."""
         self._left = _MAX_ALL_BYTES
+        self.origins |= origins
         is_open = _Folders()
         return {
             path: _told(origin) | self._seen(path, origin, is_open)
@@ -53,6 +56,7 @@ class Examiner:
 
     def forget(self, others: Collection[str]) -> None:
         """Forget all files but some."""
+        self.origins = {path: known for path, known in self.origins.items() if path in others}
         self._known = {path: known for path, known in self._known.items() if path in others}
 
     def _seen(self, path: str, origin: Origin, folders: "_Folders") -> dict[str, Json]:
@@ -169,14 +173,19 @@ async def _follow(
         started = time.monotonic()
         before, watched = watched.origins, listing
         new = {p: o for p, o in listing.origins.items() if p in changed or o != before[p]}
+        known = examiner.origins
+        gone = {p: o for p, o in known.items() if p not in new} if is_first else {}
+        # their package says something else of these, or nothing any more
+        others = {p for p in new if known.get(p, new[p]) != new[p]}
+        others |= {p for p in gone if gone[p].package}
+        told_by = {p: conffiles.status if p in others else p for p in (*new, *gone)}
+        times = await in_thread(partial(_changed_at, told_by), _SECONDS)
         found = await in_thread(partial(examiner.examine, new), _SECONDS)
+        if not is_first or report.has_listed("file"):
+            _tell(report, found, times)
         if is_first:
-            cause = report.causes.run if report.has_listed("file") else ""
-            report.replace("file", found, cause)
+            report.replace("file", found)
             examiner.forget(found)
-        else:
-            for path, properties in found.items():
-                report.put("file", path, properties, report.causes.run)
         is_first = False
         report.busy(listing.limited)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
@@ -186,6 +195,22 @@ async def _follow(
         changed = change and change.paths
         listing = await in_thread(conffiles.list, _SECONDS)
     return listing
+
+
+def _tell(
+    report: Report, found: Mapping[str, Mapping[str, Json]], times: Mapping[str, float]
+) -> None:
+    """Report files, each with the package run during which it was changed."""
+    for path, at in times.items():
+        if path in found:
+            report.put("file", path, found[path], report.causes.run(at))
+        else:
+            report.gone("file", path, report.causes.run(at))
+
+
+def _changed_at(told_by: Mapping[str, str]) -> dict[str, float]:
+    """Return when what tells of files was changed: a file itself, or what names it."""
+    return {path: changed_at(other) for path, other in told_by.items()}
 
 
 def _is_same(one: Listing, other: Listing) -> bool:

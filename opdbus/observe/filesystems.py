@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from opdbus import listing
 from opdbus.observe import pid1, space
 from opdbus.observe.mounts import MAX_MOUNTS, Mount, SystemdMounts, seen_by_us
 from opdbus.observe.report import Absent, Observer, Report
@@ -62,7 +63,9 @@ class FileSystems:
                     news.set()
 
         async def tell() -> None:
-            gauge = space.Gauge(self.mountinfo, self.patience, self.measure)
+            # a restart rounds nothing anew
+            told = await report.stored("mount")
+            gauge = space.Gauge(self.mountinfo, self.patience, self.measure, told=told)
             await news.wait()
             while True:
                 news.clear()
@@ -95,15 +98,13 @@ def _limits(measured: Mapping[str, Mapping[str, Json]]) -> str:
     for path, facts in measured.items():
         if reason := facts.get("not_measured") or ("answers" in facts and "it does not answer"):
             places.setdefault(str(reason), []).append(path)
-    said = [f"how full is not known of {_named(paths)}: {why}" for why, paths in places.items()]
+    said = [
+        f"how full is not known of {listing.first(paths, _MAX_NAMED)}: {why}"
+        for why, paths in places.items()
+    ]
     if len(measured) >= MAX_MOUNTS:
         said.append(f"there are more than {MAX_MOUNTS:,} mounts: the rest is left out")
     return "; ".join(said)
-
-
-def _named(paths: list[str]) -> str:
-    more = len(paths) - _MAX_NAMED
-    return ", ".join(paths[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 OBSERVER: Final = Observer("filesystems", "mounts", FileSystems().observe)

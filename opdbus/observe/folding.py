@@ -27,25 +27,36 @@ class Seen(NamedTuple):
     folded: Mapping[str, Json] | None = None
 
 
+def is_run(why: Why) -> bool:
+    """Return whether a unit ran, as it does again and again by its timer, socket or path."""
+    return why.is_event and why.cause.startswith("job:") and " by " in why.cause
+
+
 def decide(
     before: Seen,
     hashes: Mapping[str, bytes],
     why: Why,
     moving: frozenset[str],
     can_wait: frozenset[str],
+    *,
+    runs_often: bool = False,
 ) -> tuple[Fate, Why]:
     """Return what becomes of a report, and the Why of its row, or what is held for a later one.
 
-    `moving` fields are in no comparison; changes of no others than `can_wait` are stored later.
+    `moving` fields are in no comparison; changes of no others than `can_wait` are stored later, and
+    so are runs of what `runs_often`.
     """
     held = before.held
     changed = differing(before.latest, hashes) - moving
     unstored = differing(before.stored, hashes) - moving
     is_new = bool(changed or why.folded or why.is_event)
+    if runs_often and is_run(why) and not unstored:
+        return "folded", why._replace(folded=held.folded + why.folded + 1)
     # what is again as it is stored was something else meanwhile
     is_noise = bool(changed or unstored) and changed | unstored <= can_wait
     if is_noise or (can_wait and is_new and not unstored and not why.is_event):
-        return "folded", Why(why.cause or held.cause, held.folded + why.folded + is_new)
+        folded = held.folded + why.folded + is_new
+        return "folded", Why(why.cause or held.cause, folded, seen=held.seen | why.seen)
     if unstored:
         return "written", counted(held, why, is_late=not is_new)
     if is_new:
@@ -61,4 +72,5 @@ def counted(held: Why, why: Why, *, is_late: bool = False) -> Why:
     A late row is that of a change that was held.
     """
     cause = held.cause if is_late else why.cause
-    return Why(cause, why.folded + held.folded - is_late, why.is_event)
+    folded = why.folded + held.folded - is_late
+    return Why(cause, folded, why.is_event, held.seen | why.seen)

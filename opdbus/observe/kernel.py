@@ -3,12 +3,15 @@
 import asyncio
 import re
 import socket
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from opdbus.history.change import STATE_FILE
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.sysctls import Sysctls
@@ -48,11 +51,12 @@ class Kernel:
         settings = Sysctls(self.root, is_apart=_is_apart(self.events.passed))
         with self.events.follow("module") as events:
             report.busy(self._limits(events))
-            found = await in_thread(partial(self._list, settings))
+            names = await report.named("sysctl")
+            found = await in_thread(partial(self._list, settings, names))
             for kind, objects in found.items():
                 report.replace(kind, objects)
             await until_first_ends(
-                self._follow_modules(events, report), _follow_settings(settings, report)
+                self._follow_modules(events, report), _follow_settings(settings, names, report)
             )
 
     async def _follow_modules(self, events: Follower, report: Report) -> None:
@@ -76,17 +80,23 @@ class Kernel:
             return "this kernel has no modules that could be loaded"
         return f"modules are listed every minute: {events.missing}" if events.missing else ""
 
-    def _list(self, settings: Sysctls) -> dict[str, dict[str, dict[str, Json]]]:
+    def _list(
+        self, settings: Sysctls, names: AbstractSet[str]
+    ) -> dict[str, dict[str, dict[str, Json]]]:
         return {
             "parameter": parameters(text_of(self.root / "proc/cmdline")),
             "module": modules(text_of(self.root / "proc/modules")),
-            "sysctl": settings.read(),
+            "sysctl": settings.read(names),
         }
 
 
-async def _follow_settings(settings: Sysctls, report: Report) -> None:
+async def _follow_settings(settings: Sysctls, names: AbstractSet[str], report: Report) -> None:
     changed = asyncio.Event()
-    await until_first_ends(_note(settings, changed), _read(settings, changed, report))
+    await until_first_ends(
+        _note(settings, changed),
+        _note_names(names, report, changed),
+        _read(settings, names, changed, report),
+    )
 
 
 async def _note(settings: Sysctls, changed: asyncio.Event) -> None:
@@ -94,14 +104,38 @@ async def _note(settings: Sysctls, changed: asyncio.Event) -> None:
         changed.set()
 
 
-async def _read(settings: Sysctls, changed: asyncio.Event, report: Report) -> None:
+async def _note_names(names: AbstractSet[str], report: Report, changed: asyncio.Event) -> None:
+    while True:
+        await report.renamed.wait()
+        report.renamed.clear()
+        before, names = names, await report.named("sysctl")
+        if names != before:
+            changed.set()
+
+
+async def _read(
+    settings: Sysctls, names: AbstractSet[str], changed: asyncio.Event, report: Report
+) -> None:
     await changed.wait()
     while True:
         changed.clear()
-        report.replace("sysctl", await in_thread(settings.read))
+        before, names = names, await report.named("sysctl")
+        found = await in_thread(partial(settings.read, names))
+        _tell(report, found, before ^ names)
+        report.replace("sysctl", found)
         with suppress(TimeoutError):
             async with asyncio.timeout(_SYSCTL_SECONDS):
                 await changed.wait()
+
+
+def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractSet[str]) -> None:
+    """Report settings that the state file names from now on, or no longer, for that reason."""
+    known = report.names("sysctl")
+    for name in sorted(names & (found.keys() ^ known)):
+        if name in found:
+            report.put("sysctl", name, found[name], STATE_FILE)
+        else:
+            report.gone("sysctl", name, STATE_FILE)
 
 
 def modules(text: str) -> dict[str, dict[str, Json]]:

@@ -1,16 +1,19 @@
 """The runs of dpkg and apt: when one begins and ends, and its name as the cause of changes."""
 
 import asyncio
+import math
 import os
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.history.change import MAX_CAUSE
 from opdbus.observe.causes import Causes
+from opdbus.observe.reading import changed_at, files_in
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import Change, Watch
 
@@ -23,7 +26,7 @@ _MOST_WAIT_SECONDS: Final = 300.0
 _SAME_RUN_SECONDS: Final = 10.0
 # apt says when it ends: without that, it has ended when its lock was closed so long ago.
 _CLOSED_SECONDS: Final = 3.0
-# What changes so soon after a run is of it.
+# What changes so soon after a run is of it: apt notes which packages are dependencies.
 _LATE_SECONDS: Final = 1.0
 # Of what was added to a log.
 _MAX_BYTES: Final = 1 << 20
@@ -42,6 +45,8 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
+        # whether it could be read the last time
+        self.is_read = False
         self.added()
 
     def added(self) -> bytes:
@@ -53,8 +58,9 @@ class Log:
                 file.seek(max(self._read if self._read <= size else 0, size - _MAX_BYTES))
                 content = file.read(_MAX_BYTES)
         except OSError:
+            self.is_read = False
             return b""
-        self._read = size
+        self._read, self.is_read = size, True
         return content
 
 
@@ -83,27 +89,38 @@ class Runs:
 
     def __init__(self, dpkg: Path, states: Path, logs: Path, causes: Causes) -> None:
         self._lock = str(dpkg / "lock-frontend")
-        self._watched = (dpkg / "status", states)
+        # dpkg empties this when it begins
+        self._begins = str(dpkg / "lock")
+        # while dpkg works, there are notes of it here
+        self._notes = dpkg / "updates"
+        self._watched = (str(dpkg / "status"), str(states))
         self._apt, self._dpkg = Log(logs / "apt" / "history.log"), Log(logs / "dpkg.log")
         self._causes = causes
         self._known = self._signatures()
         self._unlogged = ByTime("dpkg")
         self._cause = ""
-        # "apt" or "dpkg" while a run goes on, and when the last one ended
+        # "apt" or "dpkg" while a run goes on
         self._on = ""
-        self._seen_at = -_LATE_SECONDS
         self._is_closed = False
+        causes.look_for_runs = self._look
+
+    def close(self) -> None:
+        """Look for no more runs; nobody waits for the end of one that is not seen any more."""
+        self._causes.look_for_runs = lambda: None
+        self._causes.run_ended(time.time())
 
     async def changes(self) -> AsyncGenerator[str]:
         """Yield at once, and the cause whenever packages have changed; raises OSError."""
         is_first = True
-        files = [self._lock, *map(str, (*self._watched, self._apt.path, self._dpkg.path))]
+        files = [self._lock, *self._watched, str(self._apt.path), str(self._dpkg.path)]
         while True:
             with Watch(files) as watch:
                 # something may have changed before this watch
                 change: Change | None = Change({})
                 while change is not None:
-                    self._hear(change)
+                    # others open and close the lock, too, while apt goes on
+                    self._is_closed = change.was_closed(self._lock)
+                    self._look(change.at, is_closed=self._is_closed)
                     if is_first or await self._have_changed():
                         self._known = self._signatures()
                         yield "" if is_first else self._cause
@@ -117,49 +134,73 @@ class Runs:
             async with asyncio.timeout(most if self._on else None):
                 return await watch.change(_SETTLE_SECONDS)
         except TimeoutError:
-            self._end()
+            self._end(time.time())
             return Change({})
 
-    def _hear(self, change: Change) -> None:
-        """Learn from the logs and from the lock whether a run goes on."""
+    def _look(self, heard_at: float = math.inf, *, is_closed: bool = False) -> None:
+        """Learn from the logs, and from a lock that was closed, whether a run goes on."""
+        heard_at = min(heard_at, time.time())
         by_apt, by_dpkg = self._apt.added(), self._dpkg.added()
-        is_closed = change.was_closed(self._lock)
         if begun := list(_BY_APT.finditer(by_apt)):
-            self._begin("apt", begun[-1])
+            self._begin("apt", begun[-1], heard_at)
         # dpkg says so several times in a run
         elif (not self._on or (self._on == "dpkg" and is_closed)) and (
             first := _BY_DPKG.search(by_dpkg)
         ):
-            self._begin("dpkg", first)
-        # others open and close the lock, too, while apt goes on
-        self._is_closed = is_closed
-        latest = by_apt.rpartition(_APT_BEGINS)[2]
-        if (self._on == "dpkg" and is_closed) or _APT_ENDS.search(latest):
-            self._end()
+            self._begin("dpkg", first, heard_at)
+        if _APT_ENDS.search(by_apt.rpartition(_APT_BEGINS)[2]):
+            self._end(changed_at(str(self._apt.path)))
+        elif self._on == "dpkg" and (is_closed or not files_in(self._notes)):
+            # one that was killed leaves notes
+            self._end(time.time() if files_in(self._notes) else changed_at(str(self._notes)))
 
-    def _begin(self, name: str, found: re.Match[bytes]) -> None:
+    def _begin(self, name: str, found: re.Match[bytes], heard_at: float) -> None:
         words = [part.decode(errors="replace") for part in found.groups() if part]
-        self._cause = _sane(f"{name}:{words[0]}T{' '.join(words[1:])}")
         self._on = name
-        self._causes.run_goes_on(self._cause)
+        cause = _sane(f"{name}:{words[0]}T{' '.join(words[1:])}")
+        self._causes.run_begins(cause, self._begun(_time(words), heard_at))
 
-    def _end(self) -> None:
+    def _begun(self, second: float, heard_at: float) -> float:
+        """Return when a run began, of which logs have the second: what was done before is not its.
+
+        It is as old as its lock, or its first sign, be it that of a part of it that came later.
+        """
+        at = min(heard_at, *(t for t in [changed_at(self._begins)] if t >= second))
+        return at if second <= at < second + 1 else second
+
+    def _end(self, at: float) -> None:
         if self._on:
             self._on = ""
-            self._seen_at = time.monotonic()
-            self._causes.run_ended()
+            self._causes.run_ended(at)
 
     async def _have_changed(self) -> bool:
         """Return whether packages have changed and no run goes on any more."""
         if self._on or self._signatures() == self._known:
             return False
-        if time.monotonic() > self._seen_at + _LATE_SECONDS:
-            self._cause = self._unlogged.cause()
+        self._cause = self._run()
+        if not self._cause:
+            # apt has dpkg note what it wants, and begins its log only then
             await asyncio.sleep(_QUIET_SECONDS)
-        return True
+            self._look()
+            # that a package is held is noted without a run
+            self._cause = self._run() or ("" if self._dpkg.is_read else self._unlogged.cause())
+        return not self._on
+
+    def _run(self) -> str:
+        """Return the run that changed packages last; empty if none is known."""
+        rows = zip(self._watched, self._signatures(), self._known, strict=True)
+        at = max((changed_at(path) for path, now, known in rows if now != known), default=0.0)
+        return self._causes.run(at) or self._causes.run(at - _LATE_SECONDS)
 
     def _signatures(self) -> Sequence[_Signature]:
         return [_signature(path) for path in self._watched]
+
+
+def _time(words: Sequence[str]) -> float:
+    """Return when a run began, in seconds since 1970: logs have days and local times."""
+    with suppress(ValueError):
+        return min(time.time(), datetime.fromisoformat(f"{words[0]} {words[1]}").timestamp())
+    return time.time()
 
 
 def _sane(text: str) -> str:
@@ -168,9 +209,9 @@ def _sane(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in line)
 
 
-def _signature(path: Path) -> _Signature:
+def _signature(path: str) -> _Signature:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 -- of a text
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns

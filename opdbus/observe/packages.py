@@ -66,8 +66,7 @@ class Packages:
                 report.busy(status.limited)
                 await sleep(allowance.rest(time.monotonic() - started))
         finally:
-            # nobody waits for the end of a run that is not seen any more
-            report.causes.run_ended()
+            runs.close()
 
     async def _rpm(self, report: Report) -> None:
         allowance = Allowance(most=_MOST_REST_SECONDS)

@@ -17,11 +17,12 @@ _PATH: Final = "/org/freedesktop/systemd1"
 _MANAGER: Final = f"{NAME}.Manager"
 _PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 _UNITS: Final = f"{_PATH}/unit"
-# A unit has changed: what is special to its type changes only together with what all units have.
-UNIT_CHANGED: Final = (
-    f"path_namespace='{_UNITS}',interface='{_PROPERTIES}',member='PropertiesChanged'"
-    f",arg0='{NAME}.Unit'"
-)
+SERVICE: Final = f"{NAME}.Service"
+# A unit has changed: what is special to its type changes only together with what all units have. Of
+# services, how their processes ended is known no longer when they run again.
+_CHANGED: Final = f"path_namespace='{_UNITS}',interface='{_PROPERTIES}',member='PropertiesChanged'"
+UNIT_CHANGED: Final = f"{_CHANGED},arg0='{NAME}.Unit'"
+SERVICE_CHANGED: Final = f"{_CHANGED},arg0='{SERVICE}'"
 # PID 1 does nothing else while it lists all unit files, for a second or longer.
 _FILES_SECONDS: Final = 120.0
 # It compares each name with each unit: for more names, all units are listed.

@@ -63,6 +63,21 @@ def text_of(path: Path, most: int = _MAX_BYTES) -> str:
         return ""
 
 
+def changed_at(path: str) -> float:
+    """Return when a file was changed last, in seconds since 1970.
+
+    Of one that is gone, that is when something was changed in its folder. A time that was set, such
+    as that of a file from an archive, does not count.
+    """
+    times = []
+    # a link, and what it leads to
+    for look in (os.lstat, os.stat):
+        with suppress(OSError, ValueError):
+            times.append(look(path).st_ctime)
+    above = os.path.dirname(path)  # noqa: PTH120 -- of thousands of paths, Path() takes most of the time
+    return max(times) if times or above == path else changed_at(above)
+
+
 def _name(read: Callable[[], T]) -> str:
     function = read.func if isinstance(read, partial) else read
     return getattr(function, "__qualname__", type(function).__qualname__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ async def _never() -> None:
 
 async def _nothing(_kind: str) -> Mapping[str, dict[str, Json]]:
     return {}
+
+
+async def _no_names(_kind: str) -> AbstractSet[str]:
+    return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,20 @@ class Report:
         causes: Causes | None = None,
         stored: Callable[[str], Awaitable[Mapping[str, dict[str, Json]]]] = _nothing,
         *,
+        named: Callable[[str], Awaitable[AbstractSet[str]]] = _no_names,
         is_first: bool = True,
+        recorded_until: float = math.inf,
     ) -> None:
         # whether nothing was observed since the program began
         self.is_first = is_first
+        # until when an earlier run of it wrote down what happened; since then, nothing has
+        self.recorded_until = recorded_until
         # what all observers know of causes
         self.causes = causes or Causes()
         self._stored = stored
+        # gives the names that the state file has of a kind; `renamed` is set when others may be
+        self.named = named
+        self.renamed = asyncio.Event()
         # set while something waits to be written
         self.news = asyncio.Event()
         # what the observer says about itself
@@ -147,6 +159,10 @@ class Report:
         """
         self._merged.add_event(Key(kind, name), why)
         self.news.set()
+
+    def is_waiting(self, kind: str, name: str) -> bool:
+        """Return whether a state of an object waits to be written: a later one would replace it."""
+        return Key(kind, name) in self._merged
 
     def gone(self, kind: str, name: str, cause: str = "") -> None:
         """Report that an object is not there any more; raises LostSource in a flood."""

@@ -9,9 +9,9 @@ from typing import Final
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import Why
 from opdbus.observe.batch import Batch, Key
-from opdbus.observe.changes_per_hour import ChangesPerHour
+from opdbus.observe.changes_per_hour import FOLD_RUNS_SECONDS, RUNS, ChangesPerHour
 from opdbus.observe.field_hashes import FieldHashes, differing
-from opdbus.observe.folding import Fate, Seen, counted, decide
+from opdbus.observe.folding import Fate, Seen, counted, decide, is_run
 from opdbus.observe.report import Observer
 from opdbus.state import publish
 from opdbus.state.object import Identity, Json, StateObject
@@ -35,6 +35,7 @@ class Prepared:
     volatile: dict[Identity, Mapping[str, Json]] = field(default_factory=dict)
     seen: dict[Key, Seen] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
+    runs: list[Key] = field(default_factory=list)
     gone: set[Identity] = field(default_factory=set)
     # why objects changed, and what left them as they were
     whys: dict[Identity, Why] = field(default_factory=dict)
@@ -110,6 +111,8 @@ class Sightings:
         for key in new.leaving:
             del self._seen[key]
         self._changes.forget(new.leaving)
+        for key in new.runs:
+            self._changes.note(key, [RUNS])
         for key, seen in new.seen.items():
             if key in self._seen:
                 fields = self._changed(key, seen.latest)
@@ -135,12 +138,14 @@ class Sightings:
             new.holders.pop(before.identity, None)
             new.size -= before.size
 
-    def _is_due(self, key: Key) -> bool:
-        return self._due(key) <= self._changes.clock()
+    def _is_due(self, key: Key, *, runs: bool = False) -> bool:
+        return self._due(key, runs=runs) <= self._changes.clock()
 
-    def _due(self, key: Key) -> float:
-        """Return when an object whose restless fields alone change may be stored again."""
-        return self._seen[key].since + self._changes.fold_seconds
+    def _due(self, key: Key, *, runs: bool = False) -> float:
+        """Return when an object that only ran, or whose restless fields alone change, has a row."""
+        seen = self._seen[key]
+        is_of_runs = runs or is_run(seen.held)
+        return seen.since + (FOLD_RUNS_SECONDS if is_of_runs else self._changes.fold_seconds)
 
     def _why(self, batch: Batch, key: Key, since: Callable[[str], str]) -> Why:
         """Return why an object changed; a first state that is the last one again is no change."""
@@ -149,7 +154,7 @@ class Sightings:
             return why._replace(cause=why.cause or since(key.kind))
         first = batch.firsts.get(key)
         with suppress(InvalidArgs):
-            if first is not None and not self._changed(key, self._hashes.of(first)):
+            if first is not None and not self._changed(key, self._hashes.of(first)) - why.seen:
                 return why._replace(folded=why.folded - 1)
         return why
 
@@ -170,7 +175,10 @@ class Sightings:
         fate: Fate = "written"
         if before:
             can_wait = frozenset[str]() if self._is_due(key) else new.restless(key.kind)
-            fate, why = decide(before, hashes, why, moving, can_wait)
+            if is_run(why):
+                new.runs += [key] * (1 + why.folded)
+            often = self._changes.runs_often(key) and not self._is_due(key, runs=True)
+            fate, why = decide(before, hashes, why, moving, can_wait, runs_often=often)
             if fate == "nothing" and hashes == before.latest:
                 return
         item = publish.observed(*self._identity(key), properties)

@@ -18,6 +18,7 @@ from opdbus.observe.ports import ServiceNames
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.socket_units import descriptions, socket_units
+from opdbus.observe.system_bus import BURST_SECONDS
 from opdbus.state.object import Json
 from opdbus.tasks import pauses, until_first_ends
 
@@ -107,6 +108,9 @@ class Sockets:
             {name: values for name, values in named.items() if values.get("unit") == _INIT}
         )
         await self._describe(named)
+        if named.keys() != report.names("listener"):
+            # what PID 1 said before this list is heard by then
+            await asyncio.sleep(2 * BURST_SECONDS)
         self._explain(report, named)
         report.replace("listener", named)
 
@@ -114,9 +118,9 @@ class Sockets:
         """Report ports whose units have changed lately, with the cause of that."""
         units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
         for name in report.names("listener") - named.keys():
-            report.gone("listener", name, report.causes.of_units(self.units.get(name, ())))
+            report.gone("listener", name, report.causes.of_ports(self.units.get(name, ())))
         for name, values in named.items() if report.has_listed("listener") else ():
-            report.put("listener", name, values, report.causes.of_units(units[name]))
+            report.put("listener", name, values, report.causes.of_ports(units[name]))
         self.units.clear()
         self.units.update(units)
 

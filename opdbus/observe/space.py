@@ -79,18 +79,20 @@ def _percent(part: int, whole: int) -> float:
 
 
 class Gauge:
-    """Measures mounts, and remembers the steps that it returned."""
+    """Measures mounts; `told` is what was told of each last, whose steps it keeps."""
 
     def __init__(
         self,
         mountinfo: Path,
         seconds: float = ANSWER_SECONDS,
         measure: Measure = measure,
+        *,
+        told: Mapping[str, Mapping[str, Json]] = {},
     ) -> None:
         self._mountinfo = mountinfo
         self._seconds = seconds
         self._measure = measure
-        self._steps: dict[str, int] = {}
+        self._told = told
         # paths that have not answered yet, perhaps never will: only one thread waits for each
         self._asked: set[str] = set()
 
@@ -98,9 +100,13 @@ class Gauge:
         """Return what was measured of each mount, by its path."""
         wanted = {mount.path: mount for mount in mounts}
         seen = parsed(await in_thread(lambda: text_of(self._mountinfo)))
-        found = await asyncio.gather(*(self._one(mount, seen) for mount in wanted.values()))
-        self._steps = {path: step for path, step in self._steps.items() if path in wanted}
-        return dict(zip(wanted, found, strict=True))
+        measured = await asyncio.gather(*(self._one(mount, seen) for mount in wanted.values()))
+        found = dict(zip(wanted, measured, strict=True))
+        self._told = {
+            path: facts if "size_gb" in facts else self._told.get(path, {})
+            for path, facts in found.items()
+        }
+        return found
 
     async def _one(self, mount: Mount, seen: Mapping[int, Mount]) -> Mapping[str, Json]:
         if mount.path in self._asked:
@@ -127,20 +133,20 @@ class Gauge:
     def _facts(self, mount: Mount, found: Space) -> Mapping[str, Json]:
         if not found.size:
             return {}  # some servers do not tell
+        told = self._told.get(mount.path, {})
         facts: dict[str, Json] = {"size_gb": _gigabytes(found.size)}
         if mount.fstype not in _IMAGES:
-            step = _step(found.used, self._steps.get(mount.path))
-            self._steps[mount.path] = facts["used_percent"] = step
+            facts["used_percent"] = _step(found.used, told.get("used_percent"))
         if found.inodes_used >= _MANY_INODES:
-            facts["inodes_used_percent"] = _step(found.inodes_used, None)
+            facts["inodes_used_percent"] = _step(found.inodes_used, told.get("inodes_used_percent"))
         return facts
 
 
-def _step(used: float, before: int | None) -> int:
+def _step(used: float, before: Json) -> int:
     """Return the closest step; that of before as long as it is nearly as close."""
     if used >= (_FULL - _MARGIN if before == 100 else _FULL):
         return 100
-    if before not in {None, 100} and abs(used - before) <= _STEP / 2 + _MARGIN:
+    if isinstance(before, int) and before != 100 and abs(used - before) <= _STEP / 2 + _MARGIN:
         return before
     return min(_STEP * round(used / _STEP), 100 - _STEP)
 

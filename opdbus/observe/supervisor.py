@@ -3,22 +3,26 @@
 import asyncio
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 import structlog
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.drift import known, named
+from opdbus.drift.table import Sort
 from opdbus.errors import OpDbusError
 from opdbus.history import change
 from opdbus.history.change import Why
+from opdbus.index.events import Changed, Event
 from opdbus.index.memory import Memory
+from opdbus.observe import table
 from opdbus.observe.causes import Causes
 from opdbus.observe.changes_per_hour import ChangesPerHour
 from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
-from opdbus.state.object import LIVE, Json
+from opdbus.state.object import LIVE, SETTINGS, Json
 from opdbus.state.redact import redact_text
 from opdbus.tasks import pauses, until_first_ends
 
@@ -56,6 +60,8 @@ class _Watched:
         self._memory = memory
         # until a listing was written
         self.is_first = True
+        # whether it ever told of all objects of a kind
+        self.has_listed = False
         self.begin()
         self.state = STARTING
         self.reason = ""
@@ -63,7 +69,12 @@ class _Watched:
     def begin(self) -> None:
         """Forget what was reported, for another attempt."""
         self.report = Report(
-            self.observer.volatile, self._causes, self._stored, is_first=self.is_first
+            self.observer.volatile,
+            self._causes,
+            self._stored,
+            named=lambda kind: named.names(self._memory, (self.observer.plugin, kind)),
+            is_first=self.is_first,
+            recorded_until=self._memory.recorded_until,
         )
         self.writer = Writer(
             self.observer, self.report, self._memory, self.changes, is_first=self.is_first
@@ -117,6 +128,38 @@ class Supervisor:
             Status(w.observer.name, w.state, counts[w.observer.source], w.detail)
             for w in self._watched
         ]
+
+    def awaited(self, plugins: Collection[str], unlisted: Collection[str] = ()) -> list[str]:
+        """Return the names of the observers of some plugins that have not listed anything yet.
+
+        Of those in `unlisted` also observers that have reported what they had at hand, and not all.
+        """
+        waiting = (w for w in self._watched if not w.has_listed and w.state != ABSENT)
+        return [
+            w.observer.name
+            for w in waiting
+            if w.observer.plugin in (plugins if w.is_first else unlisted)
+        ]
+
+    def why_not(self, sort: Sort) -> str:
+        """Say why no observer lists things of a sort; nothing while one may yet do so."""
+        of = [watched for watched in self._watched if watched.observer.plugin == sort[0]]
+        if sort[1] == SETTINGS:
+            return known.why_not(sort)
+        if not of and (names := table.of_plugin(sort[0])):
+            return f"OP_DBUS_OBSERVE leaves out the observer {' and '.join(names)}"
+        for watched in of:
+            if watched.state in {ABSENT, FAILED}:
+                return f"the observer {watched.observer.name} is {watched.state}: {watched.detail}"
+        return known.why_not(sort) if all(watched.has_listed for watched in of) else ""
+
+    def hear(self, event: Event) -> None:
+        """Have observers look whether the file names other things; for each event of the memory."""
+        if isinstance(event, Changed):
+            plugins = named.plugins(event.changes)
+            for watched in self._watched:
+                if watched.observer.plugin in plugins:
+                    watched.report.renamed.set()
 
     async def run(self) -> None:
         """Observe until cancelled; the objects of other observers are removed first."""
@@ -187,6 +230,8 @@ async def _tell(watched: _Watched) -> None:
     await watched.writer.has_written.wait()
     watched.is_first = False
     watched.set(UP)
+    await watched.writer.has_listed.wait()
+    watched.has_listed = True
     await asyncio.Event().wait()
 
 

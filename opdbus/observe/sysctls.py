@@ -1,8 +1,8 @@
-"""Settings of the kernel that sysctl.d names, see sysctl.d(5): what they are, and should be."""
+"""Settings of the kernel that sysctl.d(5) or the state file names: what they are, and should be."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,6 +39,9 @@ class _Wanted(NamedTuple):
     file: str
 
 
+_NO_FILE: Final = _Wanted("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Sysctls:
     """Where the settings are. `is_apart` says that we are in namespaces of our own."""
@@ -56,9 +59,11 @@ class Sysctls:
         """The file that is read besides."""
         return str(self.root / _LAST)
 
-    def read(self) -> dict[str, dict[str, Json]]:
-        """Return all settings that are named, by their names with dots."""
-        wanted = dict([*self._wanted().items()][:_MAX_SETTINGS])
+    def read(self, others: Collection[str] = ()) -> dict[str, dict[str, Json]]:
+        """Return all settings that files or `others` name, by their names with dots."""
+        paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
+        named = dict.fromkeys(paths, _NO_FILE)
+        wanted = dict([*{**named, **self._wanted()}.items()][:_MAX_SETTINGS])
         return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
 
     def _wanted(self) -> Mapping[str, _Wanted]:
@@ -109,23 +114,27 @@ class Sysctls:
     def _properties(self, path: str, wanted: _Wanted) -> dict[str, Json]:
         name = _dotted(path)
         should = _hidden(name, wanted.value)
-        found: dict[str, Json] = {"wanted": should, "file": wanted.file}
+        found: dict[str, Json] = {"wanted": should, "file": wanted.file} if wanted.file else {}
         if self._is_hidden(path):
-            said = f"should be {should}, as {wanted.file} says"
+            said = f"should be {should}, as {wanted.file} says" if found else _HIDDEN
             return {"description": said, **found, "not_measured": _HIDDEN}
         file = self.root / "proc/sys" / path
         try:
             content, _ = read_at_most(file, _MAX_VALUE)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return {"description": "this kernel has no such setting", **found, "missing": True}
         except OSError:
-            said = f"should be {should}, as {wanted.file} says; only root may read what it is"
+            said = f"should be {should}, as {wanted.file} says; " if found else ""
+            said += "only root may read what it is"
             return {"description": said, **found, "readable": False}
         value = _plain(content.decode(errors="replace"))
+        shown: Json = _hidden(name, value)
+        if not found:
+            return {"description": f"is {shown}", "value": shown}
         differs = _differs(_comparable(value), _comparable(wanted.value))
-        said = f"is {_hidden(name, value)}, "
+        said = f"is {shown}, "
         said += f"but {wanted.file} says {should}" if differs else f"as {wanted.file} says"
-        return {"description": said, "value": _hidden(name, value), **found, "differs": differs}
+        return {"description": said, "value": shown, **found, "differs": differs}
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
@@ -135,9 +144,13 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
         if not found or (found[3] is None and not found[1]):
             continue
         path = _path(found[2])
-        # nothing outside of /proc/sys is read
-        if path and not {"", ".", ".."} & set(path.split("/")) and "\0" not in path:
+        if _is_path(path):
             yield path, found[3] and _plain(found[3])[:_MAX_VALUE]
+
+
+def _is_path(path: str) -> bool:
+    """Return whether a path is one of a setting: nothing outside of /proc/sys is read."""
+    return not {"", ".", ".."} & set(path.split("/")) and "\0" not in path
 
 
 def _path(name: str) -> str:

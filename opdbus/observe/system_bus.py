@@ -1,6 +1,7 @@
 """An observer's own connection to the system bus, whichever bus is served."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final, NamedTuple, Self
 
@@ -42,6 +43,8 @@ class Signal(NamedTuple):
     member: str
     body: list[Plain]
     signature: str = ""
+    # when it came, in seconds since 1970
+    at: float = 0.0
 
 
 class Service:
@@ -189,7 +192,7 @@ class Service:
             return
         body = message.body if self._is_typed else [from_wire(value) for value in message.body]
         named = message.path or "", message.interface or "", message.member or ""
-        self._wait(Signal(*named, body, message.signature))
+        self._wait(Signal(*named, body, message.signature, time.time()))
 
     def _wait(self, signal: Signal) -> None:
         if len(self._waiting) >= _MAX_WAITING:

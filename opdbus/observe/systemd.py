@@ -6,21 +6,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from opdbus.history.change import Why
+from opdbus.bus.transport.values import Plain
+from opdbus.history.change import START, Why
 from opdbus.observe import pid1, unit_files, unit_properties
 from opdbus.observe.documents import Places
 from opdbus.observe.pace import Pace
 from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.system_bus import BURST_SECONDS, Signal
-from opdbus.observe.unit_causes import UnitCauses
-from opdbus.observe.unit_documents import UnitDocuments
+from opdbus.observe.unit_causes import UnitCauses, is_with_file, listed
+from opdbus.observe.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.unit_folders import UnitFolders
-from opdbus.observe.unit_starts import Starts
+from opdbus.observe.unit_loops import LOOP, UnitLoops
 from opdbus.state.object import Json
 from opdbus.tasks import until_first_ends
 
 _KIND: Final = "unit"
+# Units that are started and stopped; others change with the kernel, or with what they hold.
+_STARTED: Final = (".service", ".socket", ".timer", ".path")
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
 # Sent of every unit while PID 1 reloads.
 _OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
@@ -67,7 +70,10 @@ class _Units:
         self._causes = UnitCauses(report.causes)
         # while many are read, to be reported together at the end
         self._is_quiet = True
-        self._starts = Starts()
+        # when units came up last, and when they ended, in microseconds since 1970
+        self._times: dict[str, tuple[Plain, Plain]] = {}
+        # when new units were started, in seconds since 1970
+        self._came: dict[str, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._news = asyncio.Event()
         self._pace = Pace(self._clock)
@@ -79,18 +85,24 @@ class _Units:
         self._list_at = self._files_at = _NEVER
         self._listed_at = self._files_listed_at = 0.0
         self._folders = UnitFolders()
+        self._loops = UnitLoops(self._clock)
         self._told: dict[str, dict[str, Json]] = {}
         self._loaded: set[str] = set()
+        # new units: that they came with their files is written before they are read again
+        self._started: set[str] = set()
         # of unit files that have changed since PID 1 read them
         self._states: dict[str, str] = {}
 
     async def begin(self) -> None:
         """Subscribe and then list, so that nothing that happens in between is lost."""
-        await self._pid1.subscribe(pid1.UNIT_CHANGED, *map(pid1.of_manager, _FOLLOWED))
+        rules = map(pid1.of_manager, _FOLLOWED)
+        await self._pid1.subscribe(pid1.UNIT_CHANGED, pid1.SERVICE_CHANGED, *rules)
         self._folders = UnitFolders(await self._pid1.folders())
         await self._folders.changed()
         stored = await self._report.stored(_KIND)
         self._told = {name: self._documents.remember(name, stored[name]) for name in stored}
+        for name, told in self._told.items():
+            self._loops.resume(name, told)
         await self._list()
         # what was unloaded since; the files of all others are listed later
         told = {name: self._told[name] for name in self._told.keys() - self._loaded}
@@ -101,15 +113,28 @@ class _Units:
         for name in self._told.keys() & (self._loaded | left):
             self._tell(name, self._told[name])
         if self._report.is_first:
-            self._tell_restarts(stored)
+            self._tell_since(stored, self._report.recorded_until)
         self._files_at = self._clock() + self._options.files_after
 
-    def _tell_restarts(self, stored: Mapping[str, Mapping[str, Json]]) -> None:
-        """Report which units were restarted since op-dbus ran last, which is no change of them."""
-        for name in self._starts.since_last_run():
-            states = stored.get(name, {}), self._told[name]
-            if all(state.get("active_state") == "active" for state in states):
-                self._report.happened(_KIND, name, Why())
+    def _tell_since(self, stored: Mapping[str, Mapping[str, Json]], since: float) -> None:
+        """Report which units came up or ended since op-dbus ran, and are as they were before.
+
+        A socket or timer that was restarted with its service is told of with that.
+        """
+        whys: dict[str, Why] = {}
+        for name, (up, ended) in self._times.items():
+            state = self._told[name].get("active_state")
+            is_same = stored.get(name, {}).get("active_state") == state
+            at, cause = {
+                "active": (up, ""),
+                "failed": (ended, f"{START}:failed"),
+                "inactive": (ended, f"{START}:ran"),
+            }.get(str(state), (0, ""))
+            if is_same and isinstance(at, int) and at > since and name.endswith(_STARTED):
+                whys[name] = Why(cause)
+        for name, why in whys.items():
+            if whys.keys().isdisjoint(listed(self._told[name], "triggers")):
+                self._report.happened(_KIND, name, why)
 
     async def follow(self) -> None:
         """Note which units to read."""
@@ -138,12 +163,16 @@ class _Units:
                 await self._list_files()
 
     async def describe(self) -> None:
-        """Look up in the host's documents what new units are, after they were reported."""
+        """Look up in the host's documents what new units are, after they were reported.
+
+        That it is known only now is no change of a unit, and takes no job from what is.
+        """
         while True:
             await self._documents.has_new.wait()
             for name in await self._documents.look_up():
                 if told := self._told.get(name):
-                    self._tell(name, told, self._causes.latest(name, told))
+                    shown = {**told, **self._documents.of(name, told)}
+                    self._report.put(_KIND, name, shown, Why(seen=FACTS))
 
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
@@ -212,15 +241,31 @@ class _Units:
                 read[unit.name] = texts.get(unit.name, {}) | told
         if not self._is_quiet:
             await self._documents.expect(read)
+        times = await self._folders.changed_at(self._other_files(read))
         for name, told in read.items():
-            why = self._waited(name, cause)
+            # what was started before a package run did not come with it
+            at = min(times.get(name, _NEVER), self._came.pop(name, _NEVER))
+            of_files = self._causes.of_files(at) if name in times else cause
+            why = self._waited(name, of_files)
             if name not in self._loaded:
                 why = why or self._causes.latest(name, told)
             self._loaded.add(name)
             self._tell(name, told, why)
 
+    def _other_files(self, read: Mapping[str, dict[str, Json]]) -> dict[str, set[str]]:
+        """Return the files, of before and of now, of those units that have others than before."""
+        if self._is_quiet or not self._files_listed_at:
+            return {}
+        before = {name: _files(self._told.get(name, {})) for name in read}
+        # which drop-ins there are is seen when a unit is loaded
+        known = [name for name in read if "load_state" in self._told.get(name, read[name])]
+        now = {name: _files(read[name]) for name in known if not read[name].get("transient")}
+        return {name: before[name] | now[name] for name in now if before[name] != now[name]}
+
     async def _properties(self, unit: Loaded, cause: str) -> dict[str, Json]:
         """Return the properties of a loaded unit; nothing if it is to be read later."""
+        if self._is_coming(unit.name):
+            return {}
         values = await self._pid1.properties(unit)
         states = values.get("LoadState"), values.get("ActiveState")
         if not values or states == ("not-found", "inactive"):
@@ -230,9 +275,24 @@ class _Units:
         if is_behind and self._waits_for(unit.name, cause):
             return {}
         self._causes.has_read(unit.name, values)
+        if is_new and isinstance(at := values.get("StateChangeTimestamp"), int) and at:
+            self._came[unit.name] = at / 1e6
         if self._is_quiet:
-            self._starts.has_read(unit.name, values)
-        return unit_properties.of_unit(values, self._states.get(unit.name, ""))
+            ended = values.get("InactiveEnterTimestamp")
+            self._times[unit.name] = values.get("ActiveEnterTimestamp"), ended
+        told = unit_properties.of_unit(values, self._states.get(unit.name, ""))
+        lasting, again_in = self._loops.lasting(unit.name, told)
+        if again_in:
+            self._pace.changed(unit.name, again_in)
+        return lasting
+
+    def _is_coming(self, name: str) -> bool:
+        """Return whether it is still to be written that a unit came; it is read again, then."""
+        if name in self._started and self._report.is_waiting(_KIND, name):
+            self._pace.changed(name, BURST_SECONDS)
+            return True
+        self._started.discard(name)
+        return False
 
     def _waits_for(self, name: str, cause: str) -> bool:
         """Return whether signals of a unit may still come; it is looked at again, then."""
@@ -255,6 +315,8 @@ class _Units:
             or not self._waits_for(name, cause)
         }
         self._loaded -= names
+        for name in names:
+            self._loops.forget(name)
         await self._tell_files(names, await self._pid1.files_of(names), cause)
 
     async def _tell_files(
@@ -264,6 +326,8 @@ class _Units:
             name for name in names if name in files and not self._folders.is_alias(files[name])
         ]
         texts = await self._folders.texts(there)
+        if not self._is_quiet:
+            await self._documents.expect({n: unit_properties.of_file(*files[n]) for n in there})
         for name in there:
             why = self._waited(name, cause)
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
@@ -274,8 +338,9 @@ class _Units:
             self._documents.forget(name)
             last = self._told.pop(name, None)
             if last is not None and not self._is_quiet:
-                other = why or self._causes.latest(name, last) or self._of_file(last, {})
-                why = self._causes.why(name, last, {}, other).cause
+                of_file = self._of_file(last, {})
+                other = why or self._causes.latest(name, last) or of_file
+                why = self._causes.why_gone(name, last, other, of_file)
             self._report.gone(_KIND, name, why)
 
     async def _list_files(self) -> None:
@@ -297,10 +362,15 @@ class _Units:
     async def _look_at_files(self) -> None:
         """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
-        names = await self._folders.changed()
-        self._documents.outdate(names)
-        self._states |= {n: file.state for n, file in (await self._pid1.files_of(names)).items()}
-        await self._look(names, self._causes.reload)
+        changed = await self._folders.changed()
+        self._documents.outdate(changed)
+        files = await self._pid1.files_of(changed.keys())
+        self._states |= {name: file.state for name, file in files.items()}
+        by_cause: dict[str, list[str]] = {}
+        for name, at in changed.items():
+            by_cause.setdefault(self._causes.of_files(at), []).append(name)
+        for cause, names in by_cause.items():
+            await self._look(names, cause)
 
     def _of_file(self, before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
         """Return the cause of a change of a unit's file, which may be seen before a reload."""
@@ -311,15 +381,32 @@ class _Units:
         )
 
     def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
-        before, self._told[name] = self._told.get(name), properties
+        before = self._told.get(name)
+        if not self._is_quiet:
+            cause = cause or self._of_file(before or {}, properties)
+            if before is None and is_with_file(name, properties, cause):
+                self._started.add(name)
+                if self._causes.was_started(name):
+                    properties = unit_properties.unloaded(properties)
+                    self._pace.changed(name)
+        self._told[name] = properties
         shown = {**properties, **self._documents.of(name, properties)}
         if self._is_quiet:
             return
-        cause = cause or self._of_file(before or {}, properties)
         why, event = self._causes.whys(name, before, properties, cause)
-        self._report.put(_KIND, name, shown, why)
+        if before and LOOP in before and LOOP in properties:
+            # restarts in a loop are no events
+            why, event = Why(why.cause), None
+        seen = unit_properties.newly_seen(before, properties)
+        self._report.put(_KIND, name, shown, why._replace(seen=seen))
         if event:
             self._report.happened(_KIND, name, event)
+
+
+def _files(told: Mapping[str, Json]) -> set[str]:
+    drop_ins = told.get("drop_ins")
+    found = [told.get("fragment_path"), *(drop_ins if isinstance(drop_ins, list) else ())]
+    return {str(path) for path in found if path}
 
 
 OBSERVER: Final = Observer(

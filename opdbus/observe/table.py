@@ -9,8 +9,6 @@ from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
 from typing import Final
 
-import structlog
-
 from opdbus.errors import ConfigError
 from opdbus.observe import (
     cron,
@@ -31,8 +29,6 @@ from opdbus.observe import (
 from opdbus.observe.report import Observer
 from opdbus.observe.uevents import Uevents
 from opdbus.parsing import AUTO
-
-log = structlog.get_logger()
 
 # Where other packages name their observers.
 GROUP: Final = "opdbus.observers"
@@ -77,6 +73,11 @@ def chosen(names: Sequence[str], passed: Mapping[str, socket.socket]) -> list[Ob
     if counted[0][1] > 1:
         raise ConfigError(f"OP_DBUS_OBSERVE: {counted[0][0]} is named twice")
     return found
+
+
+def of_plugin(plugin: str) -> list[str]:
+    """Return the names of our own observers whose objects are of a plugin."""
+    return [each.name for each in chosen([AUTO], {}) if each.plugin == plugin]
 
 
 def with_volatile(observers: Sequence[Observer], fields: Sequence[str]) -> list[Observer]:

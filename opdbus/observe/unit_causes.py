@@ -2,25 +2,30 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Final
 
+from opdbus.history import jobs
 from opdbus.history.change import Why
 from opdbus.observe import pid1
 from opdbus.observe.causes import Causes
 from opdbus.observe.pid1 import Pid1
+from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.system_bus import Signal
-from opdbus.observe.unit_jobs import RESTART, START, UnitJobs
-from opdbus.observe.unit_properties import DOWN, differ, is_same_state
+from opdbus.observe.unit_jobs import RESTART, START, TRIGGERS, UnitJobs, Work
+from opdbus.observe.unit_loops import LOOP
+from opdbus.observe.unit_properties import DOWN, differ, fault_of, is_same_state
 from opdbus.state.object import Json
 
 EXIT, KERNEL, RELOAD = "exit", "kernel", "reload"
-# Units that have processes of their own, and units that are there to start others.
+# Units that have processes of their own.
 _WITH_PROCESSES: Final = (".service", ".scope")
-_TRIGGERS: Final = (".timer", ".socket", ".path", ".automount")
 # PID 1 unloads a unit, and its document is read, so long after it has changed.
 _AFTER_SECONDS: Final = 5.0
 # What a cause ends with where a unit that had failed was started and failed again.
 FAILED_AGAIN: Final = ", failed"
+# And where PID 1 itself starts a service again whose process had ended.
+AUTOMATIC: Final = ", automatic"
 # PID 1 gives up a unit that ends too often: the job that it has then does not stop it.
 _GAVE_UP: Final = "start-limit-hit"
 
@@ -31,17 +36,28 @@ class UnitCauses:
     def __init__(self, causes: Causes) -> None:
         self._causes = causes
         self._jobs = UnitJobs()
+        # when PID 1 began to read unit files anew, or to enable one, in seconds since 1970
+        self._reloaded_at = 0.0
+        # how the processes of services ended that did not end well
+        self._faults: dict[str, str] = {}
 
     def hear(self, signal: Signal) -> None:
         """Take a signal of PID 1."""
         with suppress(ValueError):
             match signal.member, signal.body:
+                case "PropertiesChanged", [pid1.SERVICE, properties, *_]:
+                    self._ended(pid1.unit_at(signal.path), properties)
                 case "PropertiesChanged", [_, properties, *_]:
-                    self._jobs.changed(pid1.unit_at(signal.path), properties)
+                    self._changed(pid1.unit_at(signal.path), properties)
                 case "JobRemoved", [number, _, str(unit), *_]:
                     self._jobs.removed(number, unit)
                 case "UnitRemoved", [str(unit), *_]:
                     self._jobs.forget(unit)
+                    self._faults.pop(unit, None)
+                case "Reloading", [True]:
+                    self._reloaded_at = signal.at
+                case "UnitFilesChanged", _:
+                    self._reloaded_at = signal.at
 
     async def ask(self, manager: Pid1, units: Collection[str]) -> None:
         """Ask PID 1 for the jobs of units that are not clear: once for each job."""
@@ -65,21 +81,33 @@ class UnitCauses:
     @property
     def reload(self) -> str:
         """Why units differ after a reload: a package run makes several."""
-        return self._causes.run or RELOAD
+        return self.of_files(self._reloaded_at)
+
+    def of_files(self, changed_at: float) -> str:
+        """Return why units differ whose files were changed at a time in seconds since 1970."""
+        return self._causes.run(changed_at) or RELOAD
 
     def whys(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
     ) -> tuple[Why, Why | None]:
         """Return why a unit is as it is now, and what happened to it besides; see `why`.
 
-        What its files changed is told apart from a job that left it as it was.
+        What its files changed is told apart from a job that left it as it was. That a unit came
+        with its file is told first, and then the job that started it.
         """
-        if not before or other != self.reload or not is_same_state(before, now):
+        is_same = is_same_state(before, now) if before else _is_of_own_file(unit, now)
+        if not is_same or not _is_of_files(other):
             return self.why(unit, before, now, other), None
-        if differ(before, now):
+        if before is None or differ(before, now):
             self._causes.note(unit, other)
+        if before is None:
+            return Why(other), None
         event = self.why(unit, now, now, "")
         return Why(other), event if event.is_event else None
+
+    def was_started(self, unit: str) -> bool:
+        """Return whether a job works on a unit, or has since the last time."""
+        return self._jobs.has(unit)
 
     def why(
         self, unit: str, before: Mapping[str, Json] | None, now: Mapping[str, Json], other: str
@@ -90,17 +118,34 @@ class UnitCauses:
         """
         is_other = before is None or differ(before, now)
         own = self._own(unit, before, now) if before else None
-        work = self._jobs.take(unit)
+        # a unit that was unloaded since is triggered by nothing
+        triggers = listed(now, "triggered_by") or listed(before or {}, "triggered_by")
+        work = self._jobs.take(unit, triggers)
         cause = work.cause or (other if own is None else own)
-        if own == EXIT and now.get("result") == _GAVE_UP:
+        if before and _ends_too_often(own, work, before, now):
             cause = EXIT
         elif not is_other and now.get("active_state") == "failed" and _starts(work.cause):
             cause += FAILED_AGAIN
+        elif work.is_automatic and is_other and now.get("n_restarts"):
+            cause += AUTOMATIC
+        elif work.is_automatic and not is_other:
+            fault = self._faults.get(unit, "")
+            cause = f"{EXIT}:{fault}" if fault else EXIT
         if work.cause and is_other:
             self._jobs.told(unit)
         if cause and (work.cause or is_other):
-            self._causes.note(unit, cause)
-        return Why(cause, max(0, work.ended - 1), is_event=work.ended > 0)
+            self._causes.note(unit, jobs.alone(cause))
+        if work.earlier and not is_other:  # what works now is told when it has ended
+            return Why(work.earlier, work.ended - 1, is_event=True)
+        folded = work.ended if work.earlier else max(0, work.ended - 1)
+        if work.earlier:
+            cause = jobs.joined(work.earlier, work.ended, cause)
+        return Why(cause, folded, is_event=work.ended > 0)
+
+    def why_gone(self, unit: str, before: Mapping[str, Json], other: str, of_file: str) -> str:
+        """Return why a unit is gone: with its file, if it had one, also where a job stopped it."""
+        cause = self.why(unit, before, {}, other).cause
+        return of_file if of_file and _is_of_own_file(unit, before) else cause
 
     def latest(self, unit: str, properties: Mapping[str, Json]) -> str:
         """Return why a unit changed just now, or one that starts it or is started by it."""
@@ -108,7 +153,20 @@ class UnitCauses:
 
     def order(self, unit: str) -> tuple[bool, bool]:
         """Return by what to sort units: jobs of some are the cause that others change."""
-        return not self._jobs.has(unit), unit.endswith(_TRIGGERS)
+        return not self._jobs.has(unit), unit.endswith(TRIGGERS)
+
+    def _changed(self, unit: str, properties: object) -> None:
+        """Hear that a unit changed, and note at once which job works on it."""
+        self._jobs.changed(unit, properties)
+        if job := self._jobs.of(unit):
+            self._causes.note_job(unit, job)
+
+    def _ended(self, unit: str, properties: object) -> None:
+        """Note how the process of a service ended, which runs again soon."""
+        if isinstance(properties, dict) and (fault := fault_of(properties)) is not None:
+            if len(self._faults) > MAX_OBJECTS:
+                self._faults.clear()
+            self._faults[unit] = fault
 
     def _own(self, unit: str, before: Mapping[str, Json], now: Mapping[str, Json]) -> str | None:
         """Return why a unit went to another state by itself; None if that is not known."""
@@ -119,17 +177,48 @@ class UnitCauses:
             return None
         if unit.endswith(".device"):
             return KERNEL
-        if unit.endswith(_TRIGGERS):
+        if unit.endswith(TRIGGERS):
             return self._causes.of_units(_others(now), _AFTER_SECONDS) or None
+        if LOOP in before and state == "active":
+            return ""  # it runs, and has for a while
         has_ended = unit.endswith(_WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
 
 
 def _others(properties: Mapping[str, Json]) -> list[str]:
     """Return the units that a unit starts, and those that start it."""
-    values = (properties.get(name) for name in ("triggers", "triggered_by"))
-    return [str(name) for value in values if isinstance(value, list) for name in value]
+    return [*listed(properties, "triggers"), *listed(properties, "triggered_by")]
+
+
+def listed(properties: Mapping[str, Json], name: str) -> list[str]:
+    """Return a property that is a list of texts; empty where it is none."""
+    value = properties.get(name)
+    return list(map(str, value)) if isinstance(value, list) else []
+
+
+def is_with_file(unit: str, now: Mapping[str, Json], cause: str) -> bool:
+    """Return whether a new unit came with its file."""
+    return _is_of_files(cause) and _is_of_own_file(unit, now)
+
+
+def _is_of_own_file(unit: str, properties: Mapping[str, Json]) -> bool:
+    """Return whether a unit is not made by a start, as instances and transient units are."""
+    file = PurePath(str(properties.get("fragment_path", "")))
+    return file.name == unit and not properties.get("transient")
+
+
+def _is_of_files(cause: str) -> bool:
+    return cause == RELOAD or cause.startswith(("apt:", "dpkg:"))
+
+
+def _ends_too_often(
+    own: str | None, work: Work, before: Mapping[str, Json], now: Mapping[str, Json]
+) -> bool:
+    """Return whether PID 1 began to restart a service again and again, or gave it up just now."""
+    is_refused = work.is_automatic and now.get("active_state") == "failed"
+    is_given_up = own == EXIT and (now.get("result") == _GAVE_UP or is_refused)
+    return is_given_up or (LOOP in now and LOOP not in before)
 
 
 def _starts(job: str) -> bool:
-    return not {START, RESTART}.isdisjoint(job.split())
+    return jobs.act(job) in {START, RESTART}

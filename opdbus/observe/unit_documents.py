@@ -18,7 +18,8 @@ _MANY: Final = 10
 # So long a unit waits to be looked up before it is told: reading all packages takes 0.15 s.
 _SOON_SECONDS: Final = 0.3
 _OF_PACKAGES: Final = "/usr/lib/systemd/system/"
-_FACTS: Final = ("package", "package_summary", "manual")
+# The fields that tell what the documents say.
+FACTS: Final = frozenset(("package", "package_summary", "manual"))
 Told = Mapping[str, Json]
 
 
@@ -64,7 +65,7 @@ class UnitDocuments:
 
     def remember(self, name: str, stored: dict[str, Json]) -> dict[str, Json]:
         """Take what was known of a unit from what is stored of it; return the rest."""
-        rest = {key: value for key, value in stored.items() if key not in _FACTS}
+        rest = {key: value for key, value in stored.items() if key not in FACTS}
         self._found[name] = {key: stored[key] for key in stored.keys() - rest.keys()}
         self._outdated.add(name)
         return rest

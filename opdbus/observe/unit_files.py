@@ -8,7 +8,7 @@ from pathlib import Path
 from stat import S_ISLNK
 from typing import Final, NamedTuple
 
-from opdbus.observe.reading import files_in
+from opdbus.observe.reading import changed_at, files_in
 from opdbus.state.object import Json
 
 TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
@@ -22,11 +22,12 @@ _SECTION: Final = "[Unit]"
 
 
 class Stamp(NamedTuple):
-    """Differs after a file, or the target of a link, has changed."""
+    """Differs after a file, or the target of a link, has changed; times are in nanoseconds."""
 
     modified: int
     size: int
     target: str
+    changed: int
 
 
 def is_unit(name: object) -> bool:
@@ -39,14 +40,19 @@ def scan(folders: Iterable[str]) -> dict[Path, Stamp]:
     return dict(islice(_stamps(folders), _MAX_FILES))
 
 
-def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> set[str]:
-    """Return the names of the units that files which differ concern."""
-    names = set()
+def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> dict[str, float]:
+    """Return the names of the units that files which differ concern.
+
+    With each comes when its files were changed last, in seconds since 1970.
+    """
+    found: dict[str, float] = {}
     for path in before.keys() | after.keys():
         stamps = [before.get(path), after.get(path)]
         if stamps[0] != stamps[1]:
-            names |= {_unit_of(path), *(Path(stamp.target).name for stamp in stamps if stamp)}
-    return set(filter(is_unit, names))
+            at = stamps[1].changed / 1e9 if stamps[1] else changed_at(str(path))
+            names = [_unit_of(path), *(Path(stamp.target).name for stamp in stamps if stamp)]
+            found |= {name: max(at, found.get(name, at)) for name in filter(is_unit, names)}
+    return found
 
 
 def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
@@ -71,7 +77,7 @@ def _stamp(path: Path) -> Iterator[tuple[Path, Stamp]]:
     with suppress(OSError):
         found = path.lstat()
         target = str(path.readlink()) if S_ISLNK(found.st_mode) else ""
-        yield path, Stamp(found.st_mtime_ns, found.st_size, target)
+        yield path, Stamp(found.st_mtime_ns, found.st_size, target, found.st_ctime_ns)
 
 
 def _unit_of(path: Path) -> str:

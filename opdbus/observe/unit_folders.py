@@ -8,7 +8,7 @@ from typing import Final
 
 from opdbus.observe import unit_files
 from opdbus.observe.pid1 import UnitFile
-from opdbus.observe.reading import in_thread
+from opdbus.observe.reading import changed_at, in_thread
 from opdbus.observe.report import LostSource
 from opdbus.state.object import Json
 
@@ -23,8 +23,11 @@ class UnitFolders:
         self._folders = [name for name in folders if not _GENERATED.search(name)]
         self._stamps: Mapping[Path, unit_files.Stamp] = {}
 
-    async def changed(self) -> set[str]:
-        """Return the names of the units whose files have changed since the last time."""
+    async def changed(self) -> Mapping[str, float]:
+        """Return the units whose files have changed since the last time, and when they did.
+
+        Times are in seconds since 1970.
+        """
         before = self._stamps
         with suppress(LostSource):
             self._stamps = await in_thread(lambda: unit_files.scan(self._folders))
@@ -35,6 +38,16 @@ class UnitFolders:
         if wanted := list(names):
             with suppress(LostSource):
                 return await in_thread(lambda: unit_files.described(wanted, self._folders))
+        return {}
+
+    @staticmethod
+    async def changed_at(files: Mapping[str, Iterable[str]]) -> Mapping[str, float]:
+        """Return when files were changed last, the latest of each name; nothing if one hangs."""
+        if files:
+            with suppress(LostSource):
+                return await in_thread(
+                    lambda: {name: max(map(changed_at, paths)) for name, paths in files.items()}
+                )
         return {}
 
     def is_alias(self, file: UnitFile) -> bool:

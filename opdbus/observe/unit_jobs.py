@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.values import Plain
+from opdbus.history import jobs
 from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.unit_files import is_unit
 from opdbus.observe.unit_properties import DOWN, ODD
 
 START, STOP, RESTART, RELOAD = "start", "stop", "restart", "reload"
+# Units that are there to start others.
+TRIGGERS: Final = (".timer", ".socket", ".path", ".automount")
+_WAITS: Final = "auto-restart"
 _TYPES: Final = frozenset({START, STOP, RESTART, RELOAD})
 
 
@@ -21,8 +25,7 @@ class _State(NamedTuple):
     began: int
     ended: tuple[int, int]
     changed: int
-    # the timer or path that started it last, and when
-    trigger: Mapping[str, str]
+    sub_state: str
 
 
 @dataclass(slots=True)
@@ -43,19 +46,38 @@ class _Job:
 
     @property
     def cause(self) -> str:
-        """The job as the cause of a change, with the timer or path that wanted it."""
-        words = [f"job:{self.number}", self.type]
-        trigger = self.after.trigger.get("trigger_unit", "")
-        if self.after.trigger != self.before.trigger and is_unit(trigger):
-            words.append(f"by {trigger}")
-        return " ".join(filter(None, words))
+        """The job as the cause of a change."""
+        return " ".join(filter(None, [f"job:{self.number}", self.type]))
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the unit waited for it to be started again."""
+        return self.before.sub_state.startswith(_WAITS)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """When the unit had changed before the job, and when it came up by it."""
+        return self.before.changed, self.after.began
 
 
 class Work(NamedTuple):
-    """The last job that worked on a unit, and how many jobs ended that nothing was told of yet."""
+    """The last job that worked on a unit, and how many jobs ended that nothing was told of yet.
+
+    It is `is_automatic` where PID 1 restarts a unit whose process ended. Where it still works,
+    `earlier` is the cause of those that ended.
+    """
 
     cause: str = ""
     ended: int = 0
+    is_automatic: bool = False
+    earlier: str = ""
+
+
+class _Ended(NamedTuple):
+    """The same, and what the job's `span` was."""
+
+    work: Work = Work()
+    span: tuple[int, int] = (0, 0)
 
 
 class UnitJobs:
@@ -66,7 +88,9 @@ class UnitJobs:
         # when units of which no signal was heard had changed last, as they were read
         self._read: dict[str, int] = {}
         self._working: dict[str, _Job] = {}
-        self._ended: dict[str, Work] = {}
+        self._ended: dict[str, _Ended] = {}
+        # when timers, sockets and paths began to wait for what they had started
+        self._triggered: dict[str, int] = {}
 
     def changed(self, unit: str, properties: Plain) -> None:
         """Hear which properties of a unit changed; PID 1 always tells all of these."""
@@ -81,7 +105,13 @@ class UnitJobs:
                 job.after = after
             if len(self._known) > MAX_OBJECTS:
                 self._known.clear()
-            self._known[unit] = after
+            known, self._known[unit] = self._known.get(unit), after
+            # a socket says so again once its service is up
+            waits = after.sub_state == "running" and (not known or known.sub_state != "running")
+            if waits and unit.endswith(TRIGGERS):
+                if len(self._triggered) > MAX_OBJECTS:
+                    self._triggered.clear()
+                self._triggered[unit] = after.changed
 
     def removed(self, number: Plain, unit: str) -> None:
         """Hear that a job of a unit has ended, in whatever way."""
@@ -89,9 +119,10 @@ class UnitJobs:
             return
         job = self._working.pop(unit, None)
         if job is None or job.number != number:
-            self._end(unit, f"job:{number}", 0)
+            self._end(unit, Work(f"job:{number}"))
         else:
-            self._end(unit, job.cause, int(job.type in _TYPES and not job.is_told))
+            ended = int(job.type in _TYPES and not job.is_told)
+            self._end(unit, Work(job.cause, ended, job.is_automatic), job.span)
 
     def forget(self, unit: str) -> None:
         """Hear that a unit was unloaded: it begins anew when it is loaded again."""
@@ -129,11 +160,20 @@ class UnitJobs:
             name = types.get(job.number, job.asked or "")
             job.asked = name if name in _TYPES else ""
 
-    def take(self, unit: str) -> Work:
-        """Return what has worked on a unit since the last time."""
-        work = self._ended.pop(unit, Work())
+    def take(self, unit: str, triggers: Collection[str] = ()) -> Work:
+        """Return what has worked on a unit since the last time, and which trigger wanted that."""
+        work, span = self._ended.pop(unit, _Ended())
         job = self._working.get(unit)
-        return Work(job.cause, work.ended) if job and job.type else work
+        if job and job.type:
+            earlier = work.cause if work.ended else ""
+            work, span = Work(job.cause, work.ended, job.is_automatic, earlier), job.span
+        by = next((name for name in triggers if self._has_started(name, unit, span)), "")
+        return work._replace(cause=f"{work.cause} by {by}") if by and work.cause else work
+
+    def of(self, unit: str) -> str:
+        """Return the job that works on a unit, or has since the last time; empty without."""
+        job = self._working.get(unit)
+        return job.cause if job and job.type else self._ended.get(unit, _Ended()).work.cause
 
     def has(self, unit: str) -> bool:
         """Return whether a job works on a unit, or has since the last time."""
@@ -144,10 +184,24 @@ class UnitJobs:
         if job := self._working.get(unit):
             job.is_told = True
 
-    def _end(self, unit: str, cause: str, more: int) -> None:
+    def _has_started(self, trigger: str, unit: str, span: tuple[int, int]) -> bool:
+        """Return whether a unit came up since a trigger wanted it to.
+
+        One that only follows what somebody else has started waits for it later. A socket that has
+        a service for each connection waits for none of them.
+        """
+        since, began = span
+        socket, _, kind = trigger.rpartition(".")
+        is_connection = kind == "socket" and unit.startswith(f"{socket}@")
+        return is_connection or since <= self._triggered.get(trigger, -1) <= began
+
+    def _end(self, unit: str, work: Work, span: tuple[int, int] = (0, 0)) -> None:
         if len(self._ended) > MAX_OBJECTS:
             self._ended.clear()
-        self._ended[unit] = Work(cause, self._ended.get(unit, Work()).ended + more)
+        before = self._ended.get(unit, _Ended()).work
+        cause = jobs.joined(before.cause, before.ended, work.cause) if before.ended else work.cause
+        ended = before.ended + work.ended
+        self._ended[unit] = _Ended(work._replace(cause=cause, ended=ended), span)
 
 
 def _state(properties: Plain) -> _State:
@@ -161,7 +215,7 @@ def _state(properties: Plain) -> _State:
         properties["InactiveExitTimestampMonotonic"],
         ended,
         properties["StateChangeTimestampMonotonic"],
-        dict(properties.get("ActivationDetails", [])),
+        str(properties.get("SubState", "")),
     )
 
 

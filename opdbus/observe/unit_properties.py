@@ -27,8 +27,14 @@ VOLATILE: Final = frozenset(
 )
 # These say nothing about a unit that was unloaded.
 _OF_A_RUN: Final = VOLATILE | set(
-    "result exit_status exit_signal load_error need_daemon_reload triggered_by".split()
+    "result exit_status exit_signal restart_loop load_error need_daemon_reload triggered_by".split()
 )
+# What is known of a unit that was never loaded.
+_OF_FILE_ALONE: Final = frozenset(
+    "active_state sub_state fragment_path unit_file_state masked enabled".split()
+)
+# What other units are loaded says: PID 1 sends nothing when it changes.
+_OF_OTHERS: Final = frozenset(("triggered_by",))
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
 _EXITED: Final = 1
@@ -91,11 +97,34 @@ def unloaded(properties: Mapping[str, Json]) -> dict[str, Json]:
     return lasting | {"active_state": "inactive", "sub_state": "dead"}
 
 
+def newly_seen(before: Mapping[str, Json] | None, after: Mapping[str, Json]) -> frozenset[str]:
+    """Return the fields of a unit that only differ because it or another was loaded or unloaded.
+
+    Of a unit that was never loaded, only few are known.
+    """
+    if not before:
+        return frozenset()
+    if "load_state" in before or "load_state" not in after:
+        return _OF_OTHERS
+    return _OF_OTHERS | (after.keys() - _OF_A_RUN - _OF_FILE_ALONE)
+
+
 def differ(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:
     """Return whether two states of a unit differ in more than what moves by itself."""
-    return any(
-        before.get(name) != after.get(name) for name in (before.keys() | after.keys()) - VOLATILE
-    )
+    names = (before.keys() | after.keys()) - VOLATILE - _OF_OTHERS
+    return any(before.get(name) != after.get(name) for name in names)
+
+
+def fault_of(values: Values) -> str | None:
+    """Return how the main process of a service ended: its signal, its status, or systemd's word.
+
+    Nothing is said of one that ended well; None where none has ended.
+    """
+    with suppress(*ODD):
+        status = _exit_status(values)
+        told = _exit_signal(values) or (f"status {status}" if status else _result(values["Result"]))
+        return told if values["ExecMainCode"] >= _EXITED else None
+    return None
 
 
 def is_same_state(before: Mapping[str, Json], after: Mapping[str, Json]) -> bool:

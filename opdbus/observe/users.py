@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from opdbus.observe.reading import in_thread, text_of
+from opdbus.history.happening import ADMINISTRATORS
+from opdbus.observe.reading import changed_at, in_thread, text_of
 from opdbus.observe.report import MAX_OBJECTS, Absent, Observer, Report
 from opdbus.state.object import Json
 from opdbus.state.watch import changes
@@ -15,8 +16,6 @@ _FIRST_PERSON: Final = 1000
 _NOBODY: Final = 65534
 # Programs in the place of a shell that end, or do one thing, instead of taking commands.
 _NO_SHELLS: Final = frozenset("nologin false true sync halt shutdown poweroff".split())
-# Members may become root by sudo or su. Members of adm may only read logs.
-_ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
 # useradd writes several files one after another.
 _SETTLE_SECONDS: Final = 0.2
 _MAX_ENTRIES: Final = MAX_OBJECTS // 2
@@ -66,11 +65,13 @@ class Users:
     async def observe(self, report: Report) -> None:
         """List all whenever one of the files has changed; raises Absent."""
         async for _ in changes(self.passwd, self.group, self.switch, settle=_SETTLE_SECONDS):
+            changed = max(changed_at(str(path)) for path in (self.passwd, self.group))
             found = await in_thread(self._list)
             report.busy(found.limits)
-            cause = report.causes.run if report.has_listed("account") else ""
-            report.replace("account", found.accounts, cause)
+            cause = report.causes.run(changed) if report.has_listed("account") else ""
+            # accounts name their groups, which are there first
             report.replace("group", found.groups, cause)
+            report.replace("account", found.accounts, cause)
 
     def _list(self) -> _Listing:
         limits = list(self._elsewhere())
@@ -155,7 +156,7 @@ def _properties(
         "groups": list(groups[:_MAX_LISTED]),
         "system": _is_system(account.uid),
         "can_log_in": account.shell.rpartition("/")[2] not in _NO_SHELLS,
-        "administrator": account.uid == 0 or not _ADMINISTRATORS.isdisjoint([group, *groups]),
+        "administrator": account.uid == 0 or not ADMINISTRATORS.isdisjoint([group, *groups]),
     }
     facts["type"] = _type(account.uid, facts)
     # for most system accounts it only repeats the name

@@ -42,6 +42,8 @@ class Writer:
         """Write what is reported; `is_first` where nothing was observed since the program began."""
         # set when the first listing is written
         self.has_written = asyncio.Event()
+        # set when all objects of a kind are written: some observers report what is at hand first
+        self.has_listed = asyncio.Event()
         # why nothing can be stored now
         self.fault = ""
         self._observer = observer
@@ -65,7 +67,8 @@ class Writer:
         for entry in await self._memory.of_source(self._observer.source):
             self._earlier.setdefault(entry.identity.kind, set()).add(entry.identity)
         if self._is_first:
-            self._since = self._memory.since_last_run if self._earlier else change.FIRST
+            is_later = self._earlier or await self._memory.was_listed(self._observer.source)
+            self._since = self._memory.since_last_run if is_later else change.FIRST
         elif not self._earlier:
             self._since = change.SOURCE
         delays = pauses(_RETRY_SECONDS)
@@ -108,6 +111,8 @@ class Writer:
                 lambda identity: new.whys.get(identity, Why(self._since)),
                 new.events,
             )
+            if batch.listed and not self._listed:
+                await self._memory.note_listed(self._observer.source)
         except OpDbusError:
             self._report.put_back(batch)
             raise
@@ -116,6 +121,7 @@ class Writer:
             self._listed.add(kind)
         if batch.listed:
             self._tell_listed(self._listed)
+            self.has_listed.set()
         await asyncio.to_thread(self._sightings.remember, new)
         self.has_written.set()
 

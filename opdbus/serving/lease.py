@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.engine.embedder import Embedder
-    from opdbus.engine.tokenizer import Row
+    from opdbus.engine.tokens import Rows
 
 
 class Lease:
@@ -41,11 +41,11 @@ class Lease:
         """The number of tokens past which texts are cut."""
         return self._embedder.max_tokens
 
-    async def tokenize(self, texts: Sequence[str]) -> Sequence[Row]:
+    async def tokenize(self, texts: Sequence[str]) -> Rows:
         """Tokenize off the event loop; raises ShuttingDown."""
         return await self._embedder.tokenize(texts)
 
-    async def embed(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+    async def embed(self, rows: Rows) -> NDArray[np.float32]:
         """Return the vectors (rows, dimension) of tokenized texts, at the lowest priority.
 
         Raises ShuttingDown, and ProviderLost where the engine was lost and the vectors of its

@@ -9,7 +9,8 @@ import structlog
 
 from opdbus.config import Config
 from opdbus.engine.batching import Rank
-from opdbus.engine.embedder import Embedder, Embedding, open_level
+from opdbus.engine.embedder import Embedder, Embedding
+from opdbus.engine.opening import open_level
 from opdbus.errors import InvalidArgs, NoModel, OpDbusError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
 from opdbus.serving.lease import Lease

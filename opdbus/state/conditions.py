@@ -23,7 +23,7 @@ ACCEPTED: Final = (
     ' joined with commas, and a value with commas stands in quotes, such as options~"rw,noatime"'
 )
 
-_ORDERS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
+ORDERS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
@@ -38,7 +38,7 @@ _CONDITION = re.compile(
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _NUMBER = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*(?:%|([kmgtp]?)(?:i?b)?)", re.IGNORECASE)
 _UNITS: Final = ("", "k", "m", "g", "t", "p")
-_BOOLEANS: Final = {
+BOOLEANS: Final = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
 }
@@ -81,16 +81,16 @@ class Condition:
 
     @property
     def _is_text(self) -> bool:
-        return number(self.value) is None and self.value not in _BOOLEANS
+        return number(self.value) is None and self.value not in BOOLEANS
 
     def _equals(self, value: Json) -> bool:
         if isinstance(value, bool):
-            return _BOOLEANS.get(self.value) is value
+            return BOOLEANS.get(self.value) is value
         if isinstance(value, int | float):
             return number(self.value) == value
         text = _lower(value)
         return text == self.value or (
-            text in _BOOLEANS and _BOOLEANS[text] is _BOOLEANS.get(self.value)
+            text in BOOLEANS and BOOLEANS[text] is BOOLEANS.get(self.value)
         )
 
     def _is_part(self, value: Json) -> bool:
@@ -106,7 +106,7 @@ class Condition:
         limit = number(self.value)
         if found is None or limit is None:
             return False
-        return _ORDERS[self.operator](found, limit)
+        return ORDERS[self.operator](found, limit)
 
 
 _TESTS: Final[Mapping[str, Callable[[Condition, Json], bool]]] = {
@@ -149,7 +149,7 @@ def condition(name: str, compared: str, given: str) -> Condition:
     if not given or (given[0] in "\"'" and not _QUOTED.fullmatch(given)):
         raise InvalidArgs(f'{written!r} lacks a value, "" if the empty one is meant: {ACCEPTED}')
     value = given[1:-1] if _QUOTED.fullmatch(given) else given
-    if compared in _ORDERS and number(value) is None:
+    if compared in ORDERS and number(value) is None:
         raise InvalidArgs(f"{written!r} compares with no number: {value!r} is none, 90 or 4G is")
     return Condition(name, compared, value.lower())
 

@@ -69,7 +69,11 @@ class Names:
 
     def are_in(self, paths: Iterable[str]) -> bool:
         """Return whether one of the fields at some paths has one of the names."""
-        return bool(self._of_identity) or any(self._fits(path, ()) for path in paths)
+        return bool(self._of_identity) or self.are_at(paths)
+
+    def are_at(self, paths: Iterable[str]) -> bool:
+        """Return the same without what an identity says."""
+        return any(self._fits(path, ()) for path in paths)
 
     def _take(self, values: Mapping[str, Json], at: _Place, found: _Found) -> None:
         """Add all values in a dict that have a name."""
@@ -106,7 +110,7 @@ class Names:
 
     def _fits(self, path: str, lists: tuple[str, ...]) -> Sequence[tuple[str, Fit]]:
         """Return which names the field at a path has, and how well."""
-        fits = ((name, _fit(wanted, path, lists)) for name, wanted in self._wanted.items())
+        fits = ((name, fit(wanted, path, lists)) for name, wanted in self._wanted.items())
         return tuple((name, fit) for name, fit in fits if fit)
 
 
@@ -152,11 +156,11 @@ def _members(members: Sequence[Json], path: str, lists: tuple[str, ...]) -> Iter
             yield path, lists, member
 
 
-def _fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
+def fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
     """Return how well a field has a name; what is in a list of that name has it, too."""
     if not wanted:
         return 0
-    if any(_fit(wanted, listed, ()) == 2 for listed in lists):
+    if any(fit(wanted, listed, ()) == 2 for listed in lists):
         return 2
     words = split(path)
     if words[-len(wanted) :] != wanted:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,19 +26,38 @@ class StateFile:
         self._reader = Reader()
         # the kinds, (plugin, kind) each, of which it declares all that there may be
         self.claims: frozenset[tuple[str, str]] = frozenset()
+        # of the file that was read last; see `signature`
+        self.signature = ""
 
     def read(self) -> tuple[set[Identity], list[StateObject]]:
         """Read the file: all identities in it, and the objects changed since the last read.
 
         Raises StateFileError: the next read then compares with the same earlier one.
         """
+        present, changed = self.stream()
+        return present, list(changed)
+
+    def stream(self) -> tuple[set[Identity], Iterator[StateObject]]:
+        """Read the file, and give the objects one by one; see `read` and `Reader.stream`."""
+        before = signature(self.path)
         plugins = parse(read_bytes(self.path), self.path)["plugins"]
+        self.signature = before if before == signature(self.path) else ""
         self.claims = claimed(plugins)
-        return self._reader.read(plugins)
+        return self._reader.stream(plugins)
 
     def forget(self) -> None:
         """Take every object as changed at the next read."""
         self._reader.forget()
+
+
+def signature(path: Path) -> str:
+    """Return what is other once a file was written or replaced; "" if that cannot be told."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return ""
+    times = f"{found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{found.st_dev} {found.st_ino} {found.st_size} {times}"
 
 
 def parse(data: bytes, path: Path) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from opdbus.state.object import FILE, MAX_NAME, SETTINGS, Identity, canonical, d
 from opdbus.state.redact import redact_identity, redact_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from opdbus.state.object import Json, StateObject
 
@@ -124,20 +124,30 @@ class Reader:
         self, plugins: Mapping[str, Mapping[str, Json]]
     ) -> tuple[set[Identity], list[StateObject]]:
         """Return the identities of all objects, and those objects that are new or changed."""
+        present, changed = self.stream(plugins)
+        return present, list(changed)
+
+    def stream(
+        self, plugins: Mapping[str, Mapping[str, Json]]
+    ) -> tuple[set[Identity], Iterator[StateObject]]:
+        """Return the same, with the objects one by one: they count as read after the last.
+
+        To redact 100,000 takes seconds.
+        """
         groups: dict[Identity, list[tuple[bytes, Json]]] = {}
         for plugin, kind, name, properties in flatten(plugins):
             # Newer formats of marshal depend on what else refers to a value.
             hashed = digest(marshal.dumps(properties, 2), self._key)
             identity = self._identity(plugin, kind, name, properties)
             groups.setdefault(identity, []).append((hashed, properties))
-        seen: dict[Identity, bytes] = {}
-        changed = []
-        for identity, hashed, properties in _distinct(groups):
+        found = [*_distinct(groups)]
+        return {identity for identity, _, _ in found}, self._changed(found)
+
+    def _changed(self, found: Sequence[tuple[Identity, bytes, Json]]) -> Iterator[StateObject]:
+        for identity, hashed, properties in found:
             if self._seen.get(identity) != hashed:
-                changed.append(redact_object(identity, properties))
-            seen[identity] = hashed
-        self._seen = seen
-        return set(seen), changed
+                yield redact_object(identity, properties)
+        self._seen = {identity: hashed for identity, hashed, _ in found}
 
     def forget(self) -> None:
         """Take every object as changed at the next call."""

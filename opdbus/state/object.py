@@ -12,6 +12,7 @@ Json: TypeAlias = Any
 
 # In bytes; each takes up to three in a path, so that any reply has room for one object.
 MAX_NAME: Final = {"plugin": 255, "kind": 255, "name": 1024}
+DIGEST_BYTES: Final = 16
 _HASH_NAME: Final = re.compile(r"~[0-9a-f]{12}(?:#\d+)?")
 # What begins a source, unless it is the state file.
 FILE = "file"
@@ -40,6 +41,11 @@ class Thing(NamedTuple):
     plugin: str
     kind: str
     name: str
+
+
+def matches(named: Identity | Thing, wanted: Mapping[str, str]) -> bool:
+    """Return whether an identity or a thing has all wanted values, such as of plugin and kind."""
+    return all(getattr(named, key) == value for key, value in wanted.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +101,4 @@ def is_hash_name(name: str) -> bool:
 
 def digest(data: bytes, key: bytes = b"") -> bytes:
     """Hash to 16 bytes, at which no two objects of one host collide in practice."""
-    return hashlib.blake2b(data, digest_size=16, key=key).digest()
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES, key=key).digest()

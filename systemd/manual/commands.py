@@ -14,6 +14,10 @@ _DESCRIPTION = """\
 its state file, or that programs publish, into a vector, and answers questions about them over
 D-Bus. The other commands ask the daemon, or show the models and the hardware that it can use.
 
+A command that asks the daemon of the system bus starts its service where that was stopped, as any
+call to `org.opdbus` does; `changes --watch` does not while it waits. `systemctl mask --now op-dbus`
+keeps it stopped.
+
 Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, by their D-Bus path, or by a part
 of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`.
 """
@@ -30,6 +34,8 @@ _EXIT = (
     ("4", "The daemon cannot be reached; if its service ended by a fault, by which."),
     ("5", "The daemon refused: not authorized."),
     ("10", "With `drift --exit-code`: something is other than declared."),
+    ("11", "With `drift --exit-code`: nothing is so far, but not all is known yet."),
+    ("12", "`search` or `similar` found nothing."),
 )
 _FILES = (
     (

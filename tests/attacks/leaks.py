@@ -36,7 +36,8 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     # the marker itself is no question: an answer may not even hint that it was found
     for question in ("password", "secret token", "private key", "bearer", "hunter", "croissant"):
         for mode in ("hybrid", "lexical", "vector"):
-            await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 1000, {"mode": mode})
+            options = {"mode": mode, "all": True, "explain": True}
+            await ask(STATE_PATH, f"{STATE}.Search", "sua{sv}", question, 1000, options)
         await ask(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", question, {})
     for path, interface in ((ROOT_PATH, VECTORIZER), (STATE_PATH, STATE)):
         await ask(path, f"{_PROPERTIES}.GetAll", "s", interface)
@@ -45,6 +46,7 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
         await ask(f"{STATE_PATH}/{plugin}", _INTROSPECT)
     await ask(STATE_PATH, f"{STATE}.Fields", "a{sv}", {})
     await ask(STATE_PATH, f"{STATE}.DriftReport", "a{sv}", {})
+    await ask(STATE_PATH, f"{STATE}.Unobserved", "a{sv}", {})
     await ask(ROOT_PATH, f"{VECTORIZER}.Levels", "a{sv}", {})
     return json.dumps([answers, caller.signals], default=str, ensure_ascii=False)
 

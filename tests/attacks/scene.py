@@ -25,7 +25,7 @@ SETTLE_SECONDS = 20.0
 # calls; without what stands against attacks it waits longer.
 _SOON = 1500.0
 _USUALLY = 400.0
-_TRIES = 3
+_TRIES = 5
 # While the attack begins nothing is measured.
 _LEAD_SECONDS = 1.0
 

@@ -1,37 +1,91 @@
 """The figures of `make bench-engine`: each engine by itself, and beside its peers."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from docs_parts.tables import RESULTS, table
 from opdbus.bench import contenders, report
 from opdbus.bench.figures import EngineFigures
-from opdbus.bench.report import Comparison
+from opdbus.bench.report import Comparison, Report
 from opdbus.bench.table import headline
 
 _ENGINE = """\
-From `benchmarks/results/{file}`; `make bench-engine` makes such a report. Measured on {machine}.
+From {files}; `make bench-engine` makes such a report. Measured on {machine}.
 
 {parts}"""
 _NO_ENGINE = "No report of `make bench-engine` is committed yet."
-_BATCHES = (1, 8, 32, 256)
+_BATCHES = (1, 8, 32, 64, 256)
 
 
 def engine(results: Path = RESULTS) -> str:
-    """Make the tables of the newest committed report of `op-dbus bench`."""
-    path = max(results.glob("*-engine.json"), default=None)
-    if path is None:
+    """Make the tables of each level's newest committed report of `op-dbus bench`."""
+    reports = _reports(results)
+    if not reports:
         return _NO_ENGINE
-    found = report.from_json(path.read_text(encoding="utf-8"))
-    parts = [part for figures in found.engines for part in _engine_parts(figures)]
+    engines, comparisons = _newest(reports)
+    parts = [
+        part
+        for level, found in engines.items()
+        for figures in found.engines
+        if figures.level == level
+        for part in _engine_parts(figures)
+    ]
     parts += [
         part
-        for comparison in found.comparisons
+        for comparison in _compared_levels(comparisons)
         for part in [
             *(_compared(comparison, texts) for texts in comparison.tokens),
             *_chart(comparison.level, results),
         ]
     ]
-    return _ENGINE.format(file=path.name, machine=headline(found), parts="\n\n".join(parts))
+    told = [
+        (name, found)
+        for name, found in reports.items()
+        if any(found is used for used in (*engines.values(), *comparisons.values()))
+    ]
+    files = " and ".join(f"`benchmarks/results/{name}`" for name, _ in told)
+    machine = ", then ".join(dict.fromkeys(headline(found) for _, found in told))
+    return _ENGINE.format(files=files, machine=machine, parts="\n\n".join(parts))
+
+
+def peers(results: Path = RESULTS) -> str:
+    """Make the README's table: object texts a second, beside the fastest of the others."""
+    rows = [_beside(each) for each in _compared_levels(_newest(_reports(results))[1])]
+    heads = ("texts a call", *map(str, _BATCHES))
+    return table(heads, rows)
+
+
+def _reports(results: Path) -> dict[str, Report]:
+    """Read the reports of all levels and of one (`-engine-high`), the oldest first."""
+    paths = sorted(results.glob("*-engine*.json"), key=lambda path: path.stem)
+    return {path.name: report.from_json(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def _newest(reports: Mapping[str, Report]) -> tuple[dict[str, Report], dict[str, Report]]:
+    """Return the newest report of each level's engines, and of its comparison."""
+    found = reports.values()
+    return (
+        {each.level: report for report in found for each in report.engines},
+        {each.level: report for report in found for each in report.comparisons},
+    )
+
+
+def _compared_levels(newest: Mapping[str, Report]) -> Iterable[Comparison]:
+    return (
+        each for level, found in newest.items() for each in found.comparisons if each.level == level
+    )
+
+
+def _beside(found: Comparison) -> tuple[str, ...]:
+    """Give the rates of op-dbus by texts a call, and the highest that any other reached."""
+    ours = {contenders.OURS, contenders.REFERENCE}
+    others = [entry.name for entry in found.entries if entry.name not in ours]
+    own = found.of(contenders.OURS, "object", whole=False)
+    rates = [found.of(name, "object", whole=False) for name in others]
+    highest = {n: max(each.get(n, 0) for each in rates) for n in own}
+    cells = (f"**{own[n]:,.0f}** / {highest[n]:,.0f}" if n in own else "" for n in _BATCHES)
+    return (found.level, *cells)
 
 
 def _chart(level: str, results: Path) -> list[str]:
@@ -75,14 +129,25 @@ def _precisions(found: EngineFigures) -> list[str]:
     """Make the table of what the accuracy gate saw."""
     if not found.gate:
         return []
-    heads = ("precision", "cosine to fp32, mean", "least", "retrieval MRR", "texts/s", "")
+    heads = ("precision", "cosine to fp32, mean", "least", "change of MRR (95%)", "texts/s", "")
     rows = []
     for grade in found.gate["grades"]:
-        chosen = "chosen" if grade["precision"] == found.gate["chosen"] else grade["refused"]
+        provider = grade.get("provider", found.provider)
+        place = f"{grade['precision']} on `{provider}`"
+        is_chosen = (provider, grade["precision"]) == (found.provider, found.gate["chosen"])
+        chosen = "chosen" if is_chosen else grade["refused"]
         cosines = (f"{grade[key]:.4f}" for key in ("mean_cosine", "min_cosine"))
         rate = f"{grade['texts_per_second']:,.0f}"
-        rows.append((grade["precision"], *cosines, f"{grade['rank']:.4f}", rate, chosen))
+        rows.append((place, *cosines, _change(grade), rate, chosen))
     return [table(heads, rows)]
+
+
+def _change(grade: Mapping[str, Any]) -> str:
+    """Tell the change against fp32; ranks themselves are of more questions in some rows."""
+    if not grade["questions"]:
+        return ""
+    low, high = (f"{grade[key]:+.4f}" for key in ("change_low", "change_high"))
+    return f"{grade['rank_change']:+.4f} ({low} to {high}), {grade['questions']:,} questions"
 
 
 def _compared(found: Comparison, texts: str) -> str:

@@ -59,7 +59,6 @@ def cost() -> str:
         ("restart", f"{scale['restart s']} s, nothing is computed again"),
         ("a search", f"{scale['search']['p50 ms']:.0f} ms among {objects}"),
         ("an edit of the state file", f"{scale['one change']['median ms']:.0f} ms until found"),
-        ("network", "none: the service has no network access"),
     ]
     return table(("it costs", f"measured on {report['machine']['processors']} processors"), rows)
 

@@ -26,7 +26,8 @@ def limit_rows() -> str:
     rows += [_row(name, most, "{:,} MiB", _MIB) for name, most in sizes]
     texts = f"{limits.MAX_TEXTS_OF_A_USER:,}"
     rows.append(("texts that wait for the model", "", texts, "`OP_DBUS_QUEUE_LIMIT`"))
-    rows.append(("objects published", "", *map(_published, (quota.OF_EACH, quota.OF_ALL))))
+    published = "objects published (`OP_DBUS_PUBLISH_OBJECTS`, `OP_DBUS_PUBLISH_BYTES`)"
+    rows.append((published, "", *map(_published, (quota.OF_EACH, quota.of_all(quota.OF_EACH)))))
     return table(("of", "a connection", "a user", "all users"), rows)
 
 

@@ -274,7 +274,8 @@ OPTIONS: dict[str, dict[str, SearchStrategy[Variant]]] = {
     "Search": _FILTER
     | _OFFSET
     | _WHERE
-    | {"mode": _typed("s", st.sampled_from(MODES)), "rerank": _typed("s", st.sampled_from(LEVELS))},
+    | {"mode": _typed("s", st.sampled_from(MODES)), "rerank": _typed("s", st.sampled_from(LEVELS))}
+    | {name: _typed("b", st.integers(0, 1)) for name in ("all", "explain")},
     "Similar": _FILTER | _OFFSET | _WHERE,
     "List": _FILTER | _FILTERS | _WHERE,
     "Fields": _FILTER,

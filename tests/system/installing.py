@@ -24,15 +24,17 @@ def installed(cache: Path) -> Iterator[Path]:
     """Give the tree of this checkout, made now unless it was; nobody changes it meanwhile."""
     cache.mkdir(parents=True, exist_ok=True)
     tree, made_of, wanted = cache / "tree", cache / "made-of", _digest()
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with (cache / "making").open("w") as making, (cache / "lock").open("w") as lock:
+        # one makes it while the others wait, who then use it together
+        fcntl.flock(making, fcntl.LOCK_EX)
         if not made_of.exists() or made_of.read_text() != wanted:
             fcntl.flock(lock, fcntl.LOCK_EX)
             made_of.unlink(missing_ok=True)
             shutil.rmtree(tree, ignore_errors=True)
             _make(tree)
             made_of.write_text(wanted)
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(making, fcntl.LOCK_UN)
         yield tree
 
 

@@ -13,18 +13,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from opdbus.index.events import Event, Recorded
 from opdbus.index.memory import Memory
+from opdbus.observe import systemd
+from opdbus.observe.report import Observer
 from opdbus.observe.supervisor import STARTING, Supervisor
 from opdbus.observe.table import chosen
 from opdbus.parsing import AUTO
-from system.host import Host
+from system.host import PATIENCE_SECONDS, Host
 from system.watched import command
 
-PATIENCE_SECONDS = 30.0
 # What follows from a change has followed by then: the slowest sources take three seconds.
 _QUIET_SECONDS = 4.0
 _COLUMNS = "seq at source kind name what cause fields folded".split()
@@ -48,6 +51,14 @@ class History:
                     return row
             assert time.monotonic() < end, f"no row of {name}: {self.rows}"
             self._listen(1.0)
+
+    def news(self, quiet: float = 1.0) -> list[Row]:
+        """Wait for a row, and give it with those that follow, after some seconds without any."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not self.rows:
+            assert time.monotonic() < end, "nothing happens"
+            self._listen(1.0)
+        return self.settled(quiet)
 
     def settled(self, quiet: float = _QUIET_SECONDS) -> list[Row]:
         """Give the rows since the last look, after some seconds without any."""
@@ -97,7 +108,7 @@ async def _print_rows(observers: list[str]) -> None:
                 news.set()
 
         async with Memory(path, hear, boot="this") as memory:
-            supervisor = Supervisor(chosen(observers or (AUTO,), {}), memory)
+            supervisor = Supervisor([*map(_hasty, chosen(observers or (AUTO,), {}))], memory)
             task = asyncio.create_task(supervisor.run())
             while any(status.state == STARTING for status in supervisor.statuses):  # noqa: ASYNC110 -- none says so
                 await asyncio.sleep(0.05)
@@ -109,6 +120,14 @@ async def _print_rows(observers: list[str]) -> None:
                     await news.wait()
                     news.clear()
                     last = _print_since(reader, last)
+
+
+def _hasty(observer: Observer) -> Observer:
+    """Have unit files listed soon: they are listed later than the rest, and not again."""
+    if observer is not systemd.OBSERVER:
+        return observer
+    options = systemd.Options(files_after=1.0)
+    return replace(observer, observe=partial(systemd.observe, options=options))
 
 
 def _print_since(reader: sqlite3.Connection, last: int) -> int:

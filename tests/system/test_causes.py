@@ -17,19 +17,30 @@ from system.recorded import History, Row, fields, recorded
 UNITS = "/run/systemd/system"
 # What only systemd sees has followed by then.
 SOON = 1.5
+# So have files, packages and accounts.
+LATER = 2.0
 RUN, PORT = "probe-run.service", "tcp 127.0.0.1:4711"
+ACCEPT = "import socket; socket.socket(fileno=3).accept()"
+CONNECTING = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 LISTEN = (
     "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 4711)); s.listen();"
     " time.sleep(1e6)"
 )
+CONNECT = f"""python3 -c '{CONNECTING}'"""
+ENABLED = ("enabled", "unit_file_state")
 FILES = {
     RUN: "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/true\n",
+    "probe-again.service": "[Service]\nExecStart=/bin/sleep infinity\nRestart=always\n",
     "probe-fail.service": "[Service]\nExecStart=/bin/false\n",
     "probe-slow.service": "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sleep 1\n",
     "probe-once.service": "[Service]\nType=oneshot\nExecStart=/bin/true\n",
     "probe-enable.service": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=basic.target\n",
     "probe-port.service": f'[Service]\nExecStart=/usr/bin/python3 -c "{LISTEN}"\n',
 }
+for kind, line in (("path", "PathChanged"), ("socket", "ListenStream")):
+    FILES[f"probe-by-{kind}.{kind}"] = f"[{kind.title()}]\n{line}=/run/probe-by-{kind}\n"
+FILES["probe-by-path.service"] = FILES["probe-once.service"]
+FILES["probe-by-socket.service"] = f'[Service]\nExecStart=/usr/bin/python3 -c "{ACCEPT}"\n'
 USERADD = "getent passwd probe || useradd --system --no-create-home probe"
 
 
@@ -49,8 +60,6 @@ def bare() -> Iterator[Host]:
 def history(bare: Host) -> Iterator[History]:
     """Observe all of it."""
     with recorded(bare) as history:
-        # unit files are listed later, and not again
-        history.settled(12.0)
         yield history
 
 
@@ -63,23 +72,23 @@ def told(rows: list[Row]) -> list[tuple[str, str, str]]:
 def test_the_life_of_a_service(bare: Host, history: History) -> None:
     """Starts, stops and restarts are rows with their jobs, one of each, and exits are exits."""
     bare.ask("systemctl", "start", RUN)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(RUN, "changed", "job:N start")]
     assert fields(row)["active_state"] == ("inactive", "active")
     bare.ask("systemctl", "restart", RUN)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(RUN, "event", "job:N restart")]
     assert (row["fields"], row["folded"]) == ([], 0)
     bare.ask("systemctl", "reload", RUN)
-    assert told(history.settled(SOON)) == [(RUN, "event", "job:N reload")]
+    assert told(history.news()) == [(RUN, "event", "job:N reload")]
     bare.ask("systemctl", "stop", RUN)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(RUN, "changed", "job:N stop")]
     assert fields(row).keys() == {"active_state", "sub_state"}
     bare.ask("systemctl", "start", RUN)
-    history.settled(SOON)
+    history.news()
     bare.ask("systemctl", "kill", "--signal=KILL", RUN)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(RUN, "changed", "exit")]
     assert fields(row)["exit_signal"] == (None, "SIGKILL")
 
@@ -87,19 +96,33 @@ def test_the_life_of_a_service(bare: Host, history: History) -> None:
 def test_a_service_that_fails(bare: Host, history: History) -> None:
     """A service that fails at its start failed by that job, or a moment later by itself."""
     bare.ask("systemctl", "start", "probe-fail.service")
-    rows = history.settled(SOON)
+    rows = history.news()
     assert told(rows)[0] == ("probe-fail.service", "changed", "job:N start")
     assert told(rows)[1:] in ([], [("probe-fail.service", "changed", "exit")])
     assert fields(rows[-1])["result"] == (None, "exit-code")
+
+
+def test_a_service_that_systemd_restarts(bare: Host, history: History) -> None:
+    """A service that is killed and started again was killed, whether or not its fall is seen."""
+    name = "probe-again.service"
+    bare.ask("systemctl", "start", name)
+    history.news()
+    bare.ask("systemctl", "kill", "--signal=KILL", name)
+    first, *rest = rows = history.news()
+    assert told(rows) in (
+        [(name, "event", "exit:SIGKILL")],
+        [(name, "changed", "exit"), (name, "changed", "job:N restart, automatic")],
+    )
+    assert not rest or fields(first)["exit_signal"] == (None, "SIGKILL")
 
 
 def test_a_slow_restart(bare: Host, history: History) -> None:
     """A restart whose middle is seen has its job at both ends."""
     name = "probe-slow.service"
     bare.ask("systemctl", "start", name)
-    history.settled(SOON)
+    history.news()
     bare.ask("systemctl", "restart", name)
-    first, last = rows = history.settled(SOON)
+    first, last = rows = history.news(SOON)
     assert told(rows) == [(name, "changed", "job:N restart")] * 2
     assert first["cause"] == last["cause"]
     assert fields(last)["active_state"] == ("deactivating", "active")
@@ -109,15 +132,15 @@ def test_enabling_and_masking(bare: Host, history: History) -> None:
     """What a reload finds has it as its cause; one that changes nothing is no row."""
     name, masked = "probe-enable.service", "probe-mask.service"
     bare.ask("systemctl", "enable", "--runtime", name)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(name, "changed", "reload")]
     assert fields(row)["enabled"] == (False, True)
     bare.ask("systemctl", "disable", "--runtime", name)
-    assert told(history.settled(SOON)) == [(name, "changed", "reload")]
+    assert told(history.news()) == [(name, "changed", "reload")]
     bare.ask("systemctl", "mask", "--runtime", masked)
-    assert told(history.settled(SOON)) == [(masked, "appeared", "reload")]
+    assert told(history.news()) == [(masked, "appeared", "reload")]
     bare.ask("systemctl", "unmask", "--runtime", masked)
-    assert told(history.settled(SOON)) == [(masked, "gone", "reload")]
+    assert told(history.news()) == [(masked, "gone", "reload")]
     bare.ask("systemctl", "daemon-reload")
     assert history.settled(SOON) == []
 
@@ -125,20 +148,20 @@ def test_enabling_and_masking(bare: Host, history: History) -> None:
 def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
     """What a drop-in changed is told apart from the restart; disabled and stopped is one row."""
     bare.ask("systemctl", "restart", RUN)
-    history.settled(SOON)
+    history.news()
     path = f"{UNITS}/{RUN}.d/nice.conf"
     bare.write(path, "[Service]\nNice=5\n")
     bare.ask("sh", "-c", f"systemctl daemon-reload; systemctl restart {RUN}")
-    rows = [row for row in history.settled(SOON) if row["name"] == RUN]
+    rows = [row for row in history.news(SOON) if row["name"] == RUN]
     assert told(rows) == [(RUN, "changed", "reload"), (RUN, "event", "job:N restart")]
     assert fields(rows[0]) == {"drop_ins": (None, [path])}
     name = "probe-now.service"
     bare.write(f"/usr/local/lib/systemd/system/{name}", FILES[RUN])
     bare.ask("systemctl", "daemon-reload")
     bare.ask("systemctl", "start", name)
-    history.settled(SOON)
+    history.news(SOON)
     bare.ask("systemctl", "mask", "--now", name)
-    (row,) = rows = history.settled(SOON)
+    (row,) = rows = history.news()
     assert told(rows) == [(name, "changed", "job:N stop")]
     assert fields(row)["masked"] == (False, True)
 
@@ -148,17 +171,43 @@ def test_a_timer(bare: Host, history: History) -> None:
     timer, service = "probe-once.timer", "probe-once.service"
     bare.write(f"{UNITS}/{timer}", "[Timer]\nOnActiveSec=3\nAccuracySec=1ms\n")
     bare.ask("systemctl", "daemon-reload")
-    assert sorted(told(history.settled(SOON))) == [
+    assert sorted(told(history.news(SOON))) == [
         (f"{UNITS}/{timer}", "appeared", ""), (timer, "appeared", "reload")
     ]  # fmt: skip
     bare.ask("systemctl", "start", timer)
-    rows = told(history.settled(SOON))
-    assert rows[0] == (timer, "changed", "job:N start")
-    assert set(rows[1:]) <= {(service, "changed", "job:N start")}
-    rows = told(history.settled(4.0))
-    by = rows[0][2]
-    assert by in ("job:N start", f"job:N start by {timer}")
+    # loading the service is no change of it, although more is known of it then
+    assert told(history.news()) == [(timer, "changed", "job:N start")]
+    rows = told(history.news())
+    by = f"job:N start by {timer}"
     assert sorted(rows) == [(service, "event", by), (timer, "changed", by)]
+    bare.ask("systemctl", "start", service)
+    assert told(history.news()) == [(service, "event", "job:N start")]
+
+
+@pytest.mark.parametrize("kind", ["path", "socket"])
+def test_what_starts_a_service(bare: Host, history: History, kind: str) -> None:
+    """A path or a socket that starts a service is named each time."""
+    touch = {"path": "touch", "socket": CONNECT}[kind]
+    trigger, service = f"probe-by-{kind}.{kind}", f"probe-by-{kind}.service"
+    bare.ask("systemctl", "start", trigger)
+    assert told(history.news()) == [(trigger, "changed", "job:N start")]
+    for _ in range(2):
+        bare.ask("sh", "-c", f"{touch} /run/probe-by-{kind}")
+        assert told(history.news()) == [(service, "event", f"job:N start by {trigger}")]
+
+
+def test_a_unit_that_is_started_with_its_file(bare: Host, history: History) -> None:
+    """A new unit came by the reload, and was started by the job; first known, then loaded."""
+    for pause in (0, 0.15, 0.6):
+        name = f"probe-new-{pause}.service"
+        bare.write(f"{UNITS}/{name}", f"{FILES[RUN]}[Install]\nWantedBy=basic.target\n")
+        enable = f"systemctl enable --runtime --now {name}"
+        bare.ask("sh", "-c", f"systemctl daemon-reload; sleep {pause}; {enable}")
+        rows = [row for row in history.news(SOON) if row["source"] == "live:systemd"]
+        assert (rows[0]["name"], rows[0]["what"], rows[0]["cause"]) == (name, "appeared", "reload")
+        assert told(rows)[1:] == [(name, "changed", "job:N start")]
+        assert fields(rows[1])["active_state"] == ("inactive", "active")
+        assert fields(rows[1]).keys() <= {"active_state", "sub_state", *ENABLED}
 
 
 def test_a_port(bare: Host, history: History) -> None:
@@ -166,13 +215,13 @@ def test_a_port(bare: Host, history: History) -> None:
     unit = "probe-port.service"
     bare.ask("systemctl", "start", unit)
     job = history.until(PORT, "appeared")["cause"]
-    assert told(history.settled()) == [
+    assert told(history.settled(SOON)) == [
         (unit, "changed", "job:N start"), (PORT, "appeared", "job:N start")
     ]  # fmt: skip
     assert job.startswith("job:")
     bare.ask("systemctl", "kill", unit)
     history.until(PORT, "gone")
-    assert told(history.settled()) == [(unit, "changed", "exit"), (PORT, "gone", "exit")]
+    assert told(history.settled(SOON)) == [(unit, "changed", "exit"), (PORT, "gone", "exit")]
 
 
 def test_an_address(bare: Host, history: History) -> None:
@@ -180,14 +229,14 @@ def test_an_address(bare: Host, history: History) -> None:
     address = "192.0.2.77/32"
     for what, verb in (("appeared", "add"), ("gone", "del")):
         bare.ask("ip", "address", verb, address, "dev", "lo")
-        rows = told(history.settled(SOON))
+        rows = told(history.news())
         assert sorted(rows) == [(f"{address} on lo", what, "kernel"), ("lo", "changed", "kernel")]
 
 
 def test_an_account(bare: Host, history: History) -> None:
     """An account comes with its group and the files that hold both, for a reason nobody knows."""
     bare.ask("useradd", "--no-create-home", "somebody")
-    rows = told(history.settled())
+    rows = told(history.news(LATER))
     assert {("somebody", "appeared", "")} <= set(rows)
     files = {"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
     files |= {"/etc/subuid", "/etc/subgid"}
@@ -204,24 +253,51 @@ def test_packages(bare: Host, history: History, tmp_path: Path) -> None:
             file = build(tmp_path, name, version=version, files={f"/usr/share/{name}": version})
             bare.path(f"/root/{file.name}").write_bytes(file.read_bytes())
         bare.ask("sh", "-c", f"dpkg --install /root/probe-*-{version}.deb")
-        rows = history.settled()
+        rows = history.news(LATER)
         assert sorted(told(rows)) == [(name, what, "dpkg:N") for name in names]
         assert len({row["cause"] for row in rows}) == 1
         assert {row["folded"] for row in rows} == {0}
     assert {frozenset(fields(row)) for row in rows} == {frozenset({"version"})}
     bare.ask("dpkg", "--purge", *names)
-    assert sorted(told(history.settled())) == [(name, "gone", "dpkg:N") for name in names]
+    assert sorted(told(history.news(LATER))) == [(name, "gone", "dpkg:N") for name in names]
 
 
 @needs_dpkg
 def test_what_a_package_brings(bare: Host, history: History, tmp_path: Path) -> None:
     """Accounts, configuration and units that come with a package have its run as their cause."""
     files = {"/etc/probe.conf": "a=1\n", "/lib/systemd/system/probe.service": FILES[RUN]}
-    scripts = {"postinst": f"#!/bin/sh\n{USERADD}\nsystemctl daemon-reload\n"}
+    scripts = {
+        "postinst": f"#!/bin/sh\n{USERADD}\nsystemctl daemon-reload\n",
+        "prerm": "#!/bin/sh\nsystemctl stop probe.service\n",
+        "postrm": "#!/bin/sh\nsystemctl daemon-reload\n",
+    }
     file = build(tmp_path, "probe", files=files, scripts=scripts)
     bare.path("/root/probe.deb").write_bytes(file.read_bytes())
     bare.ask("dpkg", "--install", "/root/probe.deb")
-    rows = told(history.settled())
+    rows = told(history.news(LATER))
     assert {cause for _, _, cause in rows} == {"dpkg:N"}
     appeared = {name for name, what, _ in rows if what == "appeared"}
     assert appeared == {"probe", "probe.service", "/etc/probe.conf"}
+    bare.ask("systemctl", "start", "probe.service")
+    history.news()
+    bare.ask("dpkg", "--purge", "probe")
+    gone = {(name, cause) for name, what, cause in told(history.news(LATER)) if what == "gone"}
+    assert gone == {(name, "dpkg:N") for name in appeared}
+
+
+@needs_dpkg
+def test_what_follows_a_package_run(bare: Host, history: History, tmp_path: Path) -> None:
+    """What others change at once after a run of dpkg is none of its doing."""
+    drop_in = f"{UNITS}/{RUN}.d/after.conf"
+    bare.path(drop_in).parent.mkdir(exist_ok=True)
+    package = build(tmp_path, "probe-bare", files={"/etc/probe-bare.conf": "a=1\n"})
+    bare.path("/root/probe.deb").write_bytes(package.read_bytes())
+    others = f"groupadd others; echo [Service] >{drop_in}; systemctl daemon-reload"
+    for verb, what in (("--install /root/probe.deb", "appeared"), ("--purge probe-bare", "gone")):
+        bare.ask("sh", "-c", f"dpkg {verb}; {others}")
+        rows = told(history.news(LATER))
+        ours = {("probe-bare", what, "dpkg:N"), ("/etc/probe-bare.conf", what, "dpkg:N")}
+        assert ours <= set(rows)
+        assert {cause for name, _, cause in rows if "probe-bare" not in name} == {"", "reload"}
+        assert (RUN, "changed", "reload") in rows
+        others = f"groupdel others; rm {drop_in}; systemctl daemon-reload"

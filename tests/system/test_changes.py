@@ -70,15 +70,17 @@ def test_the_life_of_a_service_is_told(host: Host, service: Service) -> None:
 
 
 def test_a_stopped_service_is_not_started_by_watching(host: Host, service: Service) -> None:
-    """Wait while op-dbus is stopped, and go on when it is back."""
+    """Wait while op-dbus is stopped, go on when it is back, and tell what was restarted."""
     serve_pages(host)
     service.observe("systemd")
     with watching(host) as lines:
         service.systemctl("stop")
+        host.ask("systemctl", "restart", WEB)
         host.ask("systemctl", "daemon-reload")
         assert service.show("ActiveState") == "inactive"
         service.systemctl("start")
         service.until_ready()
+        until(lines, "web.service restarted (while op-dbus was not running)")
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
 

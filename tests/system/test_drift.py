@@ -107,6 +107,9 @@ def test_a_unit_that_drifts_and_heals(host: Host, drifting: Callable[..., Drifti
     crosses("error", ("active_state", "active", "failed"))
     host.ask("systemctl", "start", UNIT)
     heals("error")
+    rows = map(json.loads, host.ask("op-dbus", "history", UNIT, "--json").splitlines())
+    causes = [row["cause"].split(":")[0] for row in rows if row["what"] in {"drift", "healed"}]
+    assert causes == ["job", "job", *["reload"] * 4, "exit", "job"]
 
 
 def test_what_has_failed_comes_first(host: Host, drifting: Callable[..., Drifting]) -> None:

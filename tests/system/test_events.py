@@ -10,7 +10,9 @@ def test_events_are_found_by_field(host: Host, service: Service) -> None:
     after = host.cursor()
     service.systemctl("restart")
     service.until_ready()
+    host.await_entry(after, OPDBUS_EVENT="model_proven")
     found = host.ask("journalctl", "--output=cat", "OPDBUS_EVENT=model_proven").splitlines()
+    assert found
     assert all(line.startswith("model proven ") for line in found)
     (proven,) = host.journal(after=after, OPDBUS_EVENT="model_proven")
     assert proven["OPDBUS_PROVIDER"] == service.get("Provider")
@@ -32,8 +34,9 @@ def test_every_main_event_is_explained(host: Host) -> None:
 
 def test_explanations_stand_below_events(host: Host, service: Service) -> None:
     """`journalctl -x` shows an event's explanation."""
-    known = MESSAGE_IDS["reloading"]
+    known, after = MESSAGE_IDS["reloading"], host.cursor()
     service.systemctl("reload")
+    host.await_entry(after, MESSAGE_ID=known)
     explanation = host.ask("journalctl", "--dump-catalog", known)
     shown = host.ask("journalctl", "--catalog", "--no-pager", f"MESSAGE_ID={known}")
     assert explanation.splitlines()[-1] in shown

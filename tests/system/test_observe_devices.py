@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from system.host import Host
+from system.host import PATIENCE_SECONDS, Host
 from system.observing import rows, shown, until_shown
 from system.service import STATE, Service
 
 # This machine's own: what is inside sees its devices, and its settings read-only.
 CONTROL = Path("/sys/class/zram-control")
-PATIENCE_SECONDS = 30.0
 SOCKET = "op-dbus-uevent.socket"
 
 

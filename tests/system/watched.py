@@ -18,9 +18,8 @@ from typing import Any
 from observing import observed
 
 from opdbus.observe.table import OURS
-from system.host import Host
+from system.host import PATIENCE_SECONDS, Host
 
-PATIENCE_SECONDS = 30.0
 _ROOT = Path(__file__).parents[2]
 # where boot.sh shows it
 _INSIDE = Path("/mnt/code")

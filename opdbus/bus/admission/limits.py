@@ -36,6 +36,8 @@ MAX_BULK_FILE: Final = 1 << 30
 MAX_BULK_BYTES: Final = {"user": 512 << 20, "total": 1 << 30}
 # That run at once.
 MAX_BULK_CALLS: Final = {"connection": 2, "user": 4, "total": 8}
+# Types of eight bytes each.
+_PLAIN: Final = frozenset((int, float, bool))
 
 
 def require_text(texts: Sequence[str]) -> None:
@@ -97,7 +99,14 @@ def _size(value: Plain, most: int) -> int:
 def _sum(values: Iterable[Plain], most: int) -> int:
     size = 8
     for value in values:
-        size += _size(value, most - size)
+        # most values are plain
+        kind = type(value)
+        if kind is str and value.isascii():
+            size += len(value) + 5
+        elif kind in _PLAIN:
+            size += 8
+        else:
+            size += _size(value, most - size)
         if size > most:
             break
     return size

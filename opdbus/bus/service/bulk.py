@@ -18,7 +18,7 @@ from opdbus.bus.service.node import Caller
 from opdbus.bus.service.text_file import TextFile
 from opdbus.bus.service.vector_files import VectorFile, VectorFiles
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.engine.tokenizer import Row
+from opdbus.engine.tokens import Rows
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.serving.lease import Lease
 
@@ -29,8 +29,6 @@ T = TypeVar("T")
 JOB_TEXTS: Final = 10_000
 # Windows of one call on their way: the model has work while the next one is read and tokenized.
 _WINDOWS: Final = 3
-# Few, so that a person's text never waits long for a thread of the tokenizer's.
-_TOKENIZED_AT_ONCE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Bulk:
     def __init__(self, jobs: Jobs, threads: Executor | None = None) -> None:
         self.jobs = jobs
         self._calls = Quota("bulk calls", MAX_BULK_CALLS)
-        self._files = VectorFiles()
+        self.files = VectorFiles()
         most = MAX_BULK_CALLS["total"]
         self._threads = threads or ThreadPoolExecutor(most, thread_name_prefix="bulk")
 
@@ -73,10 +71,10 @@ class Bulk:
         """
         # a thread may still read when the call has ended, and the message's descriptor with it
         source = Descriptor.copy_of(texts)
-        with self._admitted(caller) as threads:
+        with self.admitted(caller) as threads:
             file = await threads.run(TextFile, source)
             lines = (await threads.run(file.measure)).lines
-            with self._files.create(caller, options.format, lines) as vectors:
+            with self.files.create(caller, options.format, lines) as vectors:
                 is_seen = options.is_job or lines > JOB_TEXTS
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
                     pipeline = _Pipeline(threads, engine, options, job)
@@ -84,19 +82,19 @@ class Bulk:
                 return Vectors(await threads.run(vectors.sealed), job.done, pipeline.truncated)
 
     @contextmanager
-    def _admitted(self, caller: Caller) -> Iterator[_Threads]:
+    def admitted(self, caller: Caller) -> Iterator[Threads]:
         """Count a call until its last thread is done: one that hangs in a file cannot be ended."""
         scopes = {"connection": caller.sender, "user": caller.uid, "total": None}
         self._calls.require_room(scopes, 1)
         self._calls.add(scopes, 1)
-        threads = _Threads(self._threads)
+        threads = Threads(self._threads)
         try:
             yield threads
         finally:
             threads.when_done(lambda: self._calls.add(scopes, -1))
 
 
-class _Threads:
+class Threads:
     """The threads that work for one call."""
 
     def __init__(self, threads: Executor) -> None:
@@ -125,7 +123,7 @@ class _Threads:
 class _Pipeline:
     """Reads, computes and writes one call's texts, several windows at a time."""
 
-    def __init__(self, threads: _Threads, engine: Lease, options: BulkOptions, job: Job) -> None:
+    def __init__(self, threads: Threads, engine: Lease, options: BulkOptions, job: Job) -> None:
         self._threads = threads
         self._engine = engine
         self._options = options
@@ -151,19 +149,17 @@ class _Pipeline:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
-        rows: list[Row] = []
-        for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
-            rows += await self._engine.tokenize(texts[start : start + _TOKENIZED_AT_ONCE])
+        rows = await self._engine.tokenize(texts)
         self._count_truncated(rows, row)
         vectors = await self._engine.embed(rows)
         await self._threads.run(file.write, row, vectors)
         self._job.advance(len(rows))
 
-    def _count_truncated(self, rows: Sequence[Row], first: int) -> None:
-        cut = [number for number, row in enumerate(rows, first + 1) if row.truncated]
-        if cut and not self._options.truncate:
+    def _count_truncated(self, rows: Rows, first: int) -> None:
+        cut = rows.truncated.nonzero()[0]
+        if len(cut) and not self._options.truncate:
             raise Truncated(
-                f"the text of line {cut[0]} is longer than the"
+                f"the text of line {first + cut[0] + 1} is longer than the"
                 f" {self._engine.max_tokens} tokens that the model reads: shorten it,"
                 " or allow `truncate`"
             )

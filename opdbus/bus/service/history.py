@@ -101,6 +101,8 @@ class HistoryInterface:
             to = await self._newest(thing_at(like["object"]))
         elif "seq" in like:
             to = await self._row(like["seq"])
+            if not to.sentence:
+                raise NotKept(f"what row {to.seq} says is not kept: give words instead")
         found = await self._finder.nearest(to, await self._filter(rest), limit)
         past.require_small([row for each in found for row in (each.found.row, *each.rows)])
         return [(_found(each.found), [_wire(row) for row in each.rows]) for each in found]
@@ -109,14 +111,21 @@ class HistoryInterface:
         found = _filter(given)
         await sorts.require(self._memory, found.plugin, found.kind)
         if "object" in given:
-            found = replace(found, things=self._all_of([thing_at(given["object"])]))
+            found = replace(found, things=await self._names_of(thing_at(given["object"])))
         if "around" not in given:
             return found
-        thing = thing_at(given["around"])
-        required = await self._required(thing.name) if thing[:2] == connected.UNIT else ()
-        things = self._all_of(await connected.around(self._memory, thing, required))
+        things = await self._around(await self._names_of(thing_at(given["around"])))
         wanted = things if found.things is None else things.intersection(found.things)
         return replace(found, things=wanted, has_first=bool(found.cause))
+
+    async def _around(self, named: Collection[Thing]) -> frozenset[Thing]:
+        """Return a thing by all its names, and what is or was connected with it."""
+        found = set(named)
+        for thing in named:
+            required = await self._required(thing.name) if thing[:2] == connected.UNIT else ()
+            found |= await connected.around(self._memory, thing, required)
+            found |= await connected.earlier(self._memory, thing)
+        return self._all_of(found)
 
     def _all_of(self, things: Collection[Thing]) -> frozenset[Thing]:
         """Return things with what they are called where they are declared or observed."""
@@ -129,11 +138,26 @@ class HistoryInterface:
         rows = f"rows {kept.start} to {kept.stop - 1} are kept" if kept else "there are none yet"
         raise NotKept(f"there is no row {number} of history: {rows}")
 
+    async def _names_of(self, thing: Thing) -> frozenset[Thing]:
+        """Return a thing with what declares it and what was observed of it, also if gone."""
+        known = await past.things(self._memory)
+
+        def named() -> list[Thing]:
+            return [t for t in known if pairs.means(t, thing) or pairs.means(thing, t)]
+
+        # on a thread: of 100,000 objects it takes 0.5 s
+        return self._all_of([thing, *await asyncio.to_thread(named)])
+
     async def _newest(self, thing: Thing) -> Row:
-        for row in await past.first(self._memory, Filter(things=[thing]), _NEWEST):
-            if row.sentence:
-                return row
-        raise UnknownObject(f"history has no change of {'/'.join(thing)}")
+        which = Filter(things=await self._names_of(thing))
+        rows = await past.first(self._memory, which, _NEWEST)
+        name = "/".join(thing)
+        told = [row for row in rows if row.sentence]
+        for row in [*filter(_is_of_host, told), *told]:
+            return row
+        if any(not field.path for row in rows for field in row.fields):
+            raise NotKept(f"what changed of {name} was erased from history: give words instead")
+        raise UnknownObject(f"history has no change of {name}")
 
     async def object_at(self, _caller: Caller, path: str, at: int, options: Given) -> str:
         """Give an object as it was."""
@@ -151,22 +175,22 @@ class HistoryInterface:
     async def forget(self, caller: Caller, what: Given) -> tuple[int, int, bool]:
         """Erase values."""
         target = _target(what)
+        if target.row:
+            await self._row(target.row)
         if target.thing:
-            target = target._replace(declarations=await self._declarations(target.thing))
+            target = target._replace(declarations=list(await self._names_of(target.thing)))
         done, is_clean = await self._memory.forget(target, caller.cause)
         return len(done.rows), done.kept, is_clean
-
-    async def _declarations(self, thing: Thing) -> list[Thing]:
-        """Return what declares a thing, or did: its rows about drift have values of both."""
-        known = await past.things(self._memory)
-        # on a thread: of 100,000 objects it takes 0.3 s
-        named = await asyncio.to_thread(lambda: [t for t in known if pairs.means(t, thing)])
-        return [*named, *self._drifts.same(thing)]
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
         span = await self._memory.archive.read(lambda store: store.history.span())
         return {"Rows": len(span), "First": span.start}
+
+
+def _is_of_host(row: Row) -> bool:
+    """Return whether something happened on the host, and not only to what is declared."""
+    return row.identity.source != FILE and row.what in {"appeared", "changed", "gone", "event"}
 
 
 def _check(limit: int) -> None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_small
-from opdbus.bus.service import contract
+from opdbus.bus.service import contract, sorts
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options, page
+from opdbus.bus.transport.values import Typed
 from opdbus.errors import UnknownObject
-from opdbus.state.object import FILE, Json, Thing, canonical
+from opdbus.insight import alike
+from opdbus.state.object import Json, Thing, canonical
 
 if TYPE_CHECKING:
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.values import Plain
-    from opdbus.index.finder import Finder, Hit
+    from opdbus.drift.tracker import Tracker
+    from opdbus.index.finder import Finder
+    from opdbus.index.hits import Hit, Why
+    from opdbus.index.memory import Memory
     from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.insight.alike import Alike
 
     # A hit, and a vector, as they are on the bus.
     WireHit: TypeAlias = tuple[str, float, dict[str, Plain]]
@@ -34,8 +41,11 @@ class ObjectInterface:
 
     info = contract.interface(names.OBJECT)
 
-    def __init__(self, thing: Thing, vectors: ObjectVectors, finder: Finder) -> None:
+    def __init__(
+        self, thing: Thing, vectors: ObjectVectors, finder: Finder, drifts: Tracker
+    ) -> None:
         self._thing = thing
+        self._drifts = drifts
         self._vectors = vectors
         self._finder = finder
 
@@ -45,11 +55,11 @@ class ObjectInterface:
 
     async def similar(self, _caller: Caller, limit: int, options: Given) -> list[WireHit]:
         """Find the objects most like this one."""
-        return await similar(self._finder, self._thing, limit, options)
+        return await similar(self._vectors.memory, self._finder, self._thing, limit, options)
 
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        return await describe(self._vectors, self._thing)
+        return await describe(self._vectors, self._thing, self._drifts)
 
 
 def thing_at(path: str) -> Thing:
@@ -57,10 +67,28 @@ def thing_at(path: str) -> Thing:
     return Thing(*paths.parse(path))
 
 
-async def similar(finder: Finder, thing: Thing, limit: int, options: Given) -> list[WireHit]:
+async def similar(
+    memory: Memory, finder: Finder, thing: Thing, limit: int, options: Given
+) -> list[WireHit]:
     """Find the objects most like a thing."""
-    checked = Options(options, FILTERS)
-    return [wire(hit) for hit in await finder.similar(thing, page(limit, checked))]
+    checked = Options(options, {**FILTERS, "explain": bool})
+    await sorts.require(memory, **checked.wanted("plugin", "kind"))
+    asked = page(limit, checked)
+    found = await finder.similar(thing, replace(asked, is_explained=False))
+    hits = [wire(hit) for hit in found]
+    if asked.is_explained:
+        whys = await alike.explain(memory, thing, [hit.thing for hit in found])
+        for (_, _, details), why in zip(hits, whys, strict=True):
+            details["alike"] = Typed("a{sv}", _alike(why))
+    return hits
+
+
+def _alike(why: Alike) -> dict[str, Plain]:
+    return {
+        "words": Typed("as", list(why.words)),
+        "fields": Typed("a(ss)", list(why.fields)),
+        "differs": Typed("a(sss)", list(why.differs)),
+    }
 
 
 async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVector:
@@ -71,29 +99,27 @@ async def vector(vectors: ObjectVectors, thing: Thing, options: Given) -> WireVe
     return wanted.dimensions, wanted.dtype, wanted.encode(found[None])
 
 
-async def describe(vectors: ObjectVectors, thing: Thing) -> dict[str, Plain]:
+async def describe(vectors: ObjectVectors, thing: Thing, drifts: Tracker) -> dict[str, Plain]:
     """Give the properties of Object1 for a thing; raises UnknownObject."""
-    entries = vectors.memory.catalogue.about(thing)
+    entry = vectors.memory.catalogue.about(thing)[0]
+    declared, observed = drifts.sides(thing)
+    entries = [*([declared] if declared else ()), *observed]
     contents = await vectors.memory.content(entries)
-    entry = entries[0]
     if any(e.id not in contents for e in entries):
         raise UnknownObject(f"{'/'.join(thing)} was removed just now")
-    declared = [e for e in entries if e.identity.source == FILE]
-    observed = [e for e in entries if e.identity.source != FILE]
     index = vectors.current
     has_vector = index is not None and entry.text_digest in index
-    pair = bool(declared and observed)
     return {
         "Plugin": thing.plugin,
         "Kind": thing.kind,
         "Name": thing.name,
         "Source": entry.identity.source,
-        "Declared": contents[declared[0].id].properties if declared else "",
+        "Declared": contents[declared.id].properties if declared else "",
         "Observed": canonical(vectors.memory.joined(observed, contents)) if observed else "",
         "Text": contents[entry.id].text,
         "Fingerprint": entry.fingerprint,
         "VectorKey": index.key(entry.text_digest).hex() if index and has_vector else "",
-        "Distance": vectors.distance(declared[0], observed[0]) if pair else float("nan"),
+        "Distance": vectors.distance(declared, next(iter(observed), None)),
         "UpdatedAt": entry.updated_at,
     }
 
@@ -109,12 +135,29 @@ def whole(thing: Thing, source: str, declared: Json, observed: Json, *, is_large
 
 def wire(hit: Hit) -> WireHit:
     """Give a hit as it goes over the bus."""
-    details = {
+    details: dict[str, Plain] = {
         **hit.thing._asdict(),
         "source": hit.source,
         "vector": hit.score.vector,
         "lexical": hit.score.lexical,
         "values": hit.score.values,
+        "stage": hit.score.stage,
         "snippet": hit.snippet,
+        "weak": hit.judged.is_weak,
     }
-    return paths.of(*hit.thing), hit.score.total, details
+    if hit.why:
+        details["why"] = Typed("a{sv}", _why(hit.why))
+    return paths.of(*hit.thing), hit.judged.chance, details
+
+
+def _why(why: Why) -> dict[str, Plain]:
+    return {
+        "total": why.total,
+        "raised": why.raised,
+        "fields": Typed("a(ssas)", [[*field[:2], list(field.words)] for field in why.fields]),
+        "missing": Typed("as", list(why.missing)),
+        "glosses": Typed("as", list(why.glosses)),
+        "values": Typed("as", list(why.values)),
+        "conditions": Typed("as", list(why.conditions)),
+        "corrected": Typed("a(ss)", [[each.asked, each.meant] for each in why.corrected]),
+    }

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from opdbus.bus.transport.values import Plain
 from opdbus.errors import InvalidArgs
-from opdbus.index.finder import Page
+from opdbus.index.hits import Page
 from opdbus.state import conditions
 
 T = TypeVar("T")
@@ -48,4 +48,5 @@ def page(limit: int, options: Options) -> Page:
     if not 1 <= limit <= MAX_LIMIT or not 0 <= offset <= MAX_LIMIT:
         raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}, and offset at most {MAX_LIMIT}")
     where = conditions.parse(options.get("where", ""))
-    return Page(limit, offset, options.wanted("plugin", "kind"), where)
+    is_explained = options.get("explain", default=False)
+    return Page(limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained)

@@ -1,9 +1,9 @@
 """Plugins and kinds that callers name: one of which nothing ever was is a mistake."""
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
+from opdbus import kinds, listing
 from opdbus.errors import InvalidArgs
 from opdbus.index import connected, past
 from opdbus.index.memory import Memory
@@ -13,7 +13,7 @@ from opdbus.text import NOUNS
 _MOST: Final = 30
 
 
-async def require(memory: Memory, plugin: str, kind: str) -> None:
+async def require(memory: Memory, plugin: str = "", kind: str = "") -> None:
     """Raise InvalidArgs, with what there is, where nothing is or was of a plugin or a kind.
 
     What op-dbus observes itself may be asked for before any of it is there. Empty names fit all.
@@ -27,15 +27,22 @@ async def require(memory: Memory, plugin: str, kind: str) -> None:
     if not _fits(known, plugin, ""):
         raise InvalidArgs(f"there is no plugin {plugin!r}; there are {_some(p for p, _ in known)}")
     of = f" of {plugin}" if plugin else ""
-    kinds = _some(k for p, k in known if plugin in {"", p})
-    raise InvalidArgs(f"there is no kind {kind!r}{of}; there are {kinds}")
+    found = _some(k for p, k in known if plugin in {"", p})
+    hint = f"do you mean {meant}? There" if (meant := _meant(kind, known)) else "there"
+    raise InvalidArgs(f"there is no kind {kind!r}{of}; {hint} are {found}")
 
 
 def _fits(known: Iterable[tuple[str, str]], plugin: str, kind: str) -> bool:
     return any(plugin in {"", p} and kind in {"", k} for p, k in known)
 
 
+def _meant(word: str, known: Iterable[tuple[str, str]]) -> str:
+    """Return the kinds that a word names in questions: a port is a `listener`."""
+    named = kinds.asked(word, frozenset()).named
+    rows = (row for number, row in enumerate(kinds.rows()) if named >> number & 1)
+    things = {tuple(thing.split("/")[:2]) for row in rows for thing in row.things}
+    return _some(kind for plugin, kind in known if (plugin, kind) in things)
+
+
 def _some(names: Iterable[str]) -> str:
-    found = sorted(set(names))
-    more = len(found) - _MOST
-    return ", ".join(islice(found, _MOST)) + (f" and {more} more" if more > 0 else "")
+    return listing.first(sorted(set(names)), _MOST)

@@ -4,46 +4,58 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from opdbus.bus import names, paths
 from opdbus.bus.admission.limits import require_objects, require_reply, require_small, require_text
-from opdbus.bus.service import contract, sorts
+from opdbus.bus.service import all_vectors, contract, listed, sorts
+from opdbus.bus.service.clusters import clusters
 from opdbus.bus.service.object import FILTERS, describe, similar, thing_at, vector, whole, wire
 from opdbus.bus.service.options import MAX_LIMIT, Options, page
+from opdbus.bus.service.outliers import outliers
 from opdbus.config import SEVERITIES
 from opdbus.drift import pairs
 from opdbus.drift.crossings import CLASSES
 from opdbus.errors import InvalidArgs
 from opdbus.index import matching, past, short_names
-from opdbus.index.catalogue import FILTER_KEYS
 from opdbus.index.search import MODES
-from opdbus.state import conditions, publish
+from opdbus.state import publish
+from opdbus.state.fields import split
 from opdbus.state.object import Json, StateObject, Thing
 
 if TYPE_CHECKING:
+    from opdbus.bus.service.bulk import Bulk
+    from opdbus.bus.service.clusters import WireCluster
     from opdbus.bus.service.node import Caller
     from opdbus.bus.service.object import WireHit, WireVector
     from opdbus.bus.service.options import Given
+    from opdbus.bus.service.outliers import WireOutlier
+    from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.bus.transport.values import Plain
     from opdbus.drift.crossings import Drifted
+    from opdbus.drift.table import Sort
     from opdbus.drift.tracker import Tracker
     from opdbus.index.declared import Declared
     from opdbus.index.finder import Finder
     from opdbus.index.health import Health
     from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.insight.insight import Insight
 
     # (path, plugin, kind, name) each
     WireRows: TypeAlias = list[tuple[str, str, str, str]]
     # (path, class, severity, since, distance, (path, declared, observed, severity) of each field)
     WireDrift: TypeAlias = tuple[str, str, str, int, float, list[tuple[str, str, str, str]]]
+    # (plugin, kind, how many, the first names, why)
+    WireUnobserved: TypeAlias = tuple[str, str, int, list[str], str]
     # an object: plugin, kind, name, properties
     WireObject: TypeAlias = tuple[str, str, str, Given]
 
 
 _MAX_FIELDS: Final = 1000
+_MAX_COLUMNS: Final = 64
 _SIDES: Final = ("Declared", "Observed")
+_SORT: Final = ("plugin", "kind")
 
 
 class Observed(Protocol):
@@ -52,6 +64,12 @@ class Observed(Protocol):
     @property
     def statuses(self) -> Sequence[tuple[str, str, int, str]]:
         """One row for each."""
+
+    def awaited(self, plugins: Collection[str], unlisted: Collection[str]) -> Sequence[str]:
+        """Return the names of those of some plugins that have not listed anything yet, or all."""
+
+    def why_not(self, sort: Sort) -> str:
+        """Say why none lists things of a sort; nothing while one may yet do so."""
 
 
 class StateInterface:
@@ -63,54 +81,65 @@ class StateInterface:
         self,
         vectors: ObjectVectors,
         finder: Finder,
+        insight: Insight,
         declared: Declared,
         health: Health,
         observers: Observed,
         drifts: Tracker,
+        bulk: Bulk,
     ) -> None:
         self._vectors = vectors
         self._memory = vectors.memory
         self._finder = finder
+        self._insight = insight
         self._declared = declared
         self._health = health
         self._observers = observers
         self._drifts = drifts
+        self._bulk = bulk
 
     async def search(self, caller: Caller, query: str, limit: int, options: Given) -> list[WireHit]:
         """Find the objects that answer a question."""
-        kinds = {**FILTERS, "mode": str, "rerank": str}
+        kinds = {**FILTERS, "mode": str, "rerank": str, "all": bool, "explain": bool}
         checked = Options(options, kinds)
         require_text([query])
+        if not query.strip() and not checked.get("where", ""):
+            raise InvalidArgs("the question is empty: ask in words, or with a condition")
         mode = checked.get("mode", "hybrid")
         if mode not in MODES:
             raise InvalidArgs(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
+        await sorts.require(self._memory, **checked.wanted(*_SORT))
+        has_weak = checked.get("all", default=False)
         found = await self._finder.search(
             query, page(limit, checked), mode, level, priority=caller.priority
         )
-        return [wire(hit) for hit in found]
+        return [wire(hit) for hit in found if has_weak or not hit.judged.is_weak]
 
     async def similar(
         self, _caller: Caller, path: str, limit: int, options: Given
     ) -> list[WireHit]:
         """Find the objects most like one."""
-        return await similar(self._finder, thing_at(path), limit, options)
+        return await similar(self._memory, self._finder, thing_at(path), limit, options)
+
+    async def clusters(self, _caller: Caller, limit: int, options: Given) -> list[WireCluster]:
+        """Find what the objects are about."""
+        return await clusters(self._insight, self._memory, limit, options)
+
+    async def outliers(self, _caller: Caller, limit: int, options: Given) -> list[WireOutlier]:
+        """Find the objects that are unlike their kind."""
+        return await outliers(self._insight, self._memory, limit, options)
 
     async def list_(
         self, _caller: Caller, wanted: Given, offset: int, limit: int
     ) -> tuple[int, WireRows]:
         """Give a page of all objects."""
-        checked = Options(wanted, {**dict.fromkeys(FILTER_KEYS, str), "where": str})
+        checked = Options(wanted, listed.FILTER)
         if not 0 <= limit <= MAX_LIMIT:
             raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
-        where = conditions.parse(checked.get("where", ""))
-        within = await matching.things(self._memory, where) if where else None
-        values = checked.wanted(*FILTER_KEYS)
-        things = await asyncio.to_thread(self._memory.catalogue.things, values)
-        if within is not None:
-            things = [thing for thing in things if thing in within]
+        things = await listed.things(self._memory, checked)
         return len(things), [_row(thing) for thing in things[offset : offset + limit]]
 
     async def resolve(
@@ -138,20 +167,37 @@ class StateInterface:
     async def fields(self, _caller: Caller, wanted: Given) -> list[tuple[str, int]]:
         """Give the fields that objects have."""
         checked = Options(wanted, {"plugin": str, "kind": str})
-        found = await matching.field_names(self._memory, checked.wanted("plugin", "kind"))
+        sort = checked.wanted(*_SORT)
+        await sorts.require(self._memory, **sort)
+        found = await matching.field_names(self._memory, sort)
         return found.most_common(_MAX_FIELDS)
+
+    async def values(
+        self, _caller: Caller, objects: Sequence[str], fields: Sequence[str], options: Given
+    ) -> list[list[str]]:
+        """Give what fields of objects hold, as JSON."""
+        Options(options, {})
+        require_objects(len(objects))
+        if len(fields) > _MAX_COLUMNS or not all(map(split, fields)):
+            raise InvalidArgs(f"fields must be names of fields, at most {_MAX_COLUMNS}")
+        rows = await matching.values(self._memory, [*map(thing_at, objects)], fields)
+        return [[_cell(row.get(name, [])) for name in fields] for row in rows]
 
     async def get(self, _caller: Caller, path: str, options: Given) -> str:
         """Give an object as JSON."""
         is_large = Options(options, {"large": bool}).get("large", default=False)
         thing = thing_at(path)
-        values = await describe(self._vectors, thing)
+        values = await describe(self._vectors, thing, self._drifts)
         declared, observed = (json.loads(values[side] or "null") for side in _SIDES)
         return whole(thing, values["Source"], declared, observed, is_large=is_large)
 
     async def vector(self, _caller: Caller, path: str, options: Given) -> WireVector:
         """Give an object's vector."""
         return await vector(self._vectors, thing_at(path), options)
+
+    async def vectors(self, caller: Caller, wanted: Given) -> Descriptor:
+        """Give the vectors of many objects in a file."""
+        return await all_vectors.write(caller, self._bulk, self._vectors, wanted)
 
     async def publish(
         self, caller: Caller, source: str, objects: Sequence[WireObject], options: Given
@@ -184,7 +230,7 @@ class StateInterface:
             raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
-        await sorts.require(self._memory, checked.get("plugin", ""), checked.get("kind", ""))
+        await sorts.require(self._memory, **checked.wanted(*_SORT))
         rows = await self._drifts.report(
             checked.wanted(*keys),
             _one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
@@ -195,6 +241,12 @@ class StateInterface:
             require_small(found, "ask for a part of them with offset and limit")
         return found
 
+    async def unobserved(self, _caller: Caller, options: Given) -> list[WireUnobserved]:
+        """List what is declared and cannot be compared."""
+        Options(options, {})
+        found = await self._drifts.unobserved(self._observers.why_not)
+        return [(*row.sort, row.total, row.names, row.why) for row in found]
+
     def _drift(self, thing: Thing, drifted: Drifted) -> WireDrift:
         fields = [
             (one.name, _json(one.declared), _json(one.observed), one.severity.word)
@@ -204,19 +256,25 @@ class StateInterface:
         since, severity = int(drifted.since), drifted.severity.word
         return paths.of(*thing), drifted.what, severity, since, distance, fields
 
+    def _drift_awaits(self) -> list[str]:
+        file = [] if self._declared.attempted else ["the state file"]
+        return file + self._drifts.awaits(self._observers.awaited)
+
     async def properties(self) -> Mapping[str, Plain]:
         """Give every property's value."""
-        # on a thread: 100,000 take a tenth of a second
-        waiting = await asyncio.to_thread(self._vectors.waiting)
+        waiting = self._vectors.waiting()
         count = len(self._memory.catalogue)
         return {
             "Generation": self._memory.generation,
             "Count": count,
-            "Vectorized": count - waiting if self._vectors.current else 0,
+            "Vectorized": count - waiting if self._vectors.current is not None else 0,
             "Pending": waiting,
+            "FirstStage": self._finder.staged(),
             "StateFile": str(self._declared.path),
+            "StateFileError": self._declared.last_error,
             "LastError": self._health.last_error or self._memory.archive.notice,
-            "Drifted": len(self._drifts.counted),
+            "Drifted": self._drifts.count,
+            "DriftAwaits": self._drift_awaits(),
             "Observers": list(self._observers.statuses),
             "Sources": self._memory.catalogue.largest_sources(),
         }
@@ -224,6 +282,11 @@ class StateInterface:
 
 def _json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+def _cell(values: Sequence[Json]) -> str:
+    """Give the values of a field as JSON, one alone without a list; "" if there is none."""
+    return _json(values if len(values) > 1 else values[0]) if values else ""
 
 
 def _one_of(name: str, given: str, accepted: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from opdbus.bus.service.jobs import Jobs
 from opdbus.bus.service.node import BusInterface, Node
 from opdbus.bus.service.object import ObjectInterface, thing_at
 from opdbus.bus.service.standard import MAX_CHILDREN
+from opdbus.drift.tracker import Tracker
 from opdbus.errors import UnknownObject
 from opdbus.index.finder import Finder
 from opdbus.index.object_vectors import ObjectVectors
@@ -22,6 +23,7 @@ class Tree:
         log_control: BusInterface,
         vectors: ObjectVectors,
         finder: Finder,
+        drifts: Tracker,
         jobs: Jobs,
     ) -> None:
         self._fixed = {
@@ -37,6 +39,7 @@ class Tree:
         self._memory = vectors.memory
         self._jobs = jobs
         self._finder = finder
+        self._drifts = drifts
 
     def find(self, path: str) -> Node | None:
         """Give the node at a path, or None."""
@@ -52,7 +55,8 @@ class Tree:
             return Node((), lambda: below) if below else None
         if not self._memory.catalogue.has(thing):
             return None
-        return Node((ObjectInterface(thing, self._vectors, self._finder),), list)
+        found = ObjectInterface(thing, self._vectors, self._finder, self._drifts)
+        return Node((found,), list)
 
     def _below(self, path: str) -> list[str]:
         """Give the names of the nodes right below a path, as many as Introspect lists."""

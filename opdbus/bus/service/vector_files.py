@@ -31,18 +31,26 @@ class VectorFile:
     def __init__(self, wanted: Format, file: Descriptor) -> None:
         self._format = wanted
         self._file = file
+        self._appended = 0
 
     def write(self, first: int, vectors: NDArray[np.float32]) -> None:
         """Write vectors (n, d) from the row `first` on; blocks."""
-        file, data = self._file, memoryview(self._format.encode(vectors))
-        offset = first * self._format.row_bytes
+        self._put(first * self._format.row_bytes, self._format.encode(vectors))
+
+    def append(self, content: bytes) -> None:
+        """Write bytes after those that were appended before; blocks."""
+        self._put(self._appended, content)
+        self._appended += len(content)
+
+    def _put(self, offset: int, content: bytes) -> None:
+        file, data = self._file, memoryview(content)
         try:
             while data:
                 written = os.pwrite(file.fileno(), data, offset)
                 data, offset = data[written:], offset + written
         except OSError as error:
             raise LimitsExceeded(
-                f"there is no memory for the vectors: {error}; send fewer texts"
+                f"there is no memory for the vectors: {error}; ask for fewer"
             ) from None
 
     def drop(self) -> None:
@@ -77,10 +85,15 @@ class VectorFiles:
         self._inotify: Inotify | None = None
 
     @contextmanager
-    def create(self, caller: Caller, wanted: Format, rows: int) -> Iterator[VectorFile]:
-        """Make a file for so many vectors, dropped unless it is sealed; raises LimitsExceeded."""
+    def create(
+        self, caller: Caller, wanted: Format, rows: int, besides: int = 0
+    ) -> Iterator[VectorFile]:
+        """Make a file for so many vectors, and other bytes, dropped unless it is sealed.
+
+        Raises LimitsExceeded.
+        """
         self._forget_closed()
-        size = max(rows * wanted.row_bytes, _LEAST_BYTES)
+        size = max(rows * wanted.row_bytes + besides, _LEAST_BYTES)
         scopes = {"user": caller.uid, "total": None}
         self._require_room(scopes, size)
         try:
@@ -102,7 +115,7 @@ class VectorFiles:
         if size > most:
             raise LimitsExceeded(
                 f"the vectors would take {size >> 20} MiB, past the limit of {most >> 20} MiB a"
-                " call: send fewer texts, or ask for a smaller dtype or fewer dimensions"
+                " call: ask for fewer, for a smaller dtype or for fewer dimensions"
             )
         for kind, whose in (("user", "this user"), ("total", "all users")):
             taken, most = self._bytes[scopes[kind]], MAX_BULK_BYTES[kind]

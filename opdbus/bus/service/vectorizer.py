@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from opdbus import __version__
+from opdbus import __version__, gc_tuning
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import contract
@@ -131,6 +131,7 @@ class VectorizerInterface:
             "RequestedProvider": str(config.execution_provider),
             "Accuracy": _accuracy(self._serving.loaded),
             "Truncated": self._truncated,
+            "Memory": gc_tuning.resident_bytes(),
             "Jobs": self._bulk.jobs.paths(),
             "Version": __version__,
             **(_engine_properties(embedder) if embedder else _NO_ENGINE),
@@ -191,10 +192,10 @@ def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
     return [
         {
             "level": level,
-            "provider": report.provider,
-            "chosen": grade.precision == report.chosen,
+            "chosen": report.is_chosen(grade),
             "checked_at": Typed("t", int(report.checked_at)),
             **asdict(grade),
+            "questions": Typed("u", grade.questions),
         }
         for level, report in reports.items()
         if report
@@ -223,6 +224,8 @@ def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
             "tolerance": proven.proof.tolerance,
         },
         "QueueDepth": embedder.scheduler.depth,
+        "Texts": embedder.scheduler.texts,
+        "Latency": embedder.latency,
     }
 
 
@@ -237,4 +240,6 @@ _NO_ENGINE: Final[Mapping[str, Plain]] = {
     "Fallbacks": [],
     "Proof": {},
     "QueueDepth": 0,
+    "Texts": 0,
+    "Latency": 0.0,
 }

@@ -1,0 +1,165 @@
+"""The vectors of many objects in one file, with what each of them is (State1.Vectors)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from opdbus.bus.service import listed
+from opdbus.bus.service.formats import chosen
+from opdbus.bus.service.options import Options
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from opdbus.bus.service.bulk import Bulk
+    from opdbus.bus.service.formats import Format
+    from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.options import Given
+    from opdbus.bus.transport.descriptors import Descriptor
+    from opdbus.index.memory import Memory
+    from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.store import Content, Entry
+    from opdbus.index.vector_index import VectorIndex
+    from opdbus.state.object import Json, Thing
+
+T = TypeVar("T")
+
+# Of one call, so that what it says of them besides takes tens of megabytes at most.
+MAX_ROWS: Final = 100_000
+# Looked up, read or written at a time: about a millisecond's work.
+_AT_A_TIME: Final = 250
+# Between two looks, so that a small call, which takes many turns of the loop, is not held up.
+_REST_SECONDS: Final = 0.001
+# Fields that say how a thing is; a unit has the first two.
+_STATES: Final = ("active_state", "sub_state", "state", "status", "ensure")
+_MOST_STATES: Final = 2
+_MOST_CHARACTERS: Final = 48
+# The names of these types: https://huggingface.co/docs/safetensors
+_TYPES: Final = {"float32": "F32", "float16": "F16", "int8": "I8", "ubinary": "U8"}
+_ALIGNED: Final = 64
+_PART: Final = {"offset": int, "limit": int, "sample": int}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The objects that have a vector, row by row, and how many have none yet."""
+
+    about: list[tuple[Thing, Sequence[Entry]]] = field(default_factory=list)
+    # encoded, many in one
+    vectors: list[bytes] = field(default_factory=list)
+    waiting: list[Thing] = field(default_factory=list)
+
+
+async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given) -> Descriptor:
+    """Write the vectors of the objects that a filter means into a file.
+
+    Raises InvalidArgs, LimitsExceeded, NoModel, ProviderError.
+    """
+    checked = Options(given, {**listed.FILTER, **_PART, "dtype": str, "dimensions": int})
+    with bulk.admitted(caller) as threads:
+        index = await vectors.served()
+        wanted = chosen(checked, index.dimension)
+        things = await listed.things(vectors.memory, checked)
+        rows = await _look_up(_part(things, checked), vectors.memory, index, wanted)
+        lines = [
+            await threads.run(_lines, each, await _contents(vectors.memory, each), vectors.memory)
+            for each in _batches(rows.about)
+        ]
+        said, count = b"".join(lines), len(rows.about)
+        counts = {"total": len(things), "waiting": len(rows.waiting)}
+        head = _header(wanted, count, len(said), counts)
+        with bulk.files.create(caller, wanted, count, besides=len(head) + len(said)) as file:
+            for content in (head, *rows.vectors, said):
+                await threads.run(file.append, content)
+            return await threads.run(file.sealed)
+
+
+def _part(things: Sequence[Thing], checked: Options) -> Sequence[Thing]:
+    """Return those that a call wants: an even sample, and of that a page."""
+    limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
+    sample = checked.get("sample", len(things))
+    if not 1 <= limit <= MAX_ROWS:
+        raise InvalidArgs(f"limit must be from 1 to {MAX_ROWS}, not {limit}")
+    if sample < len(things):
+        things = [things[n * len(things) // sample] for n in range(sample)]
+    return things[offset : offset + limit]
+
+
+async def _look_up(
+    things: Sequence[Thing], memory: Memory, index: VectorIndex, wanted: Format
+) -> _Rows:
+    """Find vectors on the event loop, where the index is written, a few at a time."""
+    rows = _Rows()
+    for part in _batches(things):
+        found = []
+        for thing in filter(memory.catalogue.has, part):
+            entries = memory.catalogue.about(thing)
+            vector = index.get(entries[0].text_digest)
+            if vector is None:
+                rows.waiting.append(thing)
+            else:
+                rows.about.append((thing, entries))
+                found.append(vector)
+        if found:
+            rows.vectors.append(wanted.encode(np.stack(found)))
+        await asyncio.sleep(_REST_SECONDS)
+    return rows
+
+
+async def _contents(
+    memory: Memory, rows: Sequence[tuple[Thing, Sequence[Entry]]]
+) -> Mapping[int, Content]:
+    return await memory.content([entry for _, entries in rows for entry in entries])
+
+
+def _lines(
+    rows: Sequence[tuple[Thing, Sequence[Entry]]], contents: Mapping[int, Content], memory: Memory
+) -> bytes:
+    """Say what things are: a line of JSON each."""
+    return b"".join(
+        json.dumps([*thing, *_described(entries, contents, memory)]).encode() + b"\n"
+        for thing, entries in rows
+    )
+
+
+def _described(
+    entries: Sequence[Entry], contents: Mapping[int, Content], memory: Memory
+) -> tuple[str, str]:
+    """Return the first line of a thing's text, and its state; empty once it is gone."""
+    first = contents.get(entries[0].id)
+    fields = memory.joined(entries, contents)
+    states = [_word(fields[key]) for key in _STATES if key in fields]
+    text = first.text.partition("\n")[0] if first else ""
+    return text, ", ".join(dict.fromkeys(filter(None, states[:_MOST_STATES])))
+
+
+def _word(value: Json) -> str:
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
+
+
+def _header(wanted: Format, rows: int, said: int, counts: Mapping[str, int]) -> bytes:
+    """Give the beginning of a safetensors file of so many vectors, and bytes that say whose."""
+    size = rows * wanted.row_bytes
+    width = wanted.row_bytes if wanted.dtype == "ubinary" else wanted.dimensions
+    tensors = {
+        "__metadata__": {key: str(value) for key, value in counts.items()},
+        "vectors": _tensor(_TYPES[wanted.dtype], [rows, width], 0, size),
+        "objects": _tensor("U8", [said], size, size + said),
+    }
+    text = json.dumps(tensors).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNED)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Json]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[n : n + _AT_A_TIME] for n in range(0, len(items), _AT_A_TIME))

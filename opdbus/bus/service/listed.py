@@ -1,0 +1,30 @@
+"""The objects that a filter of List means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from opdbus.bus.service import sorts
+from opdbus.index import matching
+from opdbus.index.catalogue import FILTER_KEYS
+from opdbus.state import conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opdbus.bus.service.options import Options
+    from opdbus.index.memory import Memory
+    from opdbus.state.object import Thing
+
+FILTER: Final = {**dict.fromkeys(FILTER_KEYS, str), "where": str}
+
+
+async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
+    """Return the things that a filter means, in listing order; raises InvalidArgs."""
+    await sorts.require(memory, **checked.wanted("plugin", "kind"))
+    where = conditions.parse(checked.get("where", ""))
+    within = await matching.things(memory, where) if where else None
+    wanted = checked.wanted(*FILTER_KEYS)
+    found = await asyncio.to_thread(memory.catalogue.things, wanted)
+    return found if within is None else [thing for thing in found if thing in within]

@@ -1,0 +1,48 @@
+"""Objects that are unlike their kind, as they go over the bus (State1.Outliers)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from opdbus.bus import paths
+from opdbus.bus.service import sorts
+from opdbus.bus.service.object import FILTERS
+from opdbus.bus.service.options import Options, page
+from opdbus.bus.transport.values import Typed
+
+if TYPE_CHECKING:
+    from opdbus.bus.service.options import Given
+    from opdbus.bus.transport.values import Plain
+    from opdbus.index.memory import Memory
+    from opdbus.insight.insight import Insight
+    from opdbus.insight.odd import Odd
+
+    # path, score, details
+    WireOutlier: TypeAlias = tuple[str, float, dict[str, Plain]]
+
+
+async def outliers(
+    insight: Insight, memory: Memory, limit: int, options: Given
+) -> list[WireOutlier]:
+    """Find the objects that are unlike their kind, the worst first."""
+    checked = Options(options, FILTERS)
+    asked = page(limit, checked)
+    await sorts.require(memory, **checked.wanted("plugin", "kind"))
+    found = await insight.outliers(asked)
+    return [_wire(odd) for odd in found[asked.offset : asked.offset + asked.limit]]
+
+
+def _wire(odd: Odd) -> WireOutlier:
+    fields = [(quirk.field, quirk.value, quirk.having, quirk.usual) for quirk in odd.quirks]
+    details: dict[str, Plain] = {
+        **odd.thing._asdict(),
+        "objects": odd.objects,
+        "fields": Typed("a(ssua(su))", fields),
+    }
+    if odd.nearest is not None:
+        details |= {
+            "distance": odd.distance,
+            "usual_distance": odd.usual_distance,
+            "nearest": paths.of(*odd.nearest),
+        }
+    return paths.of(*odd.thing), odd.score, details

@@ -1,0 +1,170 @@
+"""The commands about all objects at once: what they are about, and which are unlike their kind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from opdbus.bus import paths
+from opdbus.cli import oddities, output
+from opdbus.cli.asking import ask, chosen
+from opdbus.cli.finding import limit, offset, where
+from opdbus.cli.root import as_json, kind, number, plugin, root
+from opdbus.cli.telling import noun, plural, subject_of
+from opdbus.cli.widths import width
+
+# Topics, and objects of one, unless more are wanted.
+_TOPICS: Final = 20
+_OBJECTS: Final = 50
+_MOST: Final = 10_000
+# Typical objects of a topic, of which a line shows those that it has room for.
+_TYPICAL: Final = 9
+# Kinds that a line names.
+_KINDS: Final = 3
+_INDENT: Final = 5
+
+
+@root.command()
+@click.argument("topic", required=False)
+@click.option(
+    "-n", "--limit", type=number, metavar="N", help="How many at most. [20 topics, or 50 objects]"
+)
+@offset
+@plugin
+@kind
+@where
+@as_json
+def topics(
+    topic: str | None,
+    limit: int | None,
+    json_: bool,  # noqa: FBT001 -- click passes flags so
+    where: Sequence[str],
+    **options: Any,  # noqa: ANN401 -- click's values
+) -> None:
+    """Show what the objects are about, the largest topic first.
+
+    TOPIC is the number of a topic, its name or a word of it: then the objects of that topic are
+    listed, the most typical first.
+    """
+    options["where"] = ", ".join(where)
+    options["objects"] = _TYPICAL
+    if topic:
+        options |= {"topic": topic, "objects": _OBJECTS if limit is None else limit}
+    most = _MOST if topic else limit or _TOPICS
+    found = ask(lambda client: client.clusters(most, chosen(**options)))
+    if json_:
+        output.as_json([_values(*each) for each in found])
+    elif topic:
+        _print_one(*found[0])
+    else:
+        for each in found:
+            _print_line(*each)
+        if not found:
+            click.echo("there are no topics here", err=True)
+        if len(found) == most:
+            click.echo(f"the {most} largest topics: -n 64 shows all", err=True)
+
+
+def _values(name: str, size: int, more: dict[str, Any]) -> dict[str, Any]:
+    """Give a topic as JSON has it."""
+    kinds = [dict(zip(("plugin", "kind", "count"), row, strict=True)) for row in more["kinds"]]
+    named = ("plugin", "kind", "name")
+    objects = [
+        {"path": path, **dict(zip(named, paths.parse(path), strict=True)), "cosine": cosine}
+        for path, cosine in more["objects"]
+    ]
+    return {"name": name, "size": size, **more, "kinds": kinds, "objects": objects}
+
+
+def _print_line(name: str, size: int, more: dict[str, Any]) -> None:
+    """Print a topic: what it is about, and its most typical objects."""
+    count = output.style(f"{more['number']:>{_INDENT - 2}}", "cyan")
+    said = f"{name}: {_counted(size, more['kinds'][:_KINDS])}"
+    output.labelled(count, _INDENT - 2, said, "bold")
+    names = list(dict.fromkeys(paths.parse(path)[2] for path, _ in more["objects"]))
+    if sys.stdout.isatty():
+        names = _fitting(names, shutil.get_terminal_size().columns - _INDENT)
+    output.labelled(" " * (_INDENT - 2), _INDENT - 2, ", ".join(names))
+
+
+def _fitting(names: Sequence[str], room: int) -> list[str]:
+    """Give the first names that one line has room for; the first one in any case."""
+    first, *rest = names
+    shown, room = [first], room - width(first)
+    for name in rest:
+        if width(name) + 2 <= room:
+            shown.append(name)
+            room -= width(name) + 2
+    return shown
+
+
+def _counted(size: int, kinds: Sequence[Sequence[Any]]) -> str:
+    """Say how many objects there are, and of which kinds the most."""
+    said = [_many(count, noun((plugin, kind))) for plugin, kind, count in kinds]
+    rest = size - sum(count for *_, count in kinds)
+    return ", ".join([*said, *([_many(rest, "other")] if rest else [])])
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def _print_one(name: str, size: int, more: dict[str, Any]) -> None:
+    """Print the objects of a topic."""
+    rows = [(f"{cosine:.2f}", "/".join(paths.parse(path))) for path, cosine in more["objects"]]
+    print(f"{output.style(output.visible(name), 'bold')}: {_counted(size, more['kinds'][:_KINDS])}")
+    output.table(("typical", "object"), rows)
+    if len(rows) < size:
+        click.echo(f"{len(rows)} of {size:,} objects: -n {size} lists all", err=True)
+
+
+@root.command()
+@limit
+@offset
+@plugin
+@kind
+@where
+@as_json
+def odd(
+    limit: int,
+    json_: bool,  # noqa: FBT001 -- click passes flags so
+    where: Sequence[str],
+    **options: Any,  # noqa: ANN401 -- click's values
+) -> None:
+    """Show objects that are unlike others of their kind, and what makes them so, the worst first.
+
+    Only what stands out is shown: a value that few have in a field where most agree, or a text that
+    is far from all others.
+    """
+    options["where"] = ", ".join(where)
+    found = ask(lambda client: client.outliers(limit, chosen(**options)))
+    if json_:
+        output.as_json([_odd_values(*each) for each in found])
+        return
+    if not found:
+        click.echo("nothing is unlike its kind", err=True)
+    for path, _, more in found:
+        subject = subject_of((more["plugin"], more["kind"]), paths.parse(path)[2])
+        output.labelled(output.style(output.visible(subject), "bold"), 2, "")
+        output.labelled("", 0, oddities.sentence(more))
+    if len(found) == limit:
+        click.echo(f"the {limit} worst: -n {2 * limit} shows more", err=True)
+
+
+def _odd_values(path: str, score: float, more: dict[str, Any]) -> dict[str, Any]:
+    """Give an outlier as JSON has it."""
+    fields = [
+        {
+            "field": field,
+            "value": json.loads(value) if value else None,
+            "having": having,
+            "usual": [{"value": json.loads(v) if v else None, "having": n} for v, n in usual],
+        }
+        for field, value, having, usual in more["fields"]
+    ]
+    return {"path": path, "score": score, **more, "fields": fields}

@@ -1,0 +1,130 @@
+"""What `op-dbus map` shows, of what the daemon says."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from array import array
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+
+from opdbus.bus import paths
+from opdbus.cli import drifting, output
+from opdbus.cli.telling import plural, tell
+from opdbus.errors import OpDbusError
+from opdbus.picture.scene import CHANGED, DRIFTED, Mark, Scene, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from opdbus.picture.table import Row, Table
+
+    # the row of each object that is on the map
+    Numbers: TypeAlias = Mapping[tuple[str, ...], int]
+
+# Objects of each topic by which its name is placed.
+TYPICAL: Final = 100
+# More of a name, or of words about a change, is in `op-dbus show` and `op-dbus changes`.
+_LONGEST: Final = 240
+_SHORT: Final = 40
+# Of a time: date, hour and minute.
+_MINUTES: Final = 16
+_HAPPENED: Final = frozenset({"appeared", "changed", "event"})
+_FIRST: Final = "first"
+
+
+class Known(NamedTuple):
+    """What the daemon says: vectors in a file, what drifts, what changed since when, and topics."""
+
+    vectors: BinaryIO
+    drifts: Sequence[Sequence[Any]]
+    changes: Sequence[dict[str, Any]]
+    # in microseconds since 1970
+    since: int
+    topics: Sequence[Sequence[Any]]
+
+
+def scene(known: Known, table: Table) -> Scene:
+    """Find a place for each object, and say what it is."""
+    number_of: Numbers = {row[:3]: number for number, row in enumerate(table.rows)}
+    return Scene(
+        title=f"Map of {_shown(platform.node())}",
+        about=_about(table, known.since),
+        rows=[_told(row) for row in table.rows],
+        places=_places(known.vectors),
+        marks=_marks(known, number_of),
+        topics=[*_topics(known.topics, number_of), *_sorts(table.rows)],
+    )
+
+
+def _about(table: Table, since: int) -> str:
+    count, now, began = len(table.rows), output.moment(time.time()), output.moment(since / 1e6)
+    of = f" of {table.total:,}" if table.total > count else ""
+    marked = f"Changed: since {began[:_MINUTES]}."
+    return f"{count:,}{of} objects, {now[:_MINUTES]}. Near means alike. {marked}"
+
+
+def _told(row: Row) -> Row:
+    """Give what is shown of an object, without the name where its text repeats it."""
+    what = row.text.partition(f"{row.name}: ")[2] or row.text
+    return type(row)(*map(_shown, row._replace(text=what)))
+
+
+def _shown(text: str) -> str:
+    """Give a text as everybody sees it: what turns or hides letters is written out."""
+    return output.visible(" ".join(text.split()))[:_LONGEST]
+
+
+def _places(vectors: BinaryIO) -> list[tuple[float, float]]:
+    """Have a child with numpy find a place for each vector; it reads the file itself."""
+    command = (sys.executable, "-P", "-m", "opdbus.picture")
+    done = subprocess.run(  # noqa: S603 -- our own module
+        command, stdin=vectors, capture_output=True, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"its process ended with code {done.returncode}"
+        raise OpDbusError(f"the map cannot be laid out: {why}")
+    flat = array("f", done.stdout)
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _marks(known: Known, number_of: Numbers) -> dict[int, Mark]:
+    """Mark what changed, and what drifts, which counts more."""
+    found: dict[int, Mark] = {}
+    for change in known.changes:
+        row = number_of.get((change["plugin"], change["kind"], change["name"]))
+        is_told = change["what"] in _HAPPENED and change["cause"] != _FIRST
+        if row is not None and is_told:
+            # the newest comes first
+            found.setdefault(row, Mark(CHANGED, _shown(str(tell(change)))))
+    for drift in known.drifts:
+        row = number_of.get(tuple(paths.parse(drift[0])))
+        if row is not None:
+            said = "; ".join(f"{severity}, {text}" for severity, text in drifting.told(drift))
+            found[row] = Mark(DRIFTED, _shown(said))
+    return found
+
+
+def _topics(topics: Sequence[Sequence[Any]], number_of: Numbers) -> list[Topic]:
+    found = []
+    for name, size, more in topics:
+        rows = (number_of.get(tuple(paths.parse(path))) for path, _ in more["objects"])
+        found.append(Topic(_shown(name), size, [row for row in rows if row is not None]))
+    return found
+
+
+def _sorts(rows: Sequence[Row]) -> list[Topic]:
+    """Give each sort of things as a topic of its own: the objects of many are in one place."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        # a text begins with what a thing is: service ssh.service, user group adm
+        noun = row.text.partition(f" {row.name}")[0].partition(",")[0]
+        is_noun = 0 < len(noun) < _SHORT and len(noun) < len(row.text)
+        found.setdefault((row.plugin, noun if is_noun else row.kind), []).append(number)
+    return [
+        Topic(_shown(plural(noun)), len(of), of[:: -(-len(of) // TYPICAL)])
+        for (_, noun), of in found.items()
+    ]

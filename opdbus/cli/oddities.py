@@ -1,0 +1,131 @@
+"""What makes an object unlike its kind, in plain words. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from opdbus.bus import paths
+from opdbus.cli import output
+
+# The details of an outlier as State1.Outliers gives them.
+Details: TypeAlias = Mapping[str, Any]
+Json: TypeAlias = Any
+
+# Fields that a sentence has.
+_MOST: Final = 3
+# Usual values that it names, unless the first is nearly all of them.
+_USUAL: Final = 2
+_NEARLY_ALL: Final = 0.8
+_LONGEST: Final = 60
+_NOTHING: Final = ""
+# Texts that would read as if there were no value.
+_AMBIGUOUS: Final = frozenset(("no", "none", "yes"))
+# What is said of fields whose names do not say it: of an object with a value, and of others.
+_VERBS: Final[Mapping[str, tuple[str, str]]] = {
+    "user": ("runs as", "run as"),
+    "group": ("has the group", "have"),
+    "active_state": ("is", "are"),
+    "sub_state": ("is", "are"),
+    "load_state": ("is", "are"),
+    "status": ("is", "are"),
+    "mode": ("has the mode", "have"),
+    "shell": ("has the shell", "have"),
+    "exposed": ("is open to", "to"),
+}
+# Words that a yes or no follows without a verb of its own.
+_OWN_VERBS: Final[Mapping[str, tuple[str, str]]] = {
+    "can": ("can", "cannot"),
+    "has": ("has", "has no"),
+    "need": ("needs", "needs no"),
+    "needs": ("needs", "needs no"),
+    "accept": ("accepts", "does not accept"),
+}
+
+
+class _Field(NamedTuple):
+    """A field as State1.Outliers gives it."""
+
+    name: str
+    value: str
+    having: int
+    usual: Sequence[tuple[str, int]]
+
+
+def sentence(details: Details) -> str:
+    """Say what makes an object odd, the worst first."""
+    fields = [_Field(*row) for row in details["fields"]]
+    parts = [_of_field(field, details["objects"] - 1) for field in fields[:_MOST]]
+    if "nearest" in details:
+        parts.append(_of_text(details))
+    more = len(fields) - _MOST
+    if more > 0:
+        parts.append(f"and {more} more field{'s' if more > 1 else ''}")
+    return "; ".join(parts)
+
+
+def _of_text(details: Details) -> str:
+    """Say how far an object's text is from others."""
+    name = paths.parse(details["nearest"])[2]
+    far, usual = details["distance"], details["usual_distance"]
+    return (
+        f"its text is {far:.2f} from the nearest, {name}, where two are usually {usual:.2f} apart"
+    )
+
+
+def _of_field(field: _Field, others: int) -> str:
+    value = json.loads(field.value) if field.value else None
+    if value is None:
+        words = words_of(field.name)
+        return f"has no {words}, {others + 1 - field.having:,} of {others:,} others have"
+    if isinstance(value, bool) and (said := _of_boolean(field, value=value, others=others)):
+        return said
+    has, have = _VERBS.get(field.name, (f"{words_of(field.name)} is", "have"))
+    first, count = field.usual[0]
+    shown = value_of(field.value)
+    if not first:
+        return f"has {words_of(field.name)} {shown}, {count:,} of {others:,} others have none"
+    return f"{has} {shown}, {_others(field, have, others)}"
+
+
+def _of_boolean(field: _Field, *, value: bool, others: int) -> str:
+    """Say yes or no, "" where others have neither; where a field is not there, that is no."""
+    opposite = {json.dumps(not value), _NOTHING}
+    count = sum(count for usual, count in field.usual if usual in opposite)
+    if not count:
+        return ""
+    verb, *words = words_of(field.name).split()
+    if verb in _OWN_VERBS and words:
+        text = f"{_OWN_VERBS[verb][not value]} {' '.join(words)}"
+        return f"{text}, {count:,} of {others:,} others {'do not' if value else 'do'}"
+    text = f"is {'' if value else 'not '}{words_of(field.name)}"
+    return f"{text}, {count:,} of {others:,} others are{' not' if value else ''}"
+
+
+def _others(field: _Field, have: str, others: int) -> str:
+    """Say what others have: the most usual value, and the next where that is not nearly all."""
+    (first, count), *rest = field.usual
+    text = f"{count:,} of {others:,} others {have} {_usual(first)}"
+    if rest and count < _NEARLY_ALL * others:
+        text += "".join(f", {n:,} {_usual(value)}" for value, n in rest[: _USUAL - 1])
+    return text
+
+
+def _usual(value: str) -> str:
+    shown = value_of(value) if value else "none"
+    return "their own name" if shown == "*" else shown
+
+
+def value_of(text: str) -> str:
+    """Return a value, which is given as JSON, as people read it."""
+    value = json.loads(text)
+    if isinstance(value, str) and value in _AMBIGUOUS:
+        return text
+    shown = ", ".join(map(output.said, value)) if isinstance(value, list) else output.said(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+
+
+def words_of(name: str) -> str:
+    """Return the last part of a field's name as words: on_hold is on hold."""
+    return name.rpartition(".")[2].replace("_", " ")

@@ -1,0 +1,107 @@
+"""Objects as rows: which columns are printed, or names alone, and the command for what is next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import click
+
+from opdbus.cli import output
+from opdbus.cli.asking import tell_unknown
+from opdbus.errors import InvalidArgs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opdbus.client import Client
+
+    # of an object: its path, plugin, kind and name at least
+    Row: TypeAlias = dict[str, Any]
+
+# never shortened, to be copied
+_NAMES: Final = frozenset({"object", "path", "name"})
+
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
+columns = click.option(
+    "--columns",
+    metavar="A,B,...",
+    help="Print these: object, plugin, kind, name, or fields, such as active_state.",
+)
+
+
+class Form(NamedTuple):
+    """How rows are printed: names alone, some columns, or as JSON."""
+
+    is_quiet: bool
+    columns: tuple[str, ...]
+    is_json: bool
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether more is said than the rows."""
+        return not (self.is_quiet or self.is_json)
+
+    async def fill(self, client: Client, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the columns of rows: what a row has itself, or else a field of its object."""
+        if not self.columns:
+            return rows
+        known = [{**row, "object": name_of(row), **_text(row)} for row in rows]
+        fields = [name for name in self.columns if known and name not in known[0]]
+        paths = [row["path"] for row in rows]
+        found = await client.values(paths, fields) if fields else [[]] * len(rows)
+        for row, values in zip(known, found, strict=True):
+            row.update(zip(fields, values, strict=True))
+        return [{name: row[name] for name in self.columns} for row in known]
+
+    def print(self, rows: Sequence[Row], usual: Callable[[Sequence[Row]], None]) -> None:
+        """Print rows for people, in the usual way unless another was asked for."""
+        if self.is_quiet:
+            for row in rows:
+                print(output.visible(name_of(row)))
+        elif self.columns:
+            output.table(self.columns, [list(starmap(_cell, row.items())) for row in rows])
+            empty = [name for name in self.columns if all(row[name] is None for row in rows)]
+            tell_unknown(empty if rows else [])
+        else:
+            usual(rows)
+
+
+def form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
+    """Read how rows are to be printed; raises InvalidArgs."""
+    names = tuple(name.strip() for name in columns.split(",")) if columns is not None else ()
+    if not all(names):
+        raise InvalidArgs(f"--columns {columns!r} lacks a name: give names with commas between")
+    if quiet and (json_ or names):
+        raise InvalidArgs("-q prints names alone: leave out --columns and --json")
+    return Form(quiet, names, json_)
+
+
+def _text(row: Row) -> dict[str, Any]:
+    # of objects in a list it is a field, if anything
+    return {"text": row["snippet"]} if "snippet" in row else {}
+
+
+def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
+    said = output.said(value)
+    return said if name in _NAMES else output.short_hashes(said)
+
+
+def name_of(row: Row) -> str:
+    """Give the PLUGIN/KIND/NAME of an object, in one line."""
+    return "/".join((row["plugin"], row["kind"], row["name"])).replace("\n", r"\n")
+
+
+def tell_more(count: str, offset: int) -> None:
+    """Say on stderr how many more there are, and the command that prints those that come next."""
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    words, given = [], iter(sys.argv[1:at])
+    for word in given:
+        if word == "--offset":
+            next(given, None)
+        elif not word.startswith("--offset="):
+            words.append(word)
+    command = shlex.join(["op-dbus", *words, "--offset", str(offset), *sys.argv[at:]])
+    click.echo(f"{count} more: {command}", err=True)

@@ -1,0 +1,198 @@
+"""The program: keys and news in, screens out, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus.cli import output, reading
+from opdbus.cli.top import draw
+from opdbus.cli.top.keys import Keys
+from opdbus.cli.top.view import Page, Search, Show, View, press
+from opdbus.errors import BusError, OpDbusError
+from opdbus.tasks import cancel
+
+if TYPE_CHECKING:
+    from opdbus.cli.top.feed import Feed
+    from opdbus.cli.top.terminal import Terminal
+    from opdbus.client import Client
+
+_HITS: Final = 50
+# ... and of those that come nearest where nothing is an answer.
+_FEW_HITS: Final = 10
+# A question is asked once nothing was typed for so long.
+_TYPING_SECONDS: Final = 0.15
+# What belongs to an escape character comes within so long, also over ssh.
+_ESCAPE_SECONDS: Final = 0.05
+_NOTHING: Final = "nothing here is about that; what comes nearest:"
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class App:
+    """Draws what the feed knows, and does what keys ask for."""
+
+    def __init__(self, feed: Feed, terminal: Terminal, news: asyncio.Event) -> None:
+        self._feed, self._terminal, self._news = feed, terminal, news
+        self._view: View | None = View()
+        self._keys = Keys()
+        self._escape: asyncio.TimerHandle | None = None
+        self._wish: asyncio.Task[None] | None = None
+        # of the program
+        self.code = 0
+        self._fault: BaseException | None = None
+
+    async def run(self) -> None:
+        """Serve the user until the end."""
+        with self._signals(), self._terminal, self._typing():
+            try:
+                while self._view:
+                    self._news.clear()
+                    self._draw(self._view)
+                    with suppress(TimeoutError):
+                        # until then the clock shows the same
+                        async with asyncio.timeout(1 - time.time() % 1):
+                            await self._news.wait()
+            finally:
+                await cancel([self._wish] if self._wish else [])
+        if self._fault:
+            raise self._fault
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Have signals end the program, leave the terminal, or draw it anew."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self._fail(context.get("exception")))
+        handlers: dict[signal.Signals, Callable[[], None]] = {
+            signal.SIGWINCH: self._redraw,
+            signal.SIGTSTP: self._stop,
+        }
+        handlers |= {number: partial(self._end, 128 + number) for number in _ENDS}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    @contextmanager
+    def _typing(self) -> Iterator[None]:
+        """Have keys read."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._terminal.source, self._read)
+        try:
+            yield
+        finally:
+            loop.remove_reader(self._terminal.source)
+
+    def _end(self, code: int = 0) -> None:
+        self._view, self.code = None, code
+        self._news.set()
+
+    def _redraw(self) -> None:
+        self._terminal.forget()
+        self._news.set()
+
+    def _stop(self) -> None:
+        """Stop as Ctrl-Z stops other programs, and go on where that was."""
+        with self._terminal.left():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._redraw()
+
+    def _draw(self, view: View) -> None:
+        try:
+            columns, rows = self._terminal.size
+            self._terminal.draw(draw.screen(self._feed.facts, view, columns, rows, time.time()))
+        except OSError:  # the terminal is gone
+            self._end()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._terminal.source, 4096)
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        if self._escape:
+            self._escape.cancel()
+        self._press(self._keys.read(data))
+        if self._keys.is_waiting:
+            loop = asyncio.get_running_loop()
+            self._escape = loop.call_later(
+                _ESCAPE_SECONDS, lambda: self._press(self._keys.give_up())
+            )
+
+    def _press(self, keys: list[str]) -> None:
+        columns, rows = self._terminal.size
+        for key in keys:
+            if self._view is None:
+                return
+            if key == "redraw":
+                self._terminal.forget()
+                continue
+            facts, now = self._feed.facts, time.time()
+            found = draw.entries(facts, self._view, columns, rows, now)
+            room = draw.room_for_entries(facts, columns, rows, now)
+            self._view, wish = press(self._view, key, found, room)
+            if wish:
+                self._begin(wish)
+        self._news.set()
+
+    def _begin(self, wish: Search | Show) -> None:
+        """Ask for what is wished for; what was wished for before is not waited for any more."""
+        if self._wish:
+            self._wish.cancel()
+        ask = self._search(wish.query) if isinstance(wish, Search) else self._show(wish.path)
+        self._wish = asyncio.create_task(ask)
+        self._wish.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()):
+            self._fail(fault)
+
+    def _fail(self, fault: BaseException | None) -> None:
+        """End by a defect of ours, which is told once the terminal is as it was."""
+        self._fault = fault
+        self._end(1)
+
+    async def _search(self, query: str) -> None:
+        await asyncio.sleep(_TYPING_SECONDS)
+        if not query.strip():
+            return
+        try:
+            hits, note = await self._client.search(query, _HITS, {}), ""
+            if not hits:
+                hits, note = await self._client.search(query, _FEW_HITS, {"all": True}), _NOTHING
+        except OpDbusError as error:
+            hits, note = [], str(error)
+        self._change(Page.SEARCH, hits=hits, note=note)
+
+    async def _show(self, path: str) -> None:
+        try:
+            # a time, since "3 min ago" would grow old here
+            found = reading.described(path, await self._client.show(path), output.moment)
+        except OpDbusError as error:
+            self._change(Page.OBJECT, note=str(error))
+        else:
+            said = {name: output.short_hashes(text) for name, text in found.items()}
+            self._change(Page.OBJECT, said=said, note="")
+
+    @property
+    def _client(self) -> Client:
+        if self._feed.client is None:
+            raise BusError("there is no connection to op-dbus: try again when it is back")
+        return self._feed.client
+
+    def _change(self, page: Page, **more: Any) -> None:  # noqa: ANN401 -- fields of a view
+        """Show an answer where it was asked for, unless the user went on."""
+        if self._view and self._view.page is page:
+            self._view = replace(self._view, **more)
+            self._news.set()

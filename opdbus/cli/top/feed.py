@@ -1,0 +1,177 @@
+"""Keeps what is known of op-dbus up to date: by its signals, and one cheap look a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from opdbus import unit
+from opdbus.cli.properties import Properties
+from opdbus.cli.top.facts import Changes, Facts, Rate
+from opdbus.client import Client
+from opdbus.errors import AccessDenied, BusError, OpDbusError, ShuttingDown
+from opdbus.tasks import until_first_ends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+WAITING: Final = "waiting for op-dbus ..."
+_NOT_SHOWN: Final = "what serves, objects, changes and drift are not shown"
+# What has no signal, such as the queue, is looked at so often, and nothing is read more often.
+_SECONDS: Final = 1.0
+# Between two attempts to reach a bus, and to read what was refused.
+_RETRY_SECONDS: Final = 2.0
+_REFUSED_SECONDS: Final = 60.0
+# Of changes, of new and of older ones that are read in a second, and of drift.
+_MOST: Final = 1000
+_MOST_NEW: Final = 50
+_MOST_OLD: Final = 200
+_MOST_DRIFTS: Final = 100
+# A screen has room for more.
+_FEW_LINES: Final = 20
+# What rows about drift are about.
+_DRIFTS: Final = frozenset({"drift", "healed", "intended", "undeclared"})
+_EVERYTHING: Final = frozenset({"Recorded", "DriftDetected", "NameOwnerChanged"})
+
+
+class Feed:
+    """Follows op-dbus on a bus, through restarts of both; `told` is called when facts changed."""
+
+    def __init__(self, bus: str, host: str, told: Callable[[], None] = lambda: None) -> None:
+        self.facts = Facts(host)
+        # to ask for more with, while there is a connection
+        self.client: Client | None = None
+        self._bus = bus
+        self._told = told
+        self._rate = Rate()
+        self._heard: set[str] = set()
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow without end; raises BusError if there is no bus from the beginning."""
+        is_known = False
+        while True:
+            try:
+                async with Client(self._bus) as self.client:
+                    if is_known:
+                        # a question for a password must not come by itself
+                        self.client.ask_no_user()
+                    is_known = True
+                    await self._follow(self.client)
+            except BusError:
+                if not is_known:
+                    raise
+                self._say(trouble=f"the message bus {self._bus} is gone: trying again")
+            finally:
+                self.client = None
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def read(self, client: Client, heard: frozenset[str] = _EVERYTHING) -> None:
+        """Look at what is cheap, and read what signals say is new."""
+        values = Properties(await client.status())
+        news: dict[str, Any] = {"values": values}
+        if "Recorded" in heard:
+            news["changes"] = await self._changes(client, is_anew="NameOwnerChanged" in heard)
+        elif self._is_scant():
+            news["changes"] = await self._older(client)
+        if "DriftDetected" in heard or self._has_drifted(news):
+            news["drifts"] = await client.drift({}, _MOST_DRIFTS)
+        rate = self._rate.count(time.monotonic(), values["Texts"])
+        self._say(**news, at=time.time(), rate=rate, trouble="")
+
+    def _has_drifted(self, news: Mapping[str, Any]) -> bool:
+        """Return whether other things drift than before; not of each there is a signal."""
+        last, changes = self.facts.changes.last, news.get("changes", Changes())
+        rows = (row for row in changes.rows if row["seq"] > last)
+        is_other = news["values"]["Drifted"] != self.facts.values.get("Drifted")
+        return is_other or any(row["what"] in _DRIFTS for row in rows)
+
+    async def _changes(self, client: Client, *, is_anew: bool) -> Changes:
+        """Return the last changes: those that are known and what is new."""
+        known = Changes() if is_anew else self.facts.changes
+        most = _MOST_NEW if known.rows else _MOST_OLD
+        rows = await client.changes({"after": known.last}, most)
+        if known.rows and any(row["what"] == "forgot" for row in rows):
+            return await self._changes(client, is_anew=True)
+        # so many at once may have others between them and those that are known
+        is_far = len(rows) == most
+        found = [*(() if is_far else known.rows), *reversed(rows)]
+        return Changes(found[-_MOST:], is_cut=is_far or known.is_cut or len(found) > _MOST)
+
+    def _is_scant(self) -> bool:
+        """Return whether the changes that are known are few lines, such as one that counts them."""
+        known = self.facts.changes
+        has_room = 0 < len(known.rows) <= _MOST - _MOST_OLD
+        return known.is_cut and has_room and len(known.lines) < _FEW_LINES
+
+    async def _older(self, client: Client) -> Changes:
+        """Return the last changes: those that are known and some before them."""
+        known = self.facts.changes.rows
+        rows = await client.changes({"below": known[0]["seq"]}, _MOST_OLD)
+        return Changes([*reversed(rows), *known], is_cut=len(rows) == _MOST_OLD)
+
+    async def _follow(self, client: Client) -> None:
+        async with aclosing(client.news()) as news:
+            await anext(news)
+            self._heard = set(_EVERYTHING)
+
+            async def listen() -> None:
+                async for members in news:
+                    self._heard |= members & _EVERYTHING
+                    if self._heard:
+                        self._woken.set()
+
+            await until_first_ends(listen(), self._keep_reading(client))
+
+    async def _keep_reading(self, client: Client) -> None:
+        """Read once a second; while nothing serves, wait for the signal that something does.
+
+        The first call starts the service, as that of every command does, and no other call.
+        """
+        may_start = not self.facts.at
+        while True:
+            self._woken.clear()
+            heard, self._heard = frozenset(self._heard), set()
+            if "NameOwnerChanged" in heard:
+                heard = _EVERYTHING
+            if not (may_start or await client.is_served()):
+                self._say(trouble=await asyncio.to_thread(self._why_down))
+                await self._restarted(None)
+                continue
+            may_start = False
+            try:
+                await self.read(client, heard)
+                client.ask_no_user()
+            except (BusError, ShuttingDown):
+                self._heard |= _EVERYTHING
+                self._say(trouble=WAITING)
+            except AccessDenied as error:
+                trouble = f"{_NOT_SHOWN}: {error}"
+                self._say(values={}, at=0.0, changes=Changes(), drifts=(), trouble=trouble)
+                await self._restarted(_REFUSED_SECONDS)
+                self._heard |= _EVERYTHING
+            except OpDbusError as error:
+                self._heard |= heard
+                self._say(trouble=str(error))
+            await asyncio.sleep(_SECONDS)
+
+    def _why_down(self) -> str:
+        """Say what is waited for, and why the service ended if that was by a fault; blocks."""
+        service = unit.find() if self._bus == "system" else None
+        is_failed = service and service.has_failed
+        return f"{service.fault()}; {WAITING}" if service and is_failed else WAITING
+
+    async def _restarted(self, seconds: float | None) -> None:
+        """Wait until op-dbus comes or goes, or for at most so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while "NameOwnerChanged" not in self._heard:
+                    self._woken.clear()
+                    await self._woken.wait()
+
+    def _say(self, **news: Any) -> None:  # noqa: ANN401 -- the fields of Facts
+        self.facts = replace(self.facts, **news)
+        self._told()

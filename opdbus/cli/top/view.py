@@ -1,0 +1,150 @@
+"""What is looked at, and what each key makes of that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from opdbus.cli.telling import Change
+from opdbus.cli.top.lines import Line
+
+
+class Page(StrEnum):
+    """The pages, by the words of their titles."""
+
+    HOME = "home"
+    CHANGES = "changes"
+    DRIFT = "drift"
+    OBSERVERS = "observers"
+    SEARCH = "search"
+    GROUP = "the changes of one line"
+    OBJECT = "object"
+    HELP = "help"
+
+
+class Entry(NamedTuple):
+    """What can be chosen on a page: its lines, and the object's path or the changes behind it."""
+
+    key: Hashable
+    lines: tuple[Line, ...]
+    opens: str | Sequence[Change] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A page, and what was chosen on it; `below` is the page that Escape goes back to.
+
+    `at` is the number of the entry, or of the first line of a text; `key` is what was chosen, which
+    stays so when it moves. `note` says what is going on or wrong.
+    """
+
+    page: Page = Page.HOME
+    at: int = 0
+    key: Hashable = None
+    query: str = ""
+    hits: Sequence[Sequence[Any]] = ()
+    rows: Sequence[Change] = ()
+    path: str = ""
+    said: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    below: View | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the page is read, and nothing on it can be chosen."""
+        return self.page in {Page.OBJECT, Page.HELP, Page.OBSERVERS}
+
+    def chosen(self, entries: Sequence[Entry]) -> int:
+        """Return the number of the entry that is chosen, 0 where there is none."""
+        places = (at for at, entry in enumerate(entries) if entry.key == self.key)
+        return next(places, max(0, min(self.at, len(entries) - 1)))
+
+    def on(self, page: Page, **more: Any) -> View:  # noqa: ANN401 -- fields of a view
+        """Return another page on top of this one."""
+        return View(page, below=self, **more)
+
+
+class Search(NamedTuple):
+    """The wish that objects are sought."""
+
+    query: str
+
+
+class Show(NamedTuple):
+    """The wish that an object is read."""
+
+    path: str
+
+
+Wish: TypeAlias = Search | Show | None
+_PAGES: Final = {
+    "c": Page.CHANGES,
+    "d": Page.DRIFT,
+    "o": Page.OBSERVERS,
+    "/": Page.SEARCH,
+    "?": Page.HELP,
+}
+
+
+def press(view: View, key: str, entries: Sequence[Entry], rows: int) -> tuple[View | None, Wish]:
+    """Return the view after a key, None for the end, and what is wished for.
+
+    `rows` are the lines that the page has for its entries.
+    """
+    if key == "escape":
+        return (view.below or view), None
+    if steps := _steps(key, rows):
+        return _moved(view, steps, entries, rows), None
+    if key == "enter":
+        return _opened(view, entries)
+    if view.page is Page.SEARCH:
+        return _typed(view, key)
+    if key == "q":
+        return None, None
+    if key in _PAGES and _PAGES[key] is not view.page:
+        return _turned(view, _PAGES[key]), None
+    return view, None
+
+
+def _turned(view: View, page: Page) -> View:
+    """Go to another page; pages of the same sort are not piled up."""
+    while view.below and (view.page in _PAGES.values() or view.page is page):
+        view = view.below
+    return view.on(page)
+
+
+def _steps(key: str, rows: int) -> int:
+    far = 1 << 30
+    steps = {"up": -1, "down": 1, "page up": -rows, "page down": rows, "home": -far, "end": far}
+    return steps.get(key, 0)
+
+
+def _moved(view: View, steps: int, entries: Sequence[Entry], rows: int) -> View:
+    if view.is_text:
+        last = sum(len(entry.lines) for entry in entries) - rows
+        return replace(view, at=max(0, min(view.at + steps, last)))
+    at = max(0, min(view.chosen(entries) + steps, len(entries) - 1))
+    # the first one is whatever comes first: what is new
+    return replace(view, at=at, key=entries[at].key if at else None)
+
+
+def _opened(view: View, entries: Sequence[Entry]) -> tuple[View, Wish]:
+    opens = entries[view.chosen(entries)].opens if entries and not view.is_text else ""
+    if isinstance(opens, str):
+        if not opens:
+            return view, None
+        return view.on(Page.OBJECT, path=opens, note="reading ..."), Show(opens)
+    return view.on(Page.GROUP, rows=opens), None
+
+
+def _typed(view: View, key: str) -> tuple[View, Wish]:
+    """Change the question of a search, and have it asked."""
+    words = {"clear": "", "backspace": view.query[:-1]}
+    query = words.get(key, view.query + key if len(key) == 1 else view.query)
+    if query == view.query:
+        return view, None
+    if not query.strip():
+        return View(Page.SEARCH, query=query, below=view.below), Search("")
+    return replace(view, query=query, at=0, key=None, note="searching ..."), Search(query)

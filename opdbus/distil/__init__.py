@@ -1,0 +1,1 @@
+"""The trainer: makes smaller models that give about the vectors of a larger one."""

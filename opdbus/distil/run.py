@@ -1,0 +1,184 @@
+"""Makes a student of a teacher, from texts to a proven folder; goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.bench import machine
+from opdbus.distil import report, table, teacher
+from opdbus.distil.host_texts import plain
+from opdbus.distil.lesson import Lesson
+from opdbus.errors import ConfigError
+from opdbus.models import files
+
+if TYPE_CHECKING:
+    from opdbus.bench.measures import Notify
+    from opdbus.config import Config
+    from opdbus.distil.recipe import Request
+    from opdbus.models.folder import Model
+
+ABOUT: Final = "about.json"
+# Where a student lies until it is proven.
+MADE: Final = "made"
+LEAST_TEXTS: Final = 100
+_LIBRARIES: Final = ("torch", "sentence-transformers", "onnxruntime", "onnxruntime-gpu")
+
+
+def distil(request: Request, given: Config, notify: Notify) -> dict[str, Any]:
+    """Train a student, write its folder, and return the report, which lies there too.
+
+    Raises ConfigError for what cannot be trained, ModelError for a teacher that cannot be read.
+    """
+    model = teacher.read(request.teacher)
+    _require_possible(request, model)
+    _require_torch()
+    work = (request.work or request.into.with_name(request.into.name + ".part")).absolute()
+    with _saying_what_to_do():
+        files.make_folder(work)
+        with files.locked(work / "lock", _already(work)):
+            made = _made(request, model, given, work, notify)
+        if request.work is None:
+            shutil.rmtree(work)
+    return made
+
+
+def _made(
+    request: Request, model: Model, given: Config, work: Path, notify: Notify
+) -> dict[str, Any]:
+    began = time.monotonic()
+    words = table.words_of(model, request.texts) if request.recipe.to == "static" else None
+    lesson = Lesson.of(request, plain(words["model"]["vocab"]) if words else [])
+    sets = {"check set": report.Questions.check_set()}
+    if lesson.asked:
+        sets["pairs"] = report.Questions.of_pairs(lesson.asked)
+    with teacher.opened(model.level, model.folder, given) as engine:
+        vectors = teacher.vectors(engine, lesson.every, work, notify)
+        before = report.measure(engine, lesson.measured, sets)
+    taught = time.monotonic()
+    place = work / f"steps-{_key(request, model)}"
+    files.make_folder(place)
+    main, targets = None, vectors
+    if words:
+        # those that training was begun with, where it goes on
+        directions = partial(table.directions, vectors, request.recipe.dimension)
+        main = teacher.kept(place / "directions.npy", directions)
+        targets = table.along(vectors, main)
+    steps = _train(request, model, lesson, targets, words, place, notify)
+    trained = time.monotonic()
+    with teacher.opened("static" if words else model.level, work / MADE, given) as engine:
+        after = report.measure(engine, lesson.measured, sets)
+    about = _about(request, model, lesson) | {
+        "steps": steps,
+        **report.compare(before, after, main),
+        # of this run: what an earlier one has done is not in it
+        "seconds": {"teacher": round(taught - began), "training": round(trained - taught)},
+    }
+    files.write_whole(work / MADE / ABOUT, json.dumps(about, indent=1) + "\n")
+    files.settle(work / MADE)
+    shutil.move(work / MADE, request.into)
+    shutil.rmtree(place)
+    return about
+
+
+def _about(request: Request, model: Model, lesson: Lesson) -> dict[str, Any]:
+    return {
+        "teacher": {"name": model.name, "sha256": model.weights_sha256},
+        "recipe": asdict(request.recipe),
+        "texts": len(lesson.learned),
+        "pairs": len(lesson.pairs),
+        "machine": asdict(machine.describe()),
+        "libraries": machine.versions(_LIBRARIES),
+    }
+
+
+def _train(
+    request: Request,
+    model: Model,
+    lesson: Lesson,
+    targets: NDArray[np.float32],
+    words: dict[str, Any] | None,
+    place: Path,
+    notify: Notify,
+) -> int:
+    from opdbus.distil import student, training
+
+    training.prepare(request.recipe.seed)
+    if words:
+        rows = table.first_rows(words, lesson.every, targets, request.recipe.seed)
+        made = student.table(words, rows, request.recipe)
+    else:
+        made = student.layers(model, request.recipe)
+    steps = training.train(made, lesson, targets, request, place, notify)
+    into = place.with_name(MADE)
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir()
+    made.write(into)
+    return steps
+
+
+def _key(request: Request, model: Model) -> str:
+    """Return what checkpoints depend on, in short."""
+    parts = (model.weights_sha256, asdict(request.recipe), request.texts, request.pairs)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _require_possible(request: Request, model: Model) -> None:
+    recipe, teaches = request.recipe, model.shape
+    if request.into.exists():
+        raise ConfigError(f"{request.into} is there already: remove it, or name another folder")
+    if recipe.to == "layers" and recipe.layers >= teaches.layers:
+        raise ConfigError(
+            f"{model.folder} has {teaches.layers} layers: --layers must be less than that"
+        )
+    if recipe.to == "static" and recipe.dimension > teaches.hidden:
+        raise ConfigError(
+            f"{model.folder} gives vectors of {teaches.hidden} numbers: --dimension may be that at"
+            " most"
+        )
+    if len(request.texts) < LEAST_TEXTS:
+        raise ConfigError(
+            f"{len(request.texts)} texts are too few to learn from: give {LEAST_TEXTS} at least, of"
+            " the kind that will be searched, one a line, with --texts"
+        )
+
+
+def _require_torch() -> None:
+    try:
+        from opdbus.distil import student, training  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "training needs torch and sentence-transformers, which are not installed or too old"
+            f" ({error}): pip install --upgrade 'op-dbus[train]'"
+        ) from None
+
+
+def _already(work: Path) -> Callable[[], None]:
+    def refuse() -> None:
+        raise ConfigError(f"another `op-dbus distil` works in {work}: wait for it, or end it")
+
+    return refuse
+
+
+@contextmanager
+def _saying_what_to_do() -> Iterator[None]:
+    """Turn the system's errors into a sentence that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or "a file"
+        raise ConfigError(
+            f"cannot use {where}: {error.strerror or error}; mend that and give the same command"
+            " again: it goes on where it was stopped"
+        ) from None

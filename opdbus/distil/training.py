@@ -1,0 +1,185 @@
+"""Trains a student until its vectors point where the teacher's do: sentence-transformers' trainer.
+
+The only part of op-dbus, with the students, that needs torch (extra `train`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import datasets
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import (
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+    losses,
+)
+from sentence_transformers.base.sampler import DefaultBatchSampler
+from transformers import PrinterCallback, TrainerCallback
+from transformers.utils import logging
+
+if TYPE_CHECKING:
+    from opdbus.bench.measures import Notify
+    from opdbus.distil.lesson import Lesson
+    from opdbus.distil.recipe import Recipe, Request
+    from opdbus.distil.student import Student
+
+# Progress is told so often, and whenever the state is kept.
+_TELL_SECONDS: Final = 10.0
+# Batches whose texts are sorted by length together: enough that padding is little, and few enough
+# that each is random.
+_SORTED: Final = 50
+
+
+class _ToTeacher(losses.EmbedDistillLoss):  # type: ignore[misc]  # untyped where torch is not
+    """The cosine to the teacher's vectors, which labels are the numbers of."""
+
+    def __init__(self, student: Any, targets: NDArray[np.float32]) -> None:  # noqa: ANN401 -- torch's
+        super().__init__(student, distance_metric="cosine")
+        self.register_buffer("targets", torch.from_numpy(targets), persistent=False)
+
+    def forward(self, sentence_features: Any, labels: Any) -> Any:  # noqa: ANN401 -- torch's
+        """Return the loss of a batch."""
+        return super().forward(sentence_features, self.targets[labels])
+
+
+class _ByLength(DefaultBatchSampler):  # type: ignore[misc]  # untyped where torch is not
+    """Batches of texts of about one length: padding is what a transformer loses most time with."""
+
+    def __init__(self, dataset: Any, batch_size: int, seed: int = 0, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(range(len(dataset)), batch_size=batch_size, seed=seed, **more)
+        column = dataset.column_names[0]
+        self._lengths = np.array([len(text) for text in dataset[column]])
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of each batch's texts; the same ones for a seed and an epoch."""
+        random = np.random.default_rng((self.seed or 0, self.epoch))
+        order, size = random.permutation(len(self._lengths)), self.batch_size
+        batches: list[list[int]] = []
+        for first in range(0, len(order), size * _SORTED):
+            some = order[first : first + size * _SORTED]
+            some = some[np.argsort(self._lengths[some], kind="stable")]
+            batches += [some[at : at + size].tolist() for at in range(0, len(some), size)]
+        for number in random.permutation(len(batches)):
+            yield batches[number]
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc]  # untyped where torch is not
+    """Tells how far training is, and has its state kept every `keep` seconds."""
+
+    def __init__(self, notify: Notify, keep: float) -> None:
+        self._notify, self._keep = notify, keep
+        self._told = self._kept = self._began = time.monotonic()
+        self._first = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Remember the step that training goes on from."""
+        self._first = state.global_step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Ask for what is due."""
+        now = time.monotonic()
+        if now - self._kept >= self._keep:
+            control.should_save, self._kept = True, now
+        if control.should_save or now - self._told >= _TELL_SECONDS:
+            control.should_log, self._told = True, now
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:  # noqa: ANN401, ARG002
+        """Tell the step, the loss and the time that is left."""
+        if "loss" in logs:
+            pace = (time.monotonic() - self._began) / max(1, state.global_step - self._first)
+            left = (state.max_steps - state.global_step) * pace
+            self._notify(
+                f"training: step {state.global_step} of {state.max_steps},"
+                f" loss {logs['loss']:.4f}, {left:.0f} s left"
+            )
+
+
+class _Trainer(SentenceTransformerTrainer):  # type: ignore[misc]  # untyped where torch is not
+    """The trainer without its model card, for which it would embed some of the texts."""
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Add none."""
+
+
+def prepare(seed: int) -> None:
+    """Have all that is drawn at random be the same for a seed, and the libraries quiet."""
+    torch.manual_seed(seed)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def train(
+    student: Student,
+    lesson: Lesson,
+    vectors: NDArray[np.float32],
+    request: Request,
+    work: Path,
+    notify: Notify,
+) -> int:
+    """Train a student on a lesson, of whose texts the vectors are; return the steps.
+
+    Goes on from the last checkpoint in `work`.
+    """
+    texts = [lesson.every[number] for number in lesson.learned]
+    data = {"texts": datasets.Dataset.from_dict({"text": texts, "label": range(len(texts))})}
+    loss = {"texts": _ToTeacher(student.model, vectors[lesson.learned])}
+    if lesson.pairs:
+        questions, answers = zip(*lesson.pairs, strict=True)
+        data["pairs"] = datasets.Dataset.from_dict({"question": questions, "answer": answers})
+        loss["pairs"] = losses.MultipleNegativesRankingLoss(student.model)
+    trainer = _Trainer(
+        student.model,
+        _arguments(request.recipe, work),
+        train_dataset=data,
+        loss=loss,
+        optimizers=(student.optimizer, None),
+        callbacks=[_Progress(notify, request.keep_seconds)],
+    )
+    # it prints what is told already
+    trainer.remove_callback(PrinterCallback)
+    last = _last_checkpoint(work)
+    if last:
+        notify(f"training: goes on from {last}")
+    return int(trainer.train(resume_from_checkpoint=str(last) if last else None).global_step)
+
+
+def _arguments(recipe: Recipe, work: Path) -> Any:  # noqa: ANN401 -- sentence-transformers'
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(work),
+        num_train_epochs=recipe.epochs,
+        per_device_train_batch_size=recipe.batch,
+        learning_rate=recipe.rate,
+        warmup_steps=recipe.warm_up,
+        lr_scheduler_type="linear",
+        batch_sampler=_ByLength if recipe.to == "layers" else "batch_sampler",
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        logging_strategy="no",
+        save_strategy="no",
+        save_total_limit=1,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _last_checkpoint(work: Path) -> Path | None:
+    """Return the last checkpoint that is whole: what the trainer writes last can be read."""
+    for path in sorted(work.glob("checkpoint-*"), key=_step, reverse=True):
+        try:
+            json.loads((path / "trainer_state.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        return path
+    return None
+
+
+def _step(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])

@@ -1,0 +1,1 @@
+"""What could keep op-dbus from working here, checked one by one, each with what to do about it."""

@@ -1,0 +1,131 @@
+"""What is found on the bus: whether a daemon answers this user, and how it is."""
+
+import asyncio
+import grp
+import os
+import pwd
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opdbus.bus import paths
+from opdbus.bus.authorization.authorizer import GROUP
+from opdbus.bus.names import BUS_NAME, STATE, VECTORIZER
+from opdbus.bus.transport.connection import Connection, RemoteError
+from opdbus.bus.transport.values import Plain
+from opdbus.config import Config
+from opdbus.doctor.verdict import RESTART, START, Verdict, objects
+from opdbus.errors import BusError
+
+# A daemon answers for a property at once; one that does not is stuck.
+_PATIENCE_SECONDS: Final = 10.0
+
+
+class Answer(NamedTuple):
+    """What was found on the bus, and what a daemon that answers says of its state file."""
+
+    verdicts: list[Verdict]
+    # it may have been a flag; None where no daemon says so
+    state_file: Path | None = None
+    fault: str = ""
+
+
+async def ask(config: Config, *, is_service: bool) -> Answer:
+    """Say whether the bus can be reached, and what a daemon there says."""
+    try:
+        async with Connection(config.bus) as connection:
+            reached = Verdict("message bus", "ok", f"{config.bus} can be reached")
+            found = await _daemon(connection, is_service=is_service)
+            return found._replace(verdicts=[reached, *found.verdicts])
+    except BusError as error:
+        finding, _, advice = str(error).partition("; ")
+        return Answer([Verdict("message bus", "wrong", finding, advice or "set OP_DBUS_BUS")])
+
+
+async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
+    """Say whether a daemon answers this user; if there is none, whether this user can start it."""
+    try:
+        await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
+    except RemoteError:
+        return Answer(_membership() if is_service else [await _ownership(connection)])
+    try:
+        state = await _property(connection, paths.ROOT, VECTORIZER, "State")
+        observers = await _property(connection, paths.STATE, STATE, "Observers")
+        drifted = await _property(connection, paths.STATE, STATE, "Drifted")
+        fault = await _property(connection, paths.STATE, STATE, "LastError")
+        path = await _property(connection, paths.STATE, STATE, "StateFile")
+        unread = await _property(connection, paths.STATE, STATE, "StateFileError")
+    except TimeoutError:
+        finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
+        return Answer([Verdict("daemon", "wrong", finding, f"look into its log, or {RESTART}")])
+    except RemoteError as error:
+        finding, _, advice = str(error).partition(": ")
+        return Answer([Verdict("daemon", "wrong", finding, _cure() or advice or RESTART)])
+    served = _served(str(state), str(fault))
+    verdicts = [served, _drift(int(drifted)), *(_observer(*row) for row in observers)]
+    return Answer(verdicts, Path(str(path)), str(unread))
+
+
+def _served(state: str, fault: str) -> Verdict:
+    """Say how the daemon is, and what keeps it from reading or storing something."""
+    finding = f"{BUS_NAME} is served; it is {state}"
+    # while all is well, the fault is of a database that was replaced at the start
+    if state in {"ready", "loading"}:
+        return Verdict("daemon", "ok", finding)
+    if not fault:
+        return Verdict("daemon", "warning", finding, "`op-dbus status` says why")
+    reason, _, advice = fault.partition("; ")
+    return Verdict("daemon", "wrong", f"{finding}: {reason}", advice)
+
+
+def _drift(count: int) -> Verdict:
+    """Say how much is other than declared."""
+    if not count:
+        return Verdict("drift", "ok", "nothing is other than declared")
+    found = "an object is" if count == 1 else f"{count:,} objects are"
+    return Verdict("drift", "warning", f"{found} other than declared", "`op-dbus drift` says how")
+
+
+def _observer(name: str, state: str, count: int, detail: str) -> Verdict:
+    """Say how an observer is; that a host has not got what it observes is no fault."""
+    found = objects(count) if state == "up" else state
+    finding = f"{found}: {detail}" if detail else found
+    if state != "failed":
+        return Verdict(f"observer {name}", "ok", finding)
+    return Verdict(f"observer {name}", "warning", finding, "it is tried again; the log says more")
+
+
+async def _property(connection: Connection, path: str, interface: str, name: str) -> Plain:
+    member = "org.freedesktop.DBus.Properties.Get"
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        (value,) = await connection.call(BUS_NAME, path, member, "ss", interface, name)
+    return value
+
+
+async def _ownership(connection: Connection) -> Verdict:
+    try:
+        await connection.own(BUS_NAME)
+    except BusError as error:
+        advice = "run the daemon as the user that the bus policy names, or on another bus"
+        return Verdict("daemon", "wrong", str(error), advice)
+    return Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", START)
+
+
+def _membership() -> list[Verdict]:
+    """Say whether the daemon, when it runs, will answer this user."""
+    if not (cure := _cure()):
+        return []
+    return [Verdict("group", "wrong", f"this user is not in the group {GROUP}", cure)]
+
+
+def _cure() -> str:
+    """Say how this user gets into the group whose members may ask; empty if it is, or is root."""
+    try:
+        group = grp.getgrnam(GROUP)
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
+    if os.geteuid() == 0 or group.gr_gid in {os.getegid(), *os.getgroups()}:
+        return ""
+    if name in group.gr_mem:
+        return "log in again: this session is older than the membership"
+    return f"as root, `usermod -aG {GROUP} {name}`; then log in again"

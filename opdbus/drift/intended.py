@@ -1,0 +1,110 @@
+"""For how long a difference is intended: what was declared lately, and the host is to follow."""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from opdbus.drift.coverage import Coverage
+from opdbus.drift.field import QUIET_SECONDS, Field
+from opdbus.drift.look import Plan
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.record import Records
+from opdbus.history.question import Row
+from opdbus.index.memory import Memory
+from opdbus.index.store import Store
+from opdbus.state.object import FILE, Thing
+
+# What changes in the declaration is intended for so long, unless the host changes, too.
+INTENDED_SECONDS: Final = 600.0
+# Rows of a thing that are looked at.
+_MOST: Final = 100
+_DECLARES: Final = ("appeared", "changed")
+
+
+class Intended:
+    """Knows when what differs was declared so; `wall` is the time of day."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        pairs: Pairs,
+        records: Records,
+        coverage: Coverage,
+        wall: Callable[[], float],
+    ) -> None:
+        self._memory = memory
+        self._pairs = pairs
+        self._records = records
+        self._coverage = coverage
+        self._wall = wall
+
+    async def declared_at(
+        self, compared: Sequence[tuple[Plan, Sequence[Field]]]
+    ) -> Mapping[Thing, int]:
+        """Return when what differs was declared so, where all of it was declared so lately."""
+        least = max(self._wall() - INTENDED_SECONDS, self._records.declared_since)
+        new = [
+            (plan, fields)
+            for plan, fields in compared
+            if fields and plan.declared and plan.declared.updated_at > least
+        ]
+        if not new:
+            return {}
+        since = int(least * 1e6)
+        rows = await self._memory.archive.read(
+            lambda store: [_declarations(store, plan.thing, since) for plan, _ in new]
+        )
+        found = {
+            plan.thing: min(_declared_at(field, found) for field in fields)
+            for (plan, fields), found in zip(new, rows, strict=True)
+        }
+        # what left before this op-dbus saw it
+        gone = {
+            plan.thing: self._pairs.about(plan.thing)
+            for plan, _ in new
+            if not (plan.observed or self._coverage.left_at(plan.thing))
+        }
+        left = await self._memory.archive.read(
+            lambda store: {thing for thing in gone if _has_left(store, gone[thing], found[thing])}
+        )
+        return {thing: at for thing, at in found.items() if thing not in left}
+
+    def seconds(self, plan: Plan, fields: Sequence[Field], at: int) -> float:
+        """Return for how many seconds more a difference is intended: until the host has followed.
+
+        `at` is when it was declared. What is on its way, such as a package that is being installed,
+        has not followed yet.
+        """
+        if at <= self._records.declared_since:
+            return 0.0
+        latest: float = max(
+            (e.updated_at for e in plan.entries if e is not plan.declared), default=0
+        )
+        if not plan.observed:
+            latest = max(latest, self._coverage.left_at(plan.thing))
+        has_followed = at <= latest and all(one.patience == QUIET_SECONDS for one in fields)
+        return 0.0 if has_followed else max(0.0, at + INTENDED_SECONDS - self._wall())
+
+
+def _declarations(store: Store, thing: Thing, since: int) -> list[Row]:
+    """Return the newest changes of what is declared of a thing, from a time on."""
+    rows = store.history.newest(thing, _MOST, since)
+    return [row for row in rows if row.identity.source == FILE and row.what in _DECLARES]
+
+
+def _has_left(store: Store, things: AbstractSet[Thing], since: int) -> bool:
+    """Return whether what was observed of things is gone since a time in seconds since 1970."""
+    rows = (row for one in things for row in store.history.newest(one, _MOST, since * 1_000_000))
+    return any(row.what == "gone" and row.identity.source != FILE for row in rows)
+
+
+def _declared_at(field: Field, rows: Sequence[Row]) -> int:
+    """Return when what is declared of a field became so, in seconds since 1970; 0 if not lately."""
+    found = (row.at // 1_000_000 for row in rows if row.what == "appeared" or _is_of(row, field))
+    return next(found, 0)
+
+
+def _is_of(row: Row, field: Field) -> bool:
+    """Return whether a change is one of a field, of some of it, or of what it is a part of."""
+    pairs = (zip(change.path, field.path, strict=False) for change in row.fields)
+    return any(all(one == other for one, other in pair) for pair in pairs)

@@ -1,0 +1,40 @@
+"""Which sorts of things op-dbus observes itself, and which of them a file may have meant."""
+
+import difflib
+from functools import cache
+from typing import Final
+
+from opdbus import kinds
+from opdbus.drift import table
+from opdbus.drift.table import Sort
+from opdbus.state.object import SETTINGS
+
+# How alike two names are, of which one is taken for the other misspelled.
+_ALIKE: Final = 0.85
+
+_SETTINGS: Final = (
+    "settings are compared of system and sysctl alone; objects are written as"
+    ' [{"name": ...}] or {NAME: {...}}'
+)
+
+
+def is_observed(sort: Sort) -> bool:
+    """Return whether op-dbus itself observes what things of a declared sort meet."""
+    return "/".join(sort) in _names()
+
+
+def why_not(sort: Sort) -> str:
+    """Say why nothing of a sort is observed, and what may have been meant."""
+    if sort[1] == SETTINGS:
+        return _SETTINGS
+    name = "/".join(sort)
+    close = difflib.get_close_matches(name, _names() - {name}, 1, _ALIKE)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"nothing observes such things, unless a program publishes them{meant}"
+
+
+@cache
+def _names() -> frozenset[str]:
+    things = (thing for row in kinds.rows() for thing in row.things if thing.count("/") > 1)
+    observed = {"/".join(thing.split("/")[:2]) for thing in things}
+    return frozenset(observed | {"/".join(sort) for sort in table.DECLARED})

@@ -1,0 +1,117 @@
+"""Why a thing begins or ends to be other than declared: by the newest change that fits."""
+
+import json
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from opdbus.drift import table
+from opdbus.drift.compare import is_only_observed
+from opdbus.drift.crossings import Crossing
+from opdbus.drift.field import NOT_DECLARED, PRESENCE, Field
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.table import Sort
+from opdbus.history.change import FIRST, STATE_FILE
+from opdbus.history.question import Row
+from opdbus.index.memory import Memory
+from opdbus.index.store import Store
+from opdbus.state.object import FILE, Json, Thing
+
+# Rows of a thing that are looked at, and by how much they may be older than what they cause.
+_NEWEST: Final = 8
+_EARLIER: Final = 30 * 1_000_000
+_OF_OBJECTS: Final = frozenset(("appeared", "changed", "gone", "event"))
+_COMES_OR_GOES: Final = frozenset(("appeared", "gone"))
+# Values may be lists, which have no hash.
+_THERE: Final = ("absent", "missing", "present")
+
+
+class Reasons:
+    """Finds the causes of crossings, and what of them is declared no longer."""
+
+    def __init__(self, memory: Memory, pairs: Pairs) -> None:
+        self._memory = memory
+        self._pairs = pairs
+
+    async def given(self, crossings: Sequence[Crossing], claims: frozenset[Sort]) -> list[Crossing]:
+        """Return crossings with their causes."""
+        found = []
+        # one by one: rows may be large
+        for one in crossings:
+            rows = await self._memory.archive.read(partial(_newest, self._pairs.about(one.thing)))
+            recent = [row for row in rows if row.at >= one.at * 1e6 - _EARLIER]
+            dropped = await self._dropped(one, claims)
+            known = replace(one, dropped=dropped, is_gone=self._is_gone(one))
+            found.append(_with_causes(known, recent))
+        return found
+
+    def _is_gone(self, one: Crossing) -> bool:
+        """Return whether fields ended since there is no such thing as is declared any more."""
+        if one.after and any(field.is_absence for field in one.after.fields):
+            return True
+        return bool(self._pairs.sides(one.thing).declared) and not self._pairs.observed(one.thing)
+
+    async def _dropped(self, one: Crossing, claims: frozenset[Sort]) -> list[Field]:
+        """Return the fields that ended, and that the file does not declare any more."""
+        if not one.ended:
+            return []
+        declared = self._pairs.sides(one.thing).declared
+        if declared is None:
+            is_claimed = table.is_claimed(one.thing, claims)
+            return [field for field in one.ended if not (_is_extra(field) and is_claimed)]
+        content = (await self._memory.content([declared])).get(declared.id)
+        values = json.loads(content.properties) if content else {}
+        if is_only_observed(values):
+            return one.ended
+        return [f for f in one.ended if f.path != PRESENCE and not _has(values, f.path)]
+
+
+def _newest(things: AbstractSet[Thing], store: Store) -> list[Row]:
+    """Return the newest rows about some things but those about drift, the newest first."""
+    rows = (row for thing in things for row in store.history.newest(thing, _NEWEST))
+    return sorted((row for row in rows if row.what in _OF_OBJECTS), key=lambda row: -row.seq)
+
+
+def _with_causes(one: Crossing, rows: Sequence[Row]) -> Crossing:
+    """Return a crossing with causes from the newest rows about it, the newest first."""
+    began, ended = (_cause(rows, fields, side) for fields, side in ((one.began, 1), (one.ended, 0)))
+    # nothing of the host has changed, but what the file claims, or for how long it is intended
+    is_of_file = any(map(_is_extra, one.began)) or (one.before and one.before.what == "intended")
+    if not began and is_of_file:
+        began = STATE_FILE
+    return replace(one, began_by=began, ended_by=ended)
+
+
+def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
+    """Return the cause of fields that began (side 1) or ended (side 0) to differ."""
+    fitting = (row for row in rows if any(_fits(row, field, side) for field in fields))
+    row = next(fitting, None) or next(iter(rows), None)
+    return row.cause if row and row.cause != FIRST else ""
+
+
+def _fits(row: Row, field: Field, side: int) -> bool:
+    """Return whether a change is of a field, or of another that had or has what was observed."""
+    if row.identity.source == FILE:
+        return any(field.path[: len(path)] == tuple(path) for path, _, _ in row.fields)
+    if field.path == PRESENCE or field.observed in _THERE:
+        return row.what in _COMES_OR_GOES
+    if any(tuple(change.path) == field.path for change in row.fields):
+        return True
+    sides = ((change.before, change.after)[side] for change in row.fields)
+    return any(value and value[0] == field.observed for value in sides)
+
+
+def _is_extra(field: Field) -> bool:
+    """Return whether a field says that a thing is there which the file does not declare."""
+    return field.path == PRESENCE and field.declared in (None, NOT_DECLARED)
+
+
+def _has(values: Json, path: Sequence[str]) -> bool:
+    """Return whether there is a value at a path."""
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True

@@ -1,0 +1,138 @@
+"""What is declared and cannot be compared, since nobody observes it, and why."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from opdbus.drift import look, named, table
+from opdbus.drift.compare import is_only_observed, is_wanted
+from opdbus.drift.coverage import Coverage
+from opdbus.drift.pairs import Pairs
+from opdbus.drift.table import Sort
+from opdbus.drift.waiting import AT_A_TIME
+from opdbus.index.memory import Memory
+from opdbus.state.object import FILE, Json, Thing
+
+# Names that are given of a sort, each of so many characters, and rows in all.
+_MOST_NAMES: Final = 3
+_MAX_NAME: Final = 64
+_MOST_ROWS: Final = 50
+# Things that are looked at closely.
+_MOST: Final = 1000
+# Of declared things, those that are looked at, and those whose fields are.
+_MOST_DECLARED: Final = 20_000
+_MOST_COMPARED: Final = 2000
+_NO_FIELD: Final = "no such field is observed"
+_NO_SUCH: Final = (
+    "none of this name is observed; `op-dbus list --plugin {} --kind {}` has the others"
+)
+
+
+class Unobserved(NamedTuple):
+    """Declared things of a sort: how many, the first names, and why they are not observed."""
+
+    sort: Sort
+    total: int
+    names: list[str]
+    why: str
+
+
+async def unobserved(
+    memory: Memory, pairs: Pairs, coverage: Coverage, why_not: Callable[[Sort], str]
+) -> list[Unobserved]:
+    """Return what is declared and cannot be compared; `why_not` says why a sort is not listed.
+
+    What it says nothing of is left out.
+    """
+    whys: dict[Sort, str] = {}
+    found: dict[tuple[Sort, str], list[str]] = {}
+    for thing in await _meant(memory, pairs, coverage):
+        sort = table.of_declared(thing[:2]).observed
+        if sort not in whys:
+            is_listed = coverage.lists(sort)
+            whys[sort] = _NO_SUCH.format(*sort) if is_listed else why_not(sort)
+        found.setdefault((thing[:2], whys[sort]), []).append(thing.name)
+    for sort in filter(coverage.lists, table.LOOKED_AT):
+        for name, why in await _hidden(memory, pairs, sort):
+            found.setdefault((sort, why), []).append(name)
+    for thing, field, why in await _fields(memory, pairs):
+        found.setdefault((thing[:2], why), []).append(f"{field} of {thing.name}")
+    rows = (
+        Unobserved(sort, len(names), [n[:_MAX_NAME] for n in nsmallest(_MOST_NAMES, names)], why)
+        for (sort, why), names in found.items()
+    )
+    return sorted(row for row in rows if row.why)[:_MOST_ROWS]
+
+
+async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing]:
+    """Return the declared things that are not observed, and of which that is not told as drift."""
+    things: list[Thing] = []
+    missing = list(coverage.all_missing())
+    for n in range(0, len(missing), _MOST):
+        things += [thing for thing in missing[n : n + _MOST] if _is_silent(thing, coverage)]
+        await asyncio.sleep(0)
+    entries = {thing: pairs.sides(thing).declared for thing in things[:_MOST]}
+    contents = await memory.content([entry for entry in entries.values() if entry])
+    passed = {
+        thing
+        for thing, entry in entries.items()
+        if entry
+        and entry.id in contents
+        and not _is_meant(json.loads(contents[entry.id].properties), thing, coverage)
+    }
+    return [thing for thing in things if thing not in passed]
+
+
+async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
+    """Return declared fields of observed things that nobody observes, and what was meant."""
+    things = memory.catalogue.things_of(FILE, _MOST_DECLARED)
+    found: list[tuple[Thing, str, str]] = []
+    left = _MOST_COMPARED
+    for n in range(0, len(things), AT_A_TIME):
+        plans = [look.plan(pairs, thing) for thing in things[n : n + AT_A_TIME]]
+        seen = [plan for plan in plans if plan.observed][:left]
+        left -= len(seen)
+        for plan, fields in zip(seen, await look.unseen(memory, seen), strict=True):
+            for field, one in fields.items():
+                hint = f"; did you mean {one}?" if one else ""
+                found.append((plan.thing, field, f"{_NO_FIELD}{hint}"))
+        if not left:
+            break
+        # others must not wait until all are looked at
+        await asyncio.sleep(0)
+    return found
+
+
+def _is_silent(thing: Thing, coverage: Coverage) -> bool:
+    row = table.of_declared(thing[:2])
+    if not coverage.lists(row.observed):
+        return not coverage.covers(thing)
+    return row.missing is None and row.observed not in table.LOOKED_AT
+
+
+def _is_meant(declared: Mapping[str, Json], thing: Thing, coverage: Coverage) -> bool:
+    """Return whether something would have to be observed: what must be absent is as it should."""
+    is_listed = coverage.lists(table.of_declared(thing[:2]).observed)
+    return not is_only_observed(declared) and (is_wanted(declared) or not is_listed)
+
+
+async def _hidden(memory: Memory, pairs: Pairs, sort: Sort) -> Iterator[tuple[str, str]]:
+    """Yield the names of things that were looked at, and could not be seen, and why."""
+    names = await named.names(memory, sort)
+    seen = {name: pairs.sides(Thing(*sort, name)).observed for name in names}
+    contents = await memory.content([entry for entries in seen.values() for entry in entries])
+    return _unseen(
+        (name, contents[entry.id].properties)
+        for name, entries in seen.items()
+        for entry in entries
+        if entry.id in contents
+    )
+
+
+def _unseen(things: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for name, text in things:
+        properties = json.loads(text)
+        if "value" not in properties and not properties.get("missing"):
+            yield name, str(properties.get("not_measured") or properties.get("description"))

@@ -1,0 +1,87 @@
+"""A table of words for full text search (FTS5): what has the terms of a question."""
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+# How all tables of words have them.
+TOKENIZED: Final = "tokenize='porter unicode61'"
+
+
+class FullText:
+    """A table of FTS5 through one connection; `weights` are those of its columns.
+
+    Rows are given as few rows of SQL: the driver releases the GIL for each, and gets it back from a
+    busy thread only after 5 ms.
+    """
+
+    def __init__(
+        self, database: sqlite3.Connection, table: str, *weights: float, newest_first: bool = False
+    ) -> None:
+        self._database = database
+        self._table = table
+        self._score = f"-bm25({', '.join([table, *map(str, weights)])})"
+        self._order = "ORDER BY rowid DESC" if newest_first else ""
+
+    def match(
+        self, terms: Sequence[str], limit: int, *, every: bool = False
+    ) -> list[tuple[int, float]]:
+        """Return (row, BM25 score, larger is better) of the best matches of any or `every` term."""
+        wanted = " AND ".join(map(quoted, terms)) if every else _any(terms)
+        return self._best(wanted, limit)
+
+    def best(self, matches: Mapping[str, int], limit: int, enough: int) -> list[tuple[int, float]]:
+        """Return the same of any term; `matches` says how many rows have each.
+
+        SQLite gives each row that matches its score: half of all rows take too long. Where terms
+        have more than `enough` rows, those of the rarest terms are given, with what the other terms
+        add to their scores; and where even the rarest one has more, the first of them.
+        """
+        terms = sorted((term for term in matches if matches[term]), key=matches.__getitem__)
+        if not terms:
+            return []
+        totals = list(itertools.accumulate(matches[term] for term in terms))
+        rare = max(1, sum(total <= enough for total in totals))
+        found = dict(self._best(_any(terms[:rare]), limit, enough))
+        if rare < len(terms):
+            # few rows of the rarest terms are not all that may be meant
+            first = rare + (totals[rare - 1] < limit)
+            both = f"({_any(terms[:first])})"
+            both += f" AND ({_any(terms[first:])})" if terms[first:] else ""
+            found |= self._best(both, limit, enough)
+        return sorted(found.items(), key=lambda row: -row[1])[:limit]
+
+    def _best(self, wanted: str, limit: int, most: int = -1) -> list[tuple[int, float]]:
+        """Return (row, score) of the best of the first matches, at most so many; -1: of all."""
+        ids, scores = self._database.execute(
+            "SELECT json_group_array(id), json_group_array(score) FROM ("  # noqa: S608 -- our own names
+            f"SELECT * FROM (SELECT rowid AS id, {self._score} AS score FROM {self._table}"
+            f" WHERE {self._table} MATCH ? LIMIT ?) ORDER BY score DESC LIMIT ?)",
+            (wanted, most, limit),
+        ).fetchone()
+        return list(zip(json.loads(ids), json.loads(scores), strict=True))
+
+    def having(self, phrase: str, limit: int) -> list[int]:
+        """Return the rows that have a phrase, in any word form; at most so many."""
+        (ids,) = self._database.execute(
+            "SELECT json_group_array(rowid) FROM"  # noqa: S608 -- our own names
+            f" (SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? {self._order} LIMIT ?)",
+            (quoted(phrase), limit),
+        ).fetchone()
+        return list(json.loads(ids))
+
+    def count_matches(self, term: str) -> int:
+        """Count the rows that match a term, in any word form."""
+        counting = f"SELECT count(*) FROM {self._table} WHERE {self._table} MATCH ?"  # noqa: S608 -- our own names
+        return int(self._database.execute(counting, (quoted(term),)).fetchone()[0])
+
+
+def _any(terms: Sequence[str]) -> str:
+    return " OR ".join(map(quoted, terms))
+
+
+def quoted(term: str) -> str:
+    """Quote a term for FTS5, so that it has no operators."""
+    return '"' + term.replace('"', '""') + '"'

@@ -1,0 +1,162 @@
+"""Scores that mean something: the share of right answers among hits that are as good.
+
+The score is a product: how likely the host has anything about the question, and how likely then
+this hit is right. The first alone decides whether there is an answer. Both are logistic functions,
+whose weights in calibration.tsv were fitted by benchmarks/answers/fit.py on one half of the check
+sets; docs/searching.md has what the other half says of them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus import tables
+from opdbus.index.search import Score
+
+# What no level's vectors were compared for is judged by its words.
+_WORDS: Final = "none", "lexical"
+# Of hits with a smaller chance 0.3 percent of the questions would miss their answer at most.
+_LEAST: Final = 0.005
+# So many of the best say how much better a hit is than others.
+COMPARED: Final = 10
+# Cosines that hardly spread tell nothing.
+_LEAST_SPREAD: Final = 0.02
+_MOST_ODDS: Final = 30.0
+
+Weights: TypeAlias = tuple[float, ...]
+
+
+class Features(NamedTuple):
+    """What the chance of a hit is computed from.
+
+    `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
+    the highest cosine of all; `total_margin` and `lexical_margin` say how much better it is than
+    the best of the others, by each.
+    """
+
+    vector: float
+    lexical: float
+    values: float
+    raised: float
+    distinct: float
+    highest: float
+    said: float
+    total_margin: float
+    lexical_margin: float
+    mean: float
+    spread: float
+
+
+# The features that say whether a hit is right, if the host has anything about a question.
+RIGHT: Final = Features._fields
+# Those that say whether it has.
+TOPIC: Final = RIGHT[: RIGHT.index("said") + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The weights of the log-odds, constant ones first; `least` as of judge."""
+
+    topic: Weights
+    right: Weights
+    least: float
+
+    def chance(self, features: Features) -> float:
+        """Return how likely a hit is right, from 0 to 1."""
+        return self.about(features) * logistic(self.right, features)
+
+    def about(self, features: Features) -> float:
+        """Return how likely the host has anything about the question, from 0 to 1."""
+        return logistic(self.topic, features[: len(TOPIC)])
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How likely a hit is right, and whether it is too weak to be an answer, or a part of one."""
+
+    chance: float
+    is_weak: bool
+
+
+# What meets conditions, where nothing else was asked.
+CERTAIN: Final = Judged(1.0, is_weak=False)
+
+
+@cache
+def curves() -> Mapping[tuple[str, str], Curve]:
+    """Read the weights of each level and mode."""
+    found = {}
+    for level, mode, least, *weights in tables.rows("calibration"):
+        numbers = tuple(map(float, weights))
+        cut = len(TOPIC) + 1
+        found[level, mode] = Curve(numbers[:cut], numbers[cut:], float(least))
+    return found
+
+
+def judge(found: Sequence[Score], mode: str) -> list[Judged]:
+    """Return how likely each of the best hits is right; none is likelier than one before it.
+
+    `found` begins with the best. If the host is by that less likely to have anything about the
+    question than `least` of its curve, the whole answer is weak; so is, by itself, a hit of which
+    hardly one in so many is right.
+    """
+    judged: list[Judged] = []
+    for score, features in zip(found, featured(found), strict=True):
+        curve = curves()[(score.stage, mode) if score.stage else _WORDS]
+        chance = curve.chance(features)
+        is_refused = judged[0].is_weak if judged else curve.about(features) < curve.least
+        chance = min(chance, judged[-1].chance) if judged else chance
+        judged.append(Judged(chance, is_refused or chance < _LEAST))
+    return judged
+
+
+def about(best: Score) -> float:
+    """Return how likely there is anything about a question, of which the best answer is this."""
+    (features,) = featured([best])
+    return curves()[(best.stage, "hybrid") if best.stage else _WORDS].about(features)
+
+
+def like(found: Sequence[Score]) -> list[Judged]:
+    """Return the cosines of things that are like another: nothing was asked that they may miss."""
+    return [Judged(min(1.0, max(0.0, score.vector)), is_weak=False) for score in found]
+
+
+def featured(found: Sequence[Score]) -> list[Features]:
+    """Return the features of each of the best hits."""
+    best = found[:COMPARED]
+    totals = _two([score.total for score in best])
+    words = _two([score.lexical for score in best])
+    return [
+        Features(
+            score.vector,
+            score.lexical,
+            score.values,
+            score.kinds,
+            (score.vector - score.background.mean) / max(score.background.spread, _LEAST_SPREAD),
+            max(each.vector for each in best),
+            score.said,
+            _margin(score.total, totals),
+            _margin(score.lexical, words),
+            *score.background,
+        )
+        for score in found
+    ]
+
+
+def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
+    """Return the probability that weights, the constant one first, give to values."""
+    constant, *rest = weights
+    odds = constant + sum(weight * value for weight, value in zip(rest, values, strict=True))
+    return 1 / (1 + math.exp(-min(max(odds, -_MOST_ODDS), _MOST_ODDS)))
+
+
+def _two(values: Sequence[float]) -> tuple[float, float]:
+    """Return the largest value and the second largest one; 0 for what is missing."""
+    best, second, *_ = *sorted(values, reverse=True), 0.0, 0.0
+    return best, second
+
+
+def _margin(value: float, best: tuple[float, float]) -> float:
+    return value - (best[0] if value < best[0] else best[1])

@@ -1,0 +1,51 @@
+"""How much of what an object says a question says, too, which puts the best hits in order."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opdbus.index.first_stage import STATIC
+from opdbus.index.lexical import STOP_WORDS
+from opdbus.index.second_stage import Found
+from opdbus.index.store import Content
+
+# As many hits as people look at.
+COMPARED: Final = 24
+# This much of a text or a question says what it is about.
+_CHARACTERS: Final = 1000
+# The forms of a word begin with the same letters.
+_BEGINNING: Final = 5
+_WORD = re.compile(r"[^\W_]+")
+
+
+def order(question: str, found: Found, contents: Mapping[int, Content]) -> Found:
+    """Put the best of what was found in order, without what has gone, which has no content."""
+    best = [row for row in found[:COMPARED] if row[0].id in contents]
+    said = shares(question, [contents[entry.id].text for entry, _ in best])
+    rows = [(entry, score.saying(share)) for (entry, score), share in zip(best, said, strict=True)]
+    # what lacks its vector of the level comes after what has it: see SecondStage
+    has_stages = bool(rows) and rows[0][1].stage != STATIC
+    rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))
+    return [*rows, *found[COMPARED:]]
+
+
+def shares(question: str, texts: Sequence[str]) -> list[float]:
+    """Return how much of each text a question has, from 0 to 1.
+
+    A word counts the more, the fewer of the texts have it.
+    """
+    asked, said = _words(question), [_words(text) for text in texts]
+    counts = Counter(word for words in said for word in words)
+    weights = {word: math.log((len(said) + 1) / count) for word, count in counts.items()}
+
+    def weight(words: set[str]) -> float:
+        return sum(map(weights.__getitem__, words))
+
+    return [weight(words & asked) / weight(words) if words else 0.0 for words in said]
+
+
+def _words(text: str) -> set[str]:
+    words = _WORD.findall(text[:_CHARACTERS].lower())
+    return {word[:_BEGINNING] for word in words if word not in STOP_WORDS}

@@ -1,0 +1,176 @@
+"""One field of all objects: which rows have which values, and which of these meet a condition."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.rows import with_room
+from opdbus.index.values import BOOLEAN, NUMBER, TEXT, Values, decoded, encoded
+from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, number
+from opdbus.state.object import Json
+
+# From here on float64 leaves out integers.
+_INEXACT: Final = float(1 << 53)
+# Different values that are kept once; of a field with more, the others are kept as they come.
+_KNOWN: Final = 2048
+# What numbers begin with, or white space, also in other scripts.
+_BEFORE_NUMBERS: Final = frozenset((*b"+-0123456789 ", *range(32), *range(128, 256)))
+
+
+class Ramp:
+    """Numbers that only grow, of which the first ones are often 0, 1, 2: these take no memory."""
+
+    def __init__(self) -> None:
+        self._plain = 0
+        self._rest = np.empty(0, np.int32)
+        self._end = 0
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Add numbers."""
+        rest = np.asarray(numbers, np.int32)
+        if not self._end:
+            is_plain = rest == np.arange(self._plain, self._plain + len(rest))
+            plain = len(rest) if is_plain.all() else int(np.argmin(is_plain))
+            self._plain += plain
+            rest = rest[plain:]
+        self._rest = with_room(self._rest, self._end, len(rest))
+        self._rest[self._end : self._end + len(rest)] = rest
+        self._end += len(rest)
+
+    def below(self, most: int) -> NDArray[np.int32]:
+        """Return the numbers below one."""
+        end, plain = self._end, min(self._plain, most)
+        rest = self._rest[:end]
+        first = np.arange(plain, dtype=np.int32)
+        return np.concatenate((first, rest[: np.searchsorted(rest, most)])) if end else first
+
+
+class FieldColumn:
+    """The values of one field by row, a row may have several; for one writer and many readers."""
+
+    def __init__(self) -> None:
+        self._rows = Ramp()
+        self._values = Values()
+        # the numbers of the first values, while there are few different ones; then each is kept by
+        # itself, the next from number `_base` on
+        self._codes = np.empty(0, np.uint16)
+        self._coded = 0
+        self._base = 0
+        self._known: dict[bytes, int] | None = {}
+        # the values that compare as numbers
+        self._numeric = np.empty(0, np.int32)
+        self._floats = np.empty(0, np.float64)
+        self._numeric_end = 0
+
+    def add(self, rows: Sequence[int], values: Sequence[bytes]) -> None:
+        """Add values, as `encoded` writes them, each with its row; rows only grow."""
+        new, count = values, len(self._values)
+        if self._known is not None:
+            new = [value for value in dict.fromkeys(values) if value not in self._known]
+            if len(self._known) + len(new) > _KNOWN:
+                new, self._base, self._known = values, count, None
+            else:
+                self._known.update(zip(new, range(count, count + len(new)), strict=True))
+        self._note_numbers(new, count)
+        self._values.add(new)
+        if self._known is not None:
+            self._code([self._known[value] for value in values])
+        # last: nobody sees the others before
+        self._rows.add(rows)
+
+    def _code(self, numbers: Sequence[int]) -> None:
+        end = self._coded + len(numbers)
+        self._codes = with_room(self._codes, self._coded, len(numbers))
+        self._codes[self._coded : end] = numbers
+        self._coded = end
+
+    def _note_numbers(self, values: Sequence[bytes], first: int) -> None:
+        floats = {at: _float(value) for at, value in enumerate(values, first)}
+        found = {at: value for at, value in floats.items() if value is not None}
+        end = self._numeric_end + len(found)
+        self._numeric = with_room(self._numeric, self._numeric_end, len(found))
+        self._floats = with_room(self._floats, self._numeric_end, len(found))
+        self._numeric[self._numeric_end : end] = [*found]
+        self._floats[self._numeric_end : end] = [*found.values()]
+        self._numeric_end = end
+
+    def rows(self, most: int) -> NDArray[np.int32]:
+        """Return the rows that have the field, of the first so many."""
+        return self._rows.below(most)
+
+    def meeting(self, condition: Condition, most: int) -> NDArray[np.int32]:
+        """Return the rows of which a value meets a condition; for `!=`, of which one is equal."""
+        rows = self.rows(most)
+        is_met = np.zeros(len(self._values), np.bool_)
+        found = _TESTS.get(condition.operator, FieldColumn._ordered)(self, condition)
+        # what was added meanwhile is of later rows
+        is_met[found[found < len(is_met)]] = True
+        coded = is_met[self._codes[: min(self._coded, len(rows))]]
+        others = is_met[self._base : self._base + len(rows) - len(coded)]
+        met: NDArray[np.int32] = rows[np.concatenate((coded, others))]
+        return met
+
+    def _equal(self, condition: Condition) -> NDArray[np.intp]:
+        text, limit = condition.value, number(condition.value)
+        meant = BOOLEANS.get(text)
+        same = [word for word, each in BOOLEANS.items() if each is meant] or [text]
+        wanted = [encoded(word) for word in same]
+        if meant is not None:
+            wanted.append(encoded(meant))
+        if not text:
+            wanted.append(encoded(None))
+        found = [self._values.equal(value) for value in wanted]
+        if limit is not None:
+            same_number = Condition(condition.field, "=", text)
+            numeric = self._compared(same_number, np.equal, float(limit))
+            found.append(numeric[self._values.marked(numeric, NUMBER)])
+        return np.concatenate(found)
+
+    def _part(self, condition: Condition) -> NDArray[np.intp]:
+        return self._values.having(encoded(condition.value)[1:])
+
+    def _is(self, condition: Condition) -> NDArray[np.intp]:
+        part = self._part(condition).tolist()
+        several = [at for at in part if " " in str(self._values.take(at))]
+        return np.concatenate([self._equal(condition), np.array(several, np.intp)])
+
+    def _ordered(self, condition: Condition) -> NDArray[np.intp]:
+        limit = number(condition.value)
+        order = ORDERS[condition.operator]
+        return self._compared(condition, order, float(limit or 0))
+
+    def _compared(
+        self, condition: Condition, order: Callable[[Any, Any], Any], limit: float
+    ) -> NDArray[np.intp]:
+        """Return the numeric values that compare so; very large ones are compared one by one."""
+        end = self._numeric_end
+        numeric, floats = self._numeric[:end], self._floats[:end]
+        is_met = order(floats, limit)
+        for at in np.flatnonzero(np.abs(floats) >= _INEXACT).tolist():
+            is_met[at] = condition.is_met_by([self._values.take(int(numeric[at]))])
+        found: NDArray[np.intp] = numeric[is_met].astype(np.intp)
+        return found
+
+
+def _float(value: bytes) -> float | None:
+    """Return the number that a value compares as, if it does."""
+    mark = value[:1]
+    if mark == BOOLEAN or len(value) == 1 or (mark == TEXT and value[1] not in _BEFORE_NUMBERS):
+        return None
+    found: Json = decoded(value)
+    if mark == TEXT:
+        found = number(found)
+    try:
+        return None if found is None else float(found)
+    except OverflowError:
+        return float("inf") if found > 0 else float("-inf")
+
+
+_TESTS: Final[Mapping[str, Callable[[FieldColumn, Condition], NDArray[np.intp]]]] = {
+    "=": FieldColumn._equal,
+    "!=": FieldColumn._equal,
+    "~": FieldColumn._part,
+    IS: FieldColumn._is,
+}

@@ -1,0 +1,220 @@
+"""All fields of objects in arrays, so that a condition is met by rows and not by objects.
+
+A row is an object as it was read once; what is read again gets a new row.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.field_column import FieldColumn
+from opdbus.index.rows import with_room
+from opdbus.index.texts import NO_ROW
+from opdbus.index.values import encoded
+from opdbus.index.view import Found, View
+from opdbus.state import fields
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Json
+
+# A field by its dotted path, and the lists of objects that it is in.
+Key: TypeAlias = tuple[str, tuple[str, ...]]
+# An object by its id, its name, and what it has.
+Item: TypeAlias = tuple[int, str, Mapping[str, Json]]
+
+# An object with more values, or longer ones, or further fields where there are many, is in no row.
+MAX_VALUES: Final = 256
+_MAX_CHARACTERS: Final = 4096
+_MAX_COLUMNS: Final = 2048
+# Of all objects: some 30 bytes each.
+_MAX_ALL: Final = 1 << 24
+_SORT: Final = ("source", "plugin", "kind")
+
+
+class Written(NamedTuple):
+    """What was written: the objects of the next rows, and those that were not taken."""
+
+    ids: list[int]
+    outside: list[int]
+
+
+class Snapshot(NamedTuple):
+    """The rows that there were: so many, and which of them are of objects as they were then."""
+
+    end: int
+    is_current: NDArray[np.bool_]
+
+
+class FieldIndex:
+    """The rows of objects: `write` may run on any one thread, `publish` on that of the view."""
+
+    def __init__(self, view: View) -> None:
+        self.end = 0
+        # objects that are in no row
+        self.outside: set[int] = set()
+        self._view = view
+        self._columns: dict[Key, FieldColumn] = {}
+        self._names = FieldColumn()
+        self._values = 0
+        self._ids = np.empty(0, np.int64)
+        self._places = np.empty(0, np.int32)
+        self._is_current = np.empty(0, np.bool_)
+        # by place
+        self._row_of = np.empty(0, np.int32)
+
+    def write(self, items: Iterable[Item]) -> Written:
+        """Write the values of objects, which nobody sees yet."""
+        written, names = Written([], []), list[bytes]()
+        staged: dict[Key, tuple[list[int], list[bytes]]] = {}
+        for number, name, properties in items:
+            leaves = [*islice(fields.leaves(properties), MAX_VALUES + 1)]
+            if not self._takes(leaves, staged.keys()):
+                written.outside.append(number)
+                continue
+            row = self.end + len(written.ids)
+            written.ids.append(number)
+            names.append(encoded(name))
+            self._values += len(leaves)
+            for path, lists, value in leaves:
+                rows, values = staged.setdefault((path, lists), ([], []))
+                rows.append(row)
+                values.append(encoded(value))
+        self._names.add(range(self.end, self.end + len(names)), names)
+        for key, (rows, values) in staged.items():
+            column = self._columns.get(key, FieldColumn())
+            column.add(rows, values)
+            self._columns[key] = column
+        return written
+
+    def _takes(self, leaves: Sequence[fields.Leaf], staged: AbstractSet[Key]) -> bool:
+        if len(leaves) > MAX_VALUES or self._values + len(leaves) > _MAX_ALL:
+            return False
+        if any(isinstance(v, str) and len(v) > _MAX_CHARACTERS for _, _, v in leaves):
+            return False
+        if len(self._columns) + len(staged) + MAX_VALUES <= _MAX_COLUMNS:
+            return True
+        keys = {(path, lists) for path, lists, _ in leaves}
+        return len(keys | staged | self._columns.keys()) <= _MAX_COLUMNS
+
+    def publish(self, written: Written) -> None:
+        """Have what was written be seen, in place of the rows that the objects had."""
+        ids, end = written.ids, self.end + len(written.ids)
+        self.outside.difference_update(ids)
+        self.outside.update(number for number in written.outside if number in self._view.places)
+        self._ids = with_room(self._ids, self.end, len(ids))
+        self._places = with_room(self._places, self.end, len(ids))
+        self._is_current = with_room(self._is_current, self.end, len(ids))
+        places = self._view.places.find_each(np.array(ids, np.int64))
+        # some may have gone meanwhile
+        is_there = places >= 0
+        self._ids[self.end : end], self._places[self.end : end] = ids, np.maximum(places, 0)
+        self._is_current[self.end : end] = is_there
+        self._give(places[is_there], np.arange(self.end, end)[is_there])
+        self.end = end
+
+    def _give(self, places: NDArray[np.int32], rows: NDArray[np.intp]) -> None:
+        """Give the objects at some places new rows."""
+        known, size = len(self._row_of), len(self._view.entries)
+        if known < size:
+            self._row_of = np.append(
+                self._row_of, np.full(max(size, 2 * known) - known, NO_ROW, np.int32)
+            )
+        before = self._row_of[places]
+        self._is_current[before[before >= 0]] = False
+        self._row_of[places] = rows
+
+    def snapshot(self) -> Snapshot:
+        """Return which rows there are now: for `found`, on another thread."""
+        return Snapshot(self.end, self._is_current[: self.end].copy())
+
+    def found(self, rows: NDArray[np.bool_]) -> Found:
+        """Return the objects of some rows."""
+        at = np.flatnonzero(rows)
+        return Found(self._places[at].astype(np.intp), self._ids[at])
+
+    def rows_of(self, found: Found) -> NDArray[np.intp]:
+        """Return the rows of objects, -1 for those that have none."""
+        rows = np.full(len(found.ids), -1, np.intp)
+        is_there = found.places < len(self._row_of)
+        rows[is_there] = self._row_of[found.places[is_there]]
+        has_row = rows >= 0
+        rows[has_row] = np.where(self._ids[rows[has_row]] == found.ids[has_row], rows[has_row], -1)
+        return rows
+
+    def meeting(self, condition: Condition, end: int) -> NDArray[np.bool_]:
+        """Return which of the first rows meet a condition."""
+        exact, ending = self._having(condition, end)
+        if not ending.columns:
+            return exact.met()
+        return np.where(exact.present(), exact.met(), ending.met())
+
+    def perhaps(self, condition: Condition, end: int) -> NDArray[np.bool_]:
+        """Return which rows have a value by which their thing may meet a condition."""
+        exact, ending = self._having(condition, end)
+        if condition.operator == "!=":
+            return exact.present() | ending.present()
+        return exact.met() | ending.met()
+
+    def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
+        """Return the fields that have the name of a condition, and those that end in it."""
+        wanted = fields.split(condition.field)
+        found: dict[int, list[FieldColumn]] = {1: [], 2: []}
+        for (path, lists), column in self._columns.copy().items():
+            if fit := fields.fit(wanted, path, lists):
+                found[fit].append(column)
+        exact = _Fields(condition, found[2], end)
+        name = condition.field.lower()
+        if name not in fields.IDENTITY:
+            return exact, _Fields(condition, found[1], end)
+        if name in _SORT:
+            exact.always = self._of_sort(condition, end)
+        else:
+            exact.always = np.zeros(end, np.bool_)
+            exact.always[self._names.meeting(condition, end)] = True
+        return exact, _Fields(condition, [], end)
+
+    def _of_sort(self, condition: Condition, end: int) -> NDArray[np.bool_]:
+        """Return which rows are of a source, plugin or kind that is equal to what is asked for."""
+        asked = condition
+        if condition.operator == "!=":
+            asked = Condition(condition.field, "=", condition.value)
+        which = _SORT.index(condition.field.lower())
+        is_met = np.array([asked.is_met_by([s[which]]) for s in self._view.of_number.copy()])
+        numbers = self._view.sorts[self._places[:end]]
+        # what came meanwhile is of no row
+        return is_met[np.minimum(numbers, len(is_met) - 1)]
+
+
+class _Fields:
+    """Fields that a condition is about, and which of the first rows have them and meet it."""
+
+    def __init__(self, condition: Condition, columns: Sequence[FieldColumn], end: int) -> None:
+        self.columns = columns
+        # where all rows have the field besides: which meet the condition, or are equal
+        self.always: NDArray[np.bool_] | None = None
+        self._condition = condition
+        self._end = end
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which rows have such a field."""
+        if self.always is not None:
+            return np.ones(self._end, np.bool_)
+        return self._rows(column.rows(self._end) for column in self.columns)
+
+    def met(self) -> NDArray[np.bool_]:
+        """Return which rows meet the condition by these fields."""
+        is_met = self._rows(column.meeting(self._condition, self._end) for column in self.columns)
+        if self.always is not None:
+            is_met |= self.always
+        if self._condition.operator == "!=":
+            return self.present() & ~is_met
+        return is_met
+
+    def _rows(self, parts: Iterable[NDArray[np.int32]]) -> NDArray[np.bool_]:
+        found = np.zeros(self._end, np.bool_)
+        for rows in parts:
+            found[rows] = True
+        return found

@@ -1,0 +1,108 @@
+"""Keeps the fields of all objects in arrays: reads from the database what is not there yet."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from opdbus.errors import StoreError
+from opdbus.index.archive import Archive
+from opdbus.index.catalogue import Catalogue
+from opdbus.index.field_index import FieldIndex, Written
+from opdbus.index.store import Entry
+from opdbus.state.object import Json
+
+# Objects as they are stored, by id.
+Rows: TypeAlias = Sequence[tuple[int, dict[str, Json]]]
+
+# Objects read at a time: some milliseconds' work.
+_AT_A_TIME: Final = 512
+# So many changed objects are read again together; until then conditions look at each of them.
+_FEW: Final = 32
+# Rows of what has changed or is gone that are left where there are few objects.
+_LEFT: Final = 8192
+_RETRY_SECONDS: Final = 20.0
+
+
+class Unread(NamedTuple):
+    """What is in no row, or in an old one: objects whose ids are in a range, and others."""
+
+    after: int
+    last: int
+    ids: frozenset[int]
+
+
+class FieldReader:
+    """An index of all fields, and which objects are to be looked at one by one meanwhile."""
+
+    def __init__(self, archive: Archive, catalogue: Catalogue) -> None:
+        self._archive = archive
+        self._catalogue = catalogue
+        self.index = FieldIndex(catalogue.view)
+        # which change of each object is to be read; ids up to `_after` were read at least once
+        self._changed: dict[int, int] = {}
+        self._changes = itertools.count()
+        self._after = self._last = 0
+        self._news = asyncio.Event()
+
+    def begin(self) -> None:
+        """Have all objects of the catalogue be read anew."""
+        self.index = FieldIndex(self._catalogue.view)
+        self._changed.clear()
+        self._after, self._last = 0, int(self._catalogue.view.ids.max(initial=0))
+        self._news.set()
+
+    def touch(self, entries: Iterable[Entry]) -> None:
+        """Have entries be read that are new or have changed."""
+        self._changed.update((entry.id, next(self._changes)) for entry in entries)
+        if len(self._changed) > _FEW:
+            self._news.set()
+
+    def drop(self, entries: Iterable[Entry]) -> None:
+        """Forget entries that are gone."""
+        for entry in entries:
+            self._changed.pop(entry.id, None)
+            self.index.outside.discard(entry.id)
+
+    def unread(self) -> Unread:
+        """Return what conditions are to look at one by one."""
+        return Unread(self._after, self._last, frozenset((*self._changed, *self.index.outside)))
+
+    async def run(self) -> None:
+        """Read what is new or has changed, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.catch_up()
+            except StoreError:  # the archive has logged it
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
+
+    async def catch_up(self) -> None:
+        """Read all that is new or has changed; raises StoreError."""
+        if self.index.end > 2 * len(self._catalogue.view.places) + _LEFT:
+            self.begin()
+        while self._after < self._last:
+            rows = await self._take(self._after, "id <= ?", self._last)
+            self._after = rows[-1][0] if len(rows) == _AT_A_TIME else self._last
+        while changed := dict(itertools.islice(self._changed.items(), _AT_A_TIME)):
+            listed = json.dumps([*changed])
+            await self._take(0, "id IN (SELECT value FROM json_each(?))", listed)
+            # what has changed again meanwhile is read again
+            for number, change in changed.items():
+                if self._changed.get(number) == change:
+                    del self._changed[number]
+
+    async def _take(self, after: int, clause: str, value: str | int) -> Rows:
+        """Read objects into rows of the index, and return them."""
+        rows = await self._archive.read(
+            lambda store: store.words.sift(after, clause, [value], _AT_A_TIME)
+        )
+        # the thread that reads is left to searches
+        self.index.publish(await asyncio.to_thread(self._write, rows))
+        return rows
+
+    def _write(self, rows: Rows) -> Written:
+        entries = ((self._catalogue.view.entry(number), has) for number, has in rows)
+        return self.index.write((e.id, e.identity.name, has) for e, has in entries if e)

@@ -1,0 +1,152 @@
+"""Forms of questions: whether something is so, where it is, what does it. Pure.
+
+`is postgres running` names a thing and asks for its state, so that what runs is not meant by it.
+`what throws away old files` asks for what acts, which a file does not. `where are the backups` asks
+for a place.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, reduce
+from operator import or_
+from typing import Final, NamedTuple
+
+from opdbus import kinds, vocabulary
+from opdbus.index.lexical import STOP_WORDS
+from opdbus.kinds import Asked, Kinds
+
+# What values count for that are not what is asked for.
+DAMPED: Final = 0.3
+# All sorts of things, also those that no row of kinds.tsv names.
+EVERY: Final = -1
+
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_ADDRESS: Final = re.compile(r"[\da-fA-F]*[.:][\da-fA-F.:]+(?:/\d+)?")
+_WHETHER: Final = frozenset(
+    "is are was were does do did has have had can could may might will would".split()
+)
+_ASKING: Final = _WHETHER | frozenset("what which who anything".split())
+# Words after which what has the value is asked for: `is anything broken`.
+_ANY: Final = frozenset("any anything anybody anyone there some something somebody what".split())
+_SO_SOON: Final = 4
+_WHO: Final = frozenset("what who which".split())
+# Verbs that say how something is, not what it does.
+_BEING: Final = frozenset(
+    "is was has does runs uses goes happens needs holds comes stands lies contains means belongs"
+    " lives sits keeps stays gets exists remains starts stops lacks owns waits depends"
+    " fires".split()
+)
+_SHORTEST: Final = 4
+# They follow a noun in the plural, not a verb.
+_AFTER_NOUNS: Final = frozenset(
+    "of that which who with without in on for to from by at as and or under over above below"
+    " via than is are has have".split()
+)
+
+# What acts on nothing, and how much is taken from it where something that acts is asked for; None
+# if that is no more than always.
+_PASSIVE: Final[Mapping[str, float | None]] = dict.fromkeys(
+    "mount|interface|port|account|session|kernel|memory|disk|device|sysctl|host name|time zone"
+    "|language|distribution".split("|"),
+    0.15,
+) | dict.fromkeys(("address", "route", "group", "file", "module", "kernel parameter"))
+# What is taken where a place is asked for: more from what is none.
+_OF_A_PLACE: Final = {"package": 0.1, "account": 0.1, "file": 0.0, "mount": -0.1}
+# The sorts that have fields of the vocabulary.
+_HAVING: Final[Mapping[str, Sequence[str]]] = {
+    "service": "active_state sub_state unit_file_state result load_state restart exit_status"
+    " need_daemon_reload".split(),
+    "timer": ["calendar"],
+    "cron job": ["schedule"],
+    "mount": "used_percent read_only options fstype".split(),
+    "interface": "carrier mtu".split(),
+    "account": "can_log_in administrator".split(),
+    "package": "on_hold automatic removed essential".split(),
+    "file": "modified obsolete readable".split(),
+    "port": ["exposed"],
+    "session": ["locked"],
+}
+
+
+class Form(NamedTuple):
+    """What a question is like, and what follows.
+
+    It asks for some sorts; from things of some `less` is taken than else, or more; a value counts
+    less for what is of the `damped` sorts.
+    """
+
+    asked: Asked
+    less: Sequence[tuple[Kinds, float]] = ()
+    damped: Kinds = 0
+
+
+def of(question: str) -> Form:
+    """Return what a question is like."""
+    words = _WORD.findall(question.lower()) or [""]
+    asked = kinds.asked(question, STOP_WORDS)
+    if _ADDRESS.fullmatch(question.strip()):
+        return Form(_with(asked, _sorts("address")))
+    if words[0] == "where":
+        # `where are the users configured` asks for no user
+        files = asked.named & _sorts("file")
+        asked = Asked(files, files) if files else asked
+        return Form(asked, () if files else _less(tuple(_OF_A_PLACE.items())))
+    if _is_deed(words):
+        passive = reduce(or_, map(_sorts, _PASSIVE))
+        acting = Asked(asked.named & ~passive, asked.subject & ~passive)
+        return Form(acting, _less(tuple(_PASSIVE.items())), passive)
+    is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
+    if words[0] in _ASKING and not asked.named:
+        having = _having(question, words)
+        # a nightly run is one of a service
+        states = having & ~(_sorts("timer") | _sorts("cron job"))
+        asked = _with(asked, states) if is_whether else Asked(having, asked.subject)
+    return Form(asked, damped=EVERY if is_whether else 0)
+
+
+def _with(asked: Asked, sorts: Kinds) -> Asked:
+    return Asked(asked.named | sorts, asked.subject | sorts)
+
+
+def _having(question: str, words: Sequence[str]) -> Kinds:
+    """Return the sorts that may have the values that a question names; runs are of services."""
+    if words[0] == "did":
+        return _sorts("service")
+    bits = reduce(or_, vocabulary.asked(question), 0)
+    return reduce(or_, (sorts for bit, sorts in _of_rows().items() if bits & bit), 0)
+
+
+@cache
+def _of_rows() -> Mapping[vocabulary.Traits, Kinds]:
+    """Return the sorts that may have the value of each row of the vocabulary, by its bit."""
+    found = {}
+    for number, row in enumerate(vocabulary.rows()):
+        fields = {condition.field for part in row.alternatives for condition in part}
+        of = (_sorts(sort) for sort, having in _HAVING.items() if not fields.isdisjoint(having))
+        found[1 << number] = reduce(or_, of, 0)
+    return found
+
+
+@cache
+def _sorts(phrase: str) -> Kinds:
+    return kinds.asked(phrase, frozenset()).named
+
+
+@cache
+def _less(amounts: tuple[tuple[str, float | None], ...]) -> Sequence[tuple[Kinds, float]]:
+    found: dict[float, Kinds] = {}
+    for phrase, amount in amounts:
+        if amount is not None:
+            found[amount] = found.get(amount, 0) | _sorts(phrase)
+    return [(sorts, amount) for amount, sorts in found.items()]
+
+
+def _is_deed(words: Sequence[str]) -> bool:
+    """Return whether words begin with a verb that says what something does: `checks disks`."""
+    is_asking = words[0] in _WHO
+    verb, after = (*words[is_asking : is_asking + 2], "", "")[:2]
+    if len(verb) < _SHORTEST or not verb.endswith("s") or verb.endswith("ss") or verb in _BEING:
+        return False
+    if not is_asking and (not after or after in _AFTER_NOUNS or _sorts(after)):
+        return False
+    return not (_sorts(verb) or vocabulary.asked(verb))

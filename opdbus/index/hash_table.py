@@ -1,0 +1,138 @@
+"""Numbers by 64-bit keys in two arrays, where a dictionary would take a hundred bytes for each."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_EMPTY: Final = -1
+_GONE: Final = -2
+_ALL_BITS: Final = (1 << 64) - 1
+# 2^64 divided by the golden ratio: spreads keys that follow one another (Knuth 6.4).
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_FIRST_BITS: Final = 7
+# Slots that may be in use, of three.
+_FULL: Final = 2
+
+
+class _State(NamedTuple):
+    """The numbers by slot, what shifts a spread key to its slot, and the keys by number."""
+
+    slots: memoryview
+    shift: int
+    keys: memoryview
+
+
+class HashTable:
+    """Numbers from 0 by their keys; several may have one key.
+
+    One thread changes it; others may read meanwhile, and may miss what is just being changed.
+    """
+
+    def __init__(self) -> None:
+        self._slots = np.full(1 << _FIRST_BITS, _EMPTY, np.int32)
+        self._keys = np.zeros(1 << _FIRST_BITS, np.uint64)
+        # slots that are not empty
+        self._used = 0
+        self._count = 0
+        self._renew()
+
+    def __len__(self) -> int:
+        """Count the numbers."""
+        return self._count
+
+    def find(self, key: int) -> list[int]:
+        """Return the numbers with a key; a negative one stands for the 64 bits that it has."""
+        key &= _ALL_BITS
+        slots, shift, keys = self._state
+        last = len(slots) - 1
+        at = ((key * _SPREAD) & _ALL_BITS) >> shift
+        found = []
+        while (number := slots[at]) != _EMPTY:
+            # what is added meanwhile may be beyond
+            if 0 <= number < len(keys) and keys[number] == key:
+                found.append(number)
+            at = (at + 1) & last
+        return found
+
+    def find_each(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Return a number with each key, -1 where there is none."""
+        slots, known = self._slots, self._keys
+        found = np.full(len(keys), _EMPTY, np.int32)
+        left, at = np.arange(len(keys)), _first_slots(keys, len(slots))
+        while len(left):
+            numbers = slots[at]
+            at_most = np.clip(numbers, 0, len(known) - 1)
+            is_found = (numbers == at_most) & (known[at_most] == keys[left])
+            found[left[is_found]] = numbers[is_found]
+            goes_on = ~is_found & (numbers != _EMPTY)
+            left, at = left[goes_on], (at[goes_on] + 1) & (len(slots) - 1)
+        return found
+
+    def add(self, key: int, number: int) -> None:
+        """Add a number that is not there."""
+        key &= _ALL_BITS
+        self._make_room(1, number)
+        slots, shift, keys = self._state
+        last = len(slots) - 1
+        keys[number] = key
+        at = ((key * _SPREAD) & _ALL_BITS) >> shift
+        while slots[at] >= 0:
+            at = (at + 1) & last
+        self._used += slots[at] == _EMPTY
+        slots[at] = number
+        self._count += 1
+
+    def add_each(self, keys: NDArray[np.uint64], numbers: NDArray[np.intp]) -> None:
+        """Add numbers that are not there."""
+        if len(numbers):
+            self._make_room(len(numbers), int(numbers.max()))
+            self._keys[numbers] = keys
+            _insert(self._slots, self._keys, numbers.astype(np.int32))
+            self._used += len(numbers)
+            self._count += len(numbers)
+
+    def remove(self, number: int) -> None:
+        """Remove a number that is there."""
+        slots, shift, keys = self._state
+        last = len(slots) - 1
+        at = ((keys[number] * _SPREAD) & _ALL_BITS) >> shift
+        while slots[at] != number:
+            at = (at + 1) & last
+        slots[at] = _GONE
+        self._count -= 1
+
+    def _make_room(self, more: int, last: int) -> None:
+        if last >= len(self._keys):
+            size = max(last + 1, len(self._keys) + len(self._keys) // 4)
+            self._keys = np.append(self._keys, np.zeros(size - len(self._keys), np.uint64))
+            self._renew()
+        if 3 * (self._used + more) > _FULL * len(self._slots):
+            numbers = self._slots[self._slots >= 0]
+            bits = _FIRST_BITS
+            # with room for some more, so that this is rare
+            while 4 * (len(numbers) + more) > _FULL << bits:
+                bits += 1
+            slots = np.full(1 << bits, _EMPTY, np.int32)
+            _insert(slots, self._keys, numbers)
+            self._slots, self._used = slots, len(numbers)
+            self._renew()
+
+    def _renew(self) -> None:
+        shift = 65 - len(self._slots).bit_length()
+        self._state = _State(self._slots.data, shift, self._keys.data)
+
+
+def _first_slots(keys: NDArray[np.uint64], slots: int) -> NDArray[np.intp]:
+    shift = np.uint64(65 - slots.bit_length())
+    return ((keys * np.uint64(_SPREAD)) >> shift).astype(np.intp)
+
+
+def _insert(slots: NDArray[np.int32], keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
+    """Put numbers into slots: each slot takes one of those that are there, the others go on."""
+    at = _first_slots(keys[numbers], len(slots))
+    while len(numbers):
+        is_free = slots[at] < 0
+        slots[at[is_free]] = numbers[is_free]
+        is_left = slots[at] != numbers
+        numbers, at = numbers[is_left], (at[is_left] + 1) & (len(slots) - 1)

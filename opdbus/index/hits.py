@@ -1,0 +1,95 @@
+"""What a search is asked for, and what it finds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.calibration import Judged
+from opdbus.index.matches import Matches
+from opdbus.index.questions import Compared
+from opdbus.index.search import Score
+from opdbus.index.spelling import Correction
+from opdbus.index.vector_index import VectorIndex
+from opdbus.index.view import Found
+from opdbus.state.conditions import Condition
+from opdbus.state.object import Thing
+
+
+class Field(NamedTuple):
+    """A field, its value, and the words of the question that it has."""
+
+    name: str
+    value: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a hit was found: `total` is what it was ranked by.
+
+    `missing` are words of the question that it has not, `glosses` the meanings of its names that
+    have some, `values` what of the question named a value that it has, `corrected` words as they
+    were asked and as they were looked for.
+    """
+
+    total: float
+    raised: float
+    fields: tuple[Field, ...] = ()
+    missing: tuple[str, ...] = ()
+    glosses: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    corrected: tuple[Correction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A thing that was found, how well, how likely it is right, why, and its text's first line."""
+
+    thing: Thing
+    source: str
+    score: Score
+    judged: Judged
+    snippet: str
+    # only where it was asked for
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which hits are wanted: those from `offset` on, at most `limit`, of things that match."""
+
+    limit: int
+    offset: int = 0
+    wanted: Mapping[str, str] | None = None
+    where: tuple[Condition, ...] = ()
+    is_explained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """All that decides an order: words, a vector and the engine that it is of, lexical matches."""
+
+    question: str = ""
+    # None where words do not count
+    matches: Matches | None = None
+    vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
+    without: Thing | None = None
+    # what meets the conditions; None where there are none
+    within: Found | None = None
+    # the comparisons in the question
+    compared: Sequence[Compared] = ()
+    # what was looked for in place of words of it
+    corrected: tuple[Correction, ...] = ()
+    # the level of the vector
+    stage: str = ""
+
+    @property
+    def mode(self) -> str:
+        """What was compared: one of search.MODES."""
+        if self.vector is None:
+            return "lexical"
+        return "vector" if self.matches is None else "hybrid"

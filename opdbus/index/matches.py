@@ -1,0 +1,141 @@
+"""What entries have of a question: words, values, sorts and names, which raise them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus import vocabulary
+from opdbus.index import forms, lexical, literal
+from opdbus.index.catalogue import Catalogue
+from opdbus.index.forms import Form
+from opdbus.index.literal import Literal
+from opdbus.index.questions import Compared
+from opdbus.index.scoring import Scored, scored
+from opdbus.index.search import (
+    ALONE_WEIGHT,
+    NAME_WEIGHT,
+    Raised,
+    ceiling,
+    named_kinds,
+    named_values,
+)
+from opdbus.index.store import Store
+from opdbus.index.view import View
+from opdbus.index.word_index import Lookup
+
+# A word that more objects have tells little.
+_TELLING: Final = 500
+# An identifier that more entries than this have, such as a common port, names none of them.
+_FEW: Final = 5
+# Things that lose so much where nobody asks for their sort are not raised by their names.
+_LEAST_NAMED: Final = -0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What has words of a question: shares of them (entries,) by place, and values.
+
+    `question` is the part in which words were looked for, `terms` how many it has. A share is the
+    mean of that of the highest BM25 score and that of the telling words.
+    """
+
+    question: str
+    terms: int = 0
+    shares: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    literals: Sequence[Literal] = ()
+
+
+def raise_by(matches: Matches, compared: Sequence[Compared], catalogue: Catalogue) -> Raised:
+    """Raise what has the values, is of the sorts, or has the very name that words of it say."""
+    view = catalogue.view
+    entries = slice(len(view.entries))
+    question = matches.question
+    values = named_values(list(_having(matches, compared, catalogue)))
+    form = forms.of(question)
+    asked, less, values = form.asked, view.less[entries], _damped(form, view.kinds[entries], values)
+    for sorts, amount in form.less:
+        less = np.where(view.kinds[entries] & sorts != 0, np.float32(amount), less)
+    more = named_kinds(asked, view.kinds[entries], less, values)
+    # a word that is a value is no name besides
+    for name in set(lexical.names(question)).difference(one.word for one in matches.literals):
+        # packages, accounts, groups and the like have names of ordinary words
+        places = [at for at in catalogue.named(name) if more[at] > _LEAST_NAMED]
+        if asked.subject:
+            # `processes of alice` are not the account
+            places = [at for at in places if view.kinds[at] & asked.subject]
+        more[places] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
+    # a question that is nothing but a name asks for what has it
+    more[catalogue.named(question.strip())] += ALONE_WEIGHT
+    return Raised(values, more)
+
+
+def _damped(
+    form: Form, kinds: NDArray[np.int64], values: NDArray[np.float32] | None
+) -> NDArray[np.float32] | None:
+    """Return what values count (entries,) in a question of a form."""
+    if values is None or not form.damped:
+        return values
+    if form.damped == forms.EVERY:
+        return values * np.float32(forms.DAMPED)
+    return np.where(kinds & form.damped != 0, values * np.float32(forms.DAMPED), values)
+
+
+def _having(
+    matches: Matches, compared: Sequence[Compared], catalogue: Catalogue
+) -> Iterator[NDArray[np.bool_]]:
+    """Yield which entries (entries,) have each value that a question names."""
+    view = catalogue.view
+    traits = view.traits[: len(view.entries)]
+    for bits in vocabulary.asked(matches.question):
+        meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
+        words = np.flatnonzero(meant)
+        yield reduce(or_, (traits[:, word] & meant[word] != 0 for word in words))
+    # entries may have gone since the words were looked up
+    found = [view.found(one.entries).places for one in matches.literals]
+    found += [view.there(one.entries) for one in compared]
+    for places in found:
+        mask = np.zeros(len(traits), np.bool_)
+        mask[places] = True
+        yield mask
+
+
+def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matches:
+    """Return what has words of a question; takes a millisecond where the words are in memory."""
+    terms = lexical.terms(question)
+    if not terms:
+        return Matches(question)
+    found = scored(store, lookup, terms, view)
+    scores, objects = found.scores(), len(view.places)
+    scores = np.minimum(scores / np.float32(ceiling([*found.counts.values()], objects)), 1)
+    telling = [term for term in terms if found.counts[term] <= _TELLING]
+    shares = scores
+    if telling:
+        shares = np.where(scores > 0, (scores + _covers(found, telling, view)) / 2, 0)
+    shares[_named(found, terms)] = 1.0
+    return Matches(question, len(terms), shares, literal.read(store, question, found.counts))
+
+
+def _covers(found: Scored, telling: Sequence[str], view: View) -> NDArray[np.float32]:
+    """Return how much each entry has of words that few have, a rare one counting most, at most 1.
+
+    BM25 counts what is said often or in a short text; this counts which words are there at all.
+    """
+    having = [found.having(term) for term in telling]
+    weights = [ceiling([len(places)], len(view.places)) for places in having]
+    covers = np.zeros(len(view.entries), np.float32)
+    for weight, places in zip(weights, having, strict=True):
+        covers[places[places < len(covers)]] += weight / sum(weights)
+    return covers
+
+
+def _named(found: Scored, terms: Sequence[str]) -> NDArray[np.int32]:
+    """Find the few entries that have every identifier of a question: they are meant literally."""
+    exact = [term for term in terms if lexical.is_exact(term, len(terms))]
+    having = [found.having(term) for term in exact]
+    every = reduce(np.intersect1d, having) if having else np.empty(0, np.int32)
+    return every if len(every) <= _FEW else every[:0]

@@ -1,0 +1,36 @@
+"""The words of a term as they are looked for: by the tokenizer that the database has."""
+
+import sqlite3
+from typing import Final
+
+from opdbus.history.full_text import TOKENIZED
+
+# Terms that are remembered.
+_KEPT: Final = 1024
+
+
+class Stems:
+    """Takes terms apart; for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.executescript(
+            f"CREATE VIRTUAL TABLE asked USING fts5 (term, {TOKENIZED});"
+            "CREATE VIRTUAL TABLE stems USING fts5vocab (asked, instance)"
+        )
+        self._known: dict[str, list[bytes]] = {}
+
+    def of(self, term: str) -> list[bytes]:
+        """Return the stems of a term's words, in order: several of a phrase."""
+        if term not in self._known:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[term] = self._read(term)
+        return self._known[term]
+
+    def _read(self, term: str) -> list[bytes]:
+        run = self._database.execute
+        run("INSERT INTO asked (term) VALUES (?)", (term,))
+        found = run("SELECT term FROM stems ORDER BY offset").fetchall()
+        run("DELETE FROM asked")
+        return [stem.encode() for (stem,) in found]

@@ -1,0 +1,258 @@
+"""The different texts of all entries, by number, and how many things wait for a row of theirs."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.hash_table import HashTable
+from opdbus.state.object import DIGEST_BYTES, Thing
+
+# The number of what is no text, and the row of a text that has none.
+NO_TEXT: Final = 0
+NO_ROW: Final = -1
+_FIRST_SIZE: Final = 64
+
+
+class Layer:
+    """Which row of an index each text has, by number, and how many things wait for one."""
+
+    def __init__(self, size: int, waiting: int) -> None:
+        self.rows = np.full(size, NO_ROW, np.int32)
+        self.waiting = waiting
+        # how many texts have a row
+        self.filled = 0
+        # grows with every change of what is in which row
+        self.version = 0
+
+    def lacks(self, numbers: Iterable[int]) -> bool:
+        """Return whether one of these texts has no row."""
+        rows = self.rows
+        return any(rows[number] < 0 for number in numbers)
+
+
+class Texts:
+    """Gives texts their numbers; what is counted is kept, and never counted again.
+
+    A text that no thing has any more keeps its number, and its rows, until it is forgotten.
+    """
+
+    def __init__(self) -> None:
+        # how many things there are
+        self.things = 0
+        # the digests by number
+        self._digests = np.zeros((_FIRST_SIZE, DIGEST_BYTES), np.uint8)
+        self._numbers = HashTable()
+        # how many numbers there ever were
+        self._end = 1
+        # by number: how many things have the text, and how many of these have no other
+        self._held = np.zeros(_FIRST_SIZE, np.int32)
+        self._alone = np.zeros(_FIRST_SIZE, np.int32)
+        # things of several texts, and those of each such text
+        self._several: dict[Thing, frozenset[int]] = {}
+        self._together: dict[int, set[Thing]] = {}
+        self._unused: set[int] = set()
+        self._free: list[int] = []
+        self._layers: list[ref[Layer]] = []
+
+    def __len__(self) -> int:
+        """Count the texts."""
+        return len(self._numbers)
+
+    def layer(self) -> Layer:
+        """Make a layer, in which no text has a row; it is kept up to date as long as it lives."""
+        made = Layer(len(self._held), self.things)
+        self._layers = [*(one for one in self._layers if one()), ref(made)]
+        return made
+
+    def find(self, digest: bytes) -> int:
+        """Return the number of a text, NO_TEXT if it has none."""
+        found = self._numbers.find(int.from_bytes(digest[:8], "little"))
+        return next((one for one in found if self.digest(one) == digest), NO_TEXT)
+
+    def find_each(self, digests: Sequence[bytes]) -> NDArray[np.int32]:
+        """Return the numbers of texts, NO_TEXT for one that has none."""
+        rows = as_rows(digests)
+        found = np.maximum(self._numbers.find_each(_keys(rows)), NO_TEXT)
+        for at in np.flatnonzero((self._digests[found] != rows).any(axis=1)).tolist():
+            # another text begins just so, or there is none
+            found[at] = self.find(digests[at]) if found[at] else NO_TEXT
+        return found
+
+    def number(self, digest: bytes) -> int:
+        """Return the number of a text, a new one if it has none."""
+        number = self.find(digest)
+        if not number:
+            number = self._new(digest)
+            self._unused.add(number)
+        return number
+
+    def digest(self, number: int) -> bytes:
+        """Return the digest of a text."""
+        digest: bytes = self._digests[number].tobytes()
+        return digest
+
+    def digests(self, numbers: Iterable[int]) -> list[bytes]:
+        """Return the digests of texts."""
+        return [*map(self.digest, numbers)]
+
+    def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Count new things, each of one text (things, 16), and return the texts' numbers.
+
+        Of the first things that come: a million take less than a second.
+        """
+        keys = _keys(digests)
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        # the oldest texts have the first numbers
+        order = np.argsort(first)
+        firsts, end = first[order], self._end + len(first)
+        numbers = np.empty(len(first), np.int32)
+        numbers[order] = np.arange(self._end, end)
+        self._reserve(end)
+        self._digests[self._end : end] = digests[firsts]
+        self._numbers.add_each(keys[firsts], np.arange(self._end, end))
+        self._end = end
+        found = numbers[which]
+        is_right = (self._digests[found] == digests).all(axis=1)
+        self._held[:end] += np.bincount(found[is_right], minlength=end).astype(np.int32)
+        self._alone[:end] = self._held[:end]
+        self.things += int(is_right.sum())
+        for at in np.flatnonzero(~is_right).tolist():
+            self._come(self.number(digests[at].tobytes()))
+            found[at] = self.find(digests[at].tobytes())
+        return found
+
+    def is_used(self, digest: bytes) -> bool:
+        """Return whether a thing has a text."""
+        return bool(self._held[self.find(digest)])
+
+    def change(self, thing: Thing, before: Sequence[bytes], after: Sequence[bytes]) -> None:
+        """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
+        if not before and len(after) == 1:
+            self._come(self.number(after[0]))
+            return
+        old, new = frozenset(map(self.find, before)), frozenset(map(self.number, after))
+        if old == new:
+            return
+        self.things += bool(new) - bool(old)
+        layers = self._alive()
+        self._count(layers, new, 1)
+        self._count(layers, old, -1)
+        if len(old) > 1 or len(new) > 1:
+            self._tie(thing, old, new)
+        self._unused -= new
+        self._unused.update(number for number in old if not self._held[number])
+        if self._unused and not layers:
+            self.forget(self.unused())
+
+    def _come(self, number: int) -> None:
+        """Count a new thing of one text: thousands may come at a time."""
+        self.things += 1
+        self._held[number] += 1
+        self._alone[number] += 1
+        self._unused.discard(number)
+        for layer in self._alive():
+            layer.waiting += int(layer.rows[number] < 0)
+
+    def _count(self, layers: Sequence[Layer], numbers: frozenset[int], sign: int) -> None:
+        for layer in layers:
+            layer.waiting += sign * layer.lacks(numbers)
+        for number in numbers:
+            self._held[number] += sign
+            self._alone[number] += sign * (len(numbers) == 1)
+
+    def _tie(self, thing: Thing, old: frozenset[int], new: frozenset[int]) -> None:
+        """Note which things of several texts have a text."""
+        for number in old if len(old) > 1 else ():
+            self._together[number].discard(thing)
+            if not self._together[number]:
+                del self._together[number]
+        self._several.pop(thing, None)
+        if len(new) > 1:
+            self._several[thing] = new
+            for number in new:
+                self._together.setdefault(number, set()).add(thing)
+
+    def put(self, layer: Layer, numbers: Sequence[int], rows: NDArray[np.int32]) -> None:
+        """Set the rows of different texts."""
+        places = np.array(numbers, np.intp)
+        new = places[layer.rows[places] < 0]
+        layer.rows[places] = rows
+        layer.filled += len(new)
+        layer.version += 1
+        layer.waiting -= int(self._alone[new].sum())
+        if self._together:
+            met = set[Thing]().union(*(self._together.get(n, ()) for n in new.tolist()))
+            layer.waiting -= sum(not layer.lacks(self._several[thing]) for thing in met)
+
+    def drop(self, layer: Layer, digests: Iterable[bytes]) -> None:
+        """Have some texts be without rows; all things are counted again."""
+        numbers = [self.find(digest) for digest in digests]
+        if not numbers:
+            return
+        layer.rows[numbers] = NO_ROW
+        layer.filled = int((layer.rows >= 0).sum())
+        layer.version += 1
+        several = sum(map(layer.lacks, self._several.values()))
+        layer.waiting = int(self._alone[layer.rows < 0].sum()) + several
+
+    def lacking(self, layer: Layer, most: int) -> list[bytes]:
+        """Return texts of things that have no row, the oldest first; at most so many."""
+        if not layer.waiting:
+            return []
+        without = np.flatnonzero(layer.rows < 0)
+        return self.digests(without[self._held[without] > 0][:most].tolist())
+
+    def unused(self) -> list[bytes]:
+        """Return the texts that no thing has."""
+        return self.digests(self._unused)
+
+    def forget(self, digests: Iterable[bytes]) -> None:
+        """Forget those of these texts that no thing has, with their rows."""
+        numbers = [n for n in map(self.find, digests) if n in self._unused]
+        for number in numbers:
+            self._numbers.remove(number)
+        self._unused.difference_update(numbers)
+        self._free += numbers
+        for layer in self._alive():
+            layer.filled -= int((layer.rows[numbers] >= 0).sum())
+            layer.rows[numbers] = NO_ROW
+            layer.version += 1
+
+    def _new(self, digest: bytes) -> int:
+        if self._free:
+            number = self._free.pop()
+        else:
+            number = self._end
+            self._end += 1
+            self._reserve(self._end)
+        self._digests[number] = np.frombuffer(digest, np.uint8)
+        self._numbers.add(int.from_bytes(digest[:8], "little"), number)
+        return number
+
+    def _reserve(self, size: int) -> None:
+        """Make room for numbers below a size."""
+        known = len(self._held)
+        if size > known:
+            more = max(size, known + known // 4) - known
+            self._held = np.append(self._held, np.zeros(more, np.int32))
+            self._alone = np.append(self._alone, np.zeros(more, np.int32))
+            digests = np.zeros((more, DIGEST_BYTES), np.uint8)
+            self._digests = np.append(self._digests, digests, axis=0)
+            for layer in self._alive():
+                layer.rows = np.append(layer.rows, np.full(more, NO_ROW, np.int32))
+
+    def _alive(self) -> list[Layer]:
+        return [layer for one in self._layers if (layer := one())]
+
+
+def as_rows(digests: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return digests as rows (digests, 16)."""
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), DIGEST_BYTES)
+
+
+def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the first half of each digest (digests, 16): they are as good as random."""
+    return np.ascontiguousarray(digests[:, :8]).view("<u8")[:, 0].astype(np.uint64)

@@ -1,0 +1,273 @@
+"""Entries in columns at fixed places, for search in arrays; each is made when it is asked for."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus import kinds
+from opdbus.index.columns import Columns, Sort
+from opdbus.index.hash_table import HashTable
+from opdbus.index.names import Names
+from opdbus.index.store import Entry
+from opdbus.index.texts import NO_TEXT, Texts
+from opdbus.state.object import Identity, Thing, matches
+from opdbus.vocabulary import TRAIT_BYTES
+
+_FIRST_SIZE: Final = 64
+# The columns, what they hold, and how much at each place.
+_COLUMNS: Final[Mapping[str, tuple[type[np.generic], int]]] = {
+    "ids": (np.int64, 0),
+    # the numbers of each source, plugin and kind, and of each text
+    "sorts": (np.int32, 0),
+    "texts": (np.int32, 0),
+    # the values of the vocabulary that each has: a bit for each, in words of 64
+    "traits": (np.uint64, TRAIT_BYTES // 8),
+    # the sorts that each is of, and what is taken from its rank where no question names them
+    "kinds": (np.int64, 0),
+    "less": (np.float32, 0),
+    "owners": (np.uint32, 0),
+    "fingerprints": (np.uint64, 2),
+    "times": (np.uint32, 0),
+    "sizes": (np.uint32, 0),
+    "transient": (np.bool_, 0),
+}
+
+
+class Found(NamedTuple):
+    """Entries that were found, by place and by id: a place may be another entry's by now."""
+
+    places: NDArray[np.intp]
+    ids: NDArray[np.int64]
+
+    def and_also(self, more: "Found") -> "Found":
+        """Return these entries and others."""
+        return Found(np.append(self.places, more.places), np.append(self.ids, more.ids))
+
+
+NOTHING: Final = Found(np.empty(0, np.intp), np.empty(0, np.int64))
+
+
+class View:
+    """Entries at their places; a place that is free has the id 0.
+
+    One thread changes it, others may read meanwhile.
+    """
+
+    ids: NDArray[np.int64]
+    sorts: NDArray[np.int32]
+    texts: NDArray[np.int32]
+    traits: NDArray[np.uint64]
+    kinds: NDArray[np.int64]
+    less: NDArray[np.float32]
+    owners: NDArray[np.uint32]
+    fingerprints: NDArray[np.uint64]
+    times: NDArray[np.uint32]
+    sizes: NDArray[np.uint32]
+    transient: NDArray[np.bool_]
+
+    def __init__(self, digests: Texts) -> None:
+        self._digests = digests
+        # places that there ever were
+        self.end = 0
+        self.names = Names()
+        for name, (kind, width) in _COLUMNS.items():
+            setattr(self, name, np.zeros((_FIRST_SIZE, width) if width else _FIRST_SIZE, kind))
+        # increases with every change
+        self.version = 0
+        self.places = Places()
+        self.entries = Entries(self)
+        self._free: list[int] = []
+        # of each (source, plugin, kind) that there ever was: few; none has the number 0
+        self._numbers: dict[Sort, int] = {}
+        self.of_number: list[Sort] = [("", "", "")]
+
+    def load(self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]) -> None:
+        """Take some entries of columns, and the numbers of their texts, as the first ones."""
+        self.end = len(at)
+        self._reserve(self.end + self.end // 16)
+        self.of_number += columns.numbers_of_sorts
+        self._numbers = {sort: number for number, sort in enumerate(self.of_number) if number}
+        self.names.load(columns.names, np.frombuffer(columns.sizes_of_names, np.uint32), at)
+        part = slice(self.end)
+        self.sorts[part], self.texts[part] = np.frombuffer(columns.sorts, np.int32)[at] + 1, texts
+        for name, column in columns.arrays().items():
+            getattr(self, name)[part] = column[at]
+        self.places.add_each(self.ids[part])
+        self.version += 1
+
+    def put(self, entry: Entry, text: int, place: int | None) -> int:
+        """Put an entry with the number of its text where it is known, or where there is room.
+
+        Returns where.
+        """
+        if place is None:
+            place = self._new()
+            self.places.add(entry.id, place)
+            self.names.put(place, entry.identity.name)
+        source, plugin, kind, name = entry.identity
+        self.sorts[place], self.texts[place] = self._number((source, plugin, kind)), text
+        self.kinds[place], self.less[place] = kinds.of_thing(Thing(plugin, kind, name))
+        self.owners[place], self.times[place] = entry.owner, entry.updated_at
+        self.sizes[place], self.transient[place] = entry.size, entry.transient
+        self.fingerprints[place] = np.frombuffer(bytes.fromhex(entry.fingerprint), np.uint64)
+        self.traits[place] = np.frombuffer(entry.traits, np.uint64)
+        self.ids[place] = entry.id
+        self.version += 1
+        return place
+
+    def remove(self, number: int) -> None:
+        """Free the place of the entry with an id."""
+        place = self.places.remove(number)
+        self._free.append(place)
+        for name in _COLUMNS:
+            getattr(self, name)[place] = 0
+        self.texts[place] = NO_TEXT
+        self.version += 1
+
+    def _new(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self.end == len(self.ids):
+            self._reserve(self.end + max(_FIRST_SIZE, self.end // 4))
+        self.end += 1
+        return self.end - 1
+
+    def _reserve(self, size: int) -> None:
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            more = np.zeros((max(0, size - len(column)), *column.shape[1:]), column.dtype)
+            setattr(self, name, np.append(column, more, axis=0))
+
+    def _number(self, sort: Sort) -> int:
+        number = self._numbers.get(sort)
+        if number is None:
+            number = self._numbers[sort] = len(self.of_number)
+            self.of_number.append(sort)
+        return number
+
+    def at(self, place: int) -> Entry | None:
+        """Return the entry at a place, None where there is none."""
+        number, sort, name = int(self.ids[place]), self.sorts[place], self.names[place]
+        if not number:
+            return None
+        source, plugin, kind = self.of_number[sort]
+        return Entry(
+            number,
+            Identity(source, plugin, kind, name),
+            int(self.owners[place]),
+            self.fingerprints[place].tobytes().hex(),
+            self._digests.digest(int(self.texts[place])),
+            int(self.times[place]),
+            bool(self.transient[place]),
+            int(self.sizes[place]),
+            self.traits[place].tobytes(),
+        )
+
+    def thing(self, place: int) -> Thing:
+        """Return what the entry at a place is about."""
+        _, plugin, kind = self.of_number[self.sorts[place]]
+        return Thing(plugin, kind, self.names[place])
+
+    def source(self, place: int) -> str:
+        """Return the source of the entry at a place."""
+        source: str = self.of_number[self.sorts[place]][0]
+        return source
+
+    def entry(self, number: int) -> Entry | None:
+        """Return the entry with an id; may be called on another thread."""
+        place = self.places.get(number)
+        entry = None if place is None else self.at(place)
+        return entry if entry and entry.id == number else None
+
+    def taken(self) -> NDArray[np.intp]:
+        """Return the places of all entries."""
+        return np.flatnonzero(self.ids[: self.end])
+
+    def there(self, found: Found) -> NDArray[np.intp]:
+        """Return the places of those that were found and are still there."""
+        is_there: NDArray[np.bool_] = self.ids[found.places] == found.ids
+        return found.places[is_there]
+
+    def things(self, places: NDArray[np.intp]) -> list[Thing]:
+        """Return the things that the entries at some places are about."""
+        sorts = map(self.of_number.__getitem__, self.sorts[places].tolist())
+        named = zip(sorts, self.names.of(places.tolist()), strict=True)
+        return [Thing(plugin, kind, name) for (_, plugin, kind), name in named]
+
+    def found(self, ids: Collection[int]) -> Found:
+        """Return the entries with some ids, without those that are gone."""
+        wanted = np.fromiter(ids, np.int64, len(ids))
+        places = self.places.find_each(wanted)
+        return Found(places[places >= 0].astype(np.intp), wanted[places >= 0])
+
+    def of_sorts(self, is_wanted: Callable[[Sort], bool]) -> NDArray[np.intp]:
+        """Return the places of entries of some sources, plugins and kinds."""
+        wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
+        return np.flatnonzero(np.array(wanted)[self.sorts[: self.end]])
+
+    def meeting(self, wanted: Mapping[str, str]) -> NDArray[np.intp]:
+        """Return the places of entries whose identities have all wanted values."""
+        name = wanted.get("name", "")
+        places = self.of_sorts(lambda sort: matches(Identity._make((*sort, name)), wanted))
+        if "name" not in wanted:
+            return places
+        is_named = [each == name for each in self.names.of(places.tolist())]
+        return places[np.array(is_named, np.bool_)]
+
+
+class Places:
+    """The places of entries by their ids."""
+
+    def __init__(self) -> None:
+        self._table = HashTable()
+
+    def __len__(self) -> int:
+        """Count the entries."""
+        return len(self._table)
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether there is an entry with an id."""
+        return bool(self._table.find(number))
+
+    def __getitem__(self, number: int) -> int:
+        """Return the place of the entry with an id, which is there."""
+        return self._table.find(number)[0]
+
+    def get(self, number: int) -> int | None:
+        """Return the place of the entry with an id, None if there is none."""
+        return next(iter(self._table.find(number)), None)
+
+    def find_each(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the places of entries, -1 for those that are not there."""
+        return self._table.find_each(ids.astype(np.uint64))
+
+    def add(self, number: int, place: int) -> None:
+        """Add an entry."""
+        self._table.add(number, place)
+
+    def add_each(self, ids: NDArray[np.int64]) -> None:
+        """Add the first entries, at places from 0 on."""
+        self._table.add_each(ids.astype(np.uint64), np.arange(len(ids)))
+
+    def remove(self, number: int) -> int:
+        """Remove an entry that is there, and return its place."""
+        place = self[number]
+        self._table.remove(place)
+        return place
+
+
+class Entries:
+    """The entries by place, made when they are asked for; None is at a free place."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __len__(self) -> int:
+        """Count the places."""
+        return self._view.end
+
+    def __getitem__(self, place: int) -> Entry | None:
+        """Return the entry at a place."""
+        return self._view.at(place)

@@ -1,0 +1,1 @@
+"""What a host's objects are about, which are unlike their kind, and what makes two alike."""

@@ -1,0 +1,89 @@
+"""Spherical k-means: unit vectors in groups about a centre, the same groups for the same vectors.
+
+Randomness comes from the digests of the texts, not from an order: a few objects more or less leave
+the other choices as they were.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+# Attempts with other first centres, each with so many vectors at most; the best is refined.
+_ATTEMPTS: Final = 3
+_TRIED: Final = 4096
+_ROUNDS: Final = 10
+# A group of fewer is none.
+LEAST: Final = 3
+_EPSILON: Final = 1e-12
+
+
+def centres(vectors: Vectors, keys: NDArray[np.uint64], count: int) -> Vectors:
+    """Return about `count` centres (count, dimension) of unit vectors (rows, dimension).
+
+    `keys` (rows,) are random and go with the vectors; the first vectors are a fair sample.
+    """
+    sample, of = vectors[:_TRIED], keys[:_TRIED]
+    attempts = (_refined(sample, _first(sample, of, count, n)) for n in range(_ATTEMPTS))
+    best = max(attempts, key=lambda found: float(nearest(sample, found)[1].sum()))
+    found = _refined(vectors, best)
+    sizes = np.bincount(nearest(vectors, found)[0], minlength=len(found))
+    return found[sizes >= LEAST] if (sizes >= LEAST).any() else found
+
+
+def nearest(vectors: Vectors, centres: Vectors) -> tuple[NDArray[np.intp], Vectors]:
+    """Return the centre nearest to each vector (rows,), and their cosines (rows,)."""
+    cosines = vectors @ centres.T
+    labels = cosines.argmax(axis=1)
+    return labels, cosines[np.arange(len(labels)), labels]
+
+
+def normalized(vectors: Vectors) -> Vectors:
+    """Return vectors with length 1; zero stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: Vectors = vectors / np.maximum(lengths, np.float32(_EPSILON))
+    return found
+
+
+def _refined(vectors: Vectors, found: Vectors) -> Vectors:
+    """Move centres to the middle of what is nearest to them until hardly anything changes."""
+    found, before = found.copy(), np.full(len(vectors), -1)
+    for _ in range(_ROUNDS):
+        labels, _ = nearest(vectors, found)
+        if (labels == before).all():
+            break
+        before = labels
+        having = np.zeros((len(vectors), len(found)), np.float32)
+        having[np.arange(len(labels)), labels] = 1
+        sums = having.T @ vectors
+        # one that nothing is nearest to stays where it is
+        moved = np.linalg.norm(sums, axis=1) > _EPSILON
+        found[moved] = normalized(sums[moved])
+    return found
+
+
+def _first(vectors: Vectors, keys: NDArray[np.uint64], count: int, attempt: int) -> Vectors:
+    """Choose first centres far from each other, as k-means++ does.
+
+    Choosing the largest of log(weight) + Gumbel noise is choosing at random with these weights.
+    """
+    chosen: list[int] = []
+    weights = np.ones(len(vectors))
+    for step in range(min(count, len(vectors))):
+        if weights.max() <= _EPSILON:
+            break
+        noise = -np.log(-np.log(_uniform(keys, attempt * count + step)))
+        chosen.append(int(np.argmax(np.log(np.maximum(weights, _EPSILON)) + noise)))
+        weights = np.minimum(weights, 1 - vectors @ vectors[chosen[-1]])
+    return vectors[chosen]
+
+
+def _uniform(keys: NDArray[np.uint64], step: int) -> NDArray[np.float64]:
+    """Return numbers between 0 and 1 that depend on keys and the step alone (SplitMix64)."""
+    mixed = keys + np.uint64((0x9E3779B97F4A7C15 * (step + 1)) % (1 << 64))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)
+    return (mixed.astype(np.float64) + 0.5) * 2.0**-53

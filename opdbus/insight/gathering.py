@@ -1,0 +1,155 @@
+"""The objects that are compared: one row each, with its kind and its vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from opdbus.errors import UnknownObject
+from opdbus.insight.clustering import Vectors, normalized
+from opdbus.insight.lonely import lonely
+from opdbus.state.object import matches
+from opdbus.text import UNIT_NOUNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from numpy.typing import NDArray
+
+    from opdbus.index.catalogue import Catalogue
+    from opdbus.index.store import Entry
+    from opdbus.index.vector_index import VectorIndex
+    from opdbus.insight.lonely import Lonely
+    from opdbus.state.object import Thing
+
+# Vectors that are copied at a time.
+_AT_A_TIME: Final = 4096
+# What a kind has in common is known as well as it is by so many of its objects.
+_FEW: Final = 5
+
+
+class Kind(NamedTuple):
+    """What objects are compared within: a kind of a plugin, and of units the type."""
+
+    plugin: str
+    kind: str
+    type: str = ""
+
+
+def kind_of(thing: Thing) -> Kind:
+    """Return the kind of a thing; a timer is no service."""
+    suffix = thing.name.rpartition(".")[2] if thing.kind == "unit" else ""
+    return Kind(thing.plugin, thing.kind, suffix if suffix in UNIT_NOUNS else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Objects in an order that the digests of their texts give: the first are a fair sample."""
+
+    things: Sequence[Thing]
+    entries: Sequence[Entry]
+
+    def __len__(self) -> int:
+        """Count the objects."""
+        return len(self.things)
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Return a random number for each, which its text alone decides (rows,)."""
+        return _numbers(entry.text_digest[-8:] for entry in self.entries)
+
+    def kinds(self) -> list[Kind]:
+        """Return the kind of each."""
+        return [kind_of(thing) for thing in self.things]
+
+
+def gather(
+    catalogue: Catalogue,
+    wanted: Mapping[str, str],
+    within: AbstractSet[Thing] | None,
+    index: VectorIndex,
+) -> Rows:
+    """Return the things that are wanted and have vectors; for any thread."""
+    things, entries = [], []
+    for thing in catalogue.known():
+        if not matches(thing, wanted) or (within is not None and thing not in within):
+            continue
+        entry = _first(catalogue, thing)
+        if entry and entry.text_digest in index:
+            things.append(thing)
+            entries.append(entry)
+    # sorting them as a list would stop all other threads
+    order = np.argsort(_numbers(entry.text_digest[:8] for entry in entries), kind="stable").tolist()
+    return Rows([things[n] for n in order], [entries[n] for n in order])
+
+
+def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
+    """Return bytes, eight at a time, as numbers."""
+    return np.frombuffer(b"".join(parts), "<u8").copy()
+
+
+def _first(catalogue: Catalogue, thing: Thing) -> Entry | None:
+    """Return the entry whose text stands for a thing, None where it is gone by now."""
+    try:
+        return catalogue.about(thing)[0]
+    except UnknownObject:
+        return None
+
+
+def far_from_all(
+    things: Sequence[Thing], catalogue: Catalogue, index: VectorIndex | None
+) -> Mapping[int, Lonely]:
+    """Return which things of one kind are unlike all others, if all of them have vectors."""
+    entries = [_first(catalogue, thing) for thing in things]
+    digests = [entry.text_digest for entry in entries if entry]
+    if index is None or len(digests) < len(things) or not all(d in index for d in digests):
+        return {}
+    return lonely(len(digests), lambda rows: _vectors(index, [digests[n] for n in rows]))
+
+
+def _vectors(index: VectorIndex, digests: Sequence[bytes]) -> Vectors:
+    """Copy the vectors of texts; one that was dropped meanwhile is zero."""
+    nothing = np.zeros(index.dimension, np.float32)
+    found = map(index.get, digests)
+    return np.stack([nothing if vector is None else vector for vector in found])
+
+
+class Residuals:
+    """Vectors without what all objects of a kind have in common: what each one is about.
+
+    What is common is learnt from the first rows.
+    """
+
+    def __init__(self, rows: Rows, index: VectorIndex, sample: int) -> None:
+        self._rows = rows
+        self._index = index
+        self._kinds = rows.kinds()
+        self._numbers = {kind: n for n, kind in enumerate(dict.fromkeys(self._kinds[:sample]))}
+        sums = np.zeros((len(self._numbers) + 1, index.dimension), np.float32)
+        counts = np.zeros(len(sums), np.float32)
+        for at in range(0, min(sample, len(rows)), _AT_A_TIME):
+            part = slice(at, min(at + _AT_A_TIME, sample, len(rows)))
+            numbers = self._number(part)
+            np.add.at(sums, numbers, self._take(part))
+            np.add.at(counts, numbers, 1)
+        self._common = sums / (counts + _FEW)[:, None]
+
+    def part(self, wanted: slice) -> Vectors:
+        """Return the vectors of some rows (rows, dimension), of length 1."""
+        return normalized(self._take(wanted) - self._common[self._number(wanted)])
+
+    def parts(self) -> Iterator[Vectors]:
+        """Yield the vectors of all rows, a part at a time."""
+        for at in range(0, len(self._rows), _AT_A_TIME):
+            yield self.part(slice(at, at + _AT_A_TIME))
+
+    def _take(self, wanted: slice) -> Vectors:
+        return _vectors(self._index, [e.text_digest for e in self._rows.entries[wanted]])
+
+    def _number(self, wanted: slice) -> NDArray[np.intp]:
+        """Return the numbers of kinds; the last one is of those that are not known."""
+        last = len(self._numbers)
+        return np.array([self._numbers.get(kind, last) for kind in self._kinds[wanted]], np.intp)

@@ -1,0 +1,151 @@
+"""What a memory's objects are about: computed on a thread of its own, and kept till it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from opdbus.errors import ModelError, NoVector, ProviderError
+from opdbus.index import matching
+from opdbus.insight import reading, topics
+from opdbus.insight.gathering import Rows, far_from_all, gather
+from opdbus.insight.odd import outliers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from opdbus.index.cascade import Cascade
+    from opdbus.index.hits import Page
+    from opdbus.index.object_vectors import ObjectVectors
+    from opdbus.index.vector_index import VectorIndex
+    from opdbus.insight.odd import Odd
+    from opdbus.insight.topics import Topic
+    from opdbus.state.object import Thing
+
+T = TypeVar("T")
+
+# Answers that are kept: those to different filters.
+_KEPT: Final = 4
+# Texts that are read at a time, so that others read meanwhile.
+_AT_A_TIME: Final = 512
+
+
+class Insight:
+    """Answers about all objects that match a page; its limit and offset do not count.
+
+    One answer is computed at a time, and none twice for the same objects and vectors.
+    """
+
+    def __init__(self, vectors: ObjectVectors, cascade: Cascade | None = None) -> None:
+        self._vectors = vectors
+        self._memory = vectors.memory
+        self._cascade = cascade
+        self._one = asyncio.Lock()
+        # not of those that all others share: a large host takes seconds
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="insight")
+        self._topics: _Kept[Sequence[Topic]] = _Kept()
+        self._odd: _Kept[Sequence[Odd]] = _Kept()
+
+    async def topics(self, page: Page) -> Sequence[Topic]:
+        """Return what the objects that have vectors are about, the largest topic first.
+
+        Raises NoModel, NoVector.
+        """
+        index = await self._index()
+        within = await matching.things(self._memory, page.where) if page.where else None
+        wanted = page.wanted or {}
+        async with self._one:
+            versions = self._memory.generation, index.numerics, index.version
+            return await self._topics.get(
+                (versions, tuple(wanted.items()), within),
+                lambda: self._make_topics(index, wanted, within),
+            )
+
+    async def _make_topics(
+        self, index: VectorIndex, wanted: Mapping[str, str], within: AbstractSet[Thing] | None
+    ) -> Sequence[Topic]:
+        catalogue = self._memory.catalogue
+        rows = await self._run(lambda: gather(catalogue, wanted, within, index))
+        if not rows:
+            if len(catalogue) and not len(index):
+                raise NoVector(
+                    "no object has a vector yet: wait for the signal Vectorized and ask again"
+                )
+            return []
+        assigned = await self._run(lambda: topics.Assigned(rows, index))
+        texts = await self._texts(rows, topics.SAMPLE)
+        return await self._run(lambda: assigned.topics(texts))
+
+    async def outliers(self, page: Page) -> Sequence[Odd]:
+        """Return the objects that are unlike their kind, the worst first.
+
+        Where there are no vectors, fields alone count.
+        """
+        index = await self._index_if_any()
+        wanted = page.wanted or {}
+        async with self._one:
+            versions = self._memory.generation, index and (index.numerics, index.version)
+            found = await self._odd.get(
+                (versions, tuple(wanted.items())), lambda: self._make_odd(index, wanted)
+            )
+        if not page.where:
+            return found
+        within = await matching.things(self._memory, page.where)
+        return [odd for odd in found if odd.thing in within]
+
+    async def _make_odd(
+        self, index: VectorIndex | None, wanted: Mapping[str, str]
+    ) -> Sequence[Odd]:
+        catalogue = self._memory.catalogue
+        surveys = await reading.surveys(self._memory, wanted, self._run)
+
+        def work() -> Sequence[Odd]:
+            found = (outliers(one, far_from_all(one.things, catalogue, index)) for one in surveys)
+            return sorted(chain.from_iterable(found), key=lambda odd: (-odd.score, odd.thing))
+
+        return await self._run(work)
+
+    async def _texts(self, rows: Rows, most: int) -> list[str]:
+        """Read the texts of the first rows; that of an object that is gone is empty."""
+        texts: list[str] = []
+        for at in range(0, min(most, len(rows)), _AT_A_TIME):
+            part = rows.entries[at : at + _AT_A_TIME]
+            contents = await self._memory.content(part)
+            texts += [contents[e.id].text if e.id in contents else "" for e in part]
+        return texts[:most]
+
+    async def _index(self) -> VectorIndex:
+        """Return the vectors of the level, or static ones while those are incomplete."""
+        cascade = self._cascade
+        if cascade and cascade.is_used() and cascade.first.index is not None:
+            return cascade.first.index
+        return await self._vectors.served()
+
+    async def _index_if_any(self) -> VectorIndex | None:
+        try:
+            return await self._index()
+        except (ModelError, ProviderError):
+            return None
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class _Kept(Generic[T]):
+    """The last answers, by what they are answers to."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[Hashable, T] = OrderedDict()
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer that is kept, or a new one, which is then kept."""
+        if key not in self._answers:
+            self._answers[key] = await make()
+        self._answers.move_to_end(key)
+        while len(self._answers) > _KEPT:
+            self._answers.popitem(last=False)
+        return self._answers[key]

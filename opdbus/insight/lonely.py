@@ -1,0 +1,86 @@
+"""Objects whose text is unlike that of all others of their kind: by the nearest vector."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.insight.clustering import Vectors
+
+Take: TypeAlias = Callable[[NDArray[np.intp]], Vectors]
+
+# So many objects stand for a larger kind; what none of them is like is compared with all.
+_SAMPLE: Final = 1024
+_AT_A_TIME: Final = 4096
+_CHECKED: Final = 64
+# What it counts to be further from the nearest than two others are from each other: so much for
+# each range between the quartiles of their cosines, which is at least so wide; and all at most.
+_BITS: Final = 6.0
+_LEAST_RANGE: Final = 0.1
+_MOST_BITS: Final = 6.0
+
+
+class Lonely(NamedTuple):
+    """How far the nearest other object is, which one, how far two others are, and how odd it is."""
+
+    distance: float
+    nearest: int
+    usual: float
+    bits: float
+
+
+def lonely(count: int, take: Take) -> dict[int, Lonely]:
+    """Return which of `count` objects are unlike all others, by their rows.
+
+    Those are further from the nearest other one than two of them usually are from each other.
+    `take` gives the vectors (rows, dimension) of some rows.
+    """
+    sample = np.sort(np.random.default_rng(0).permutation(count)[:_SAMPLE])
+    low, middle, high = _usual(take(sample))
+    cosines, nearest = _nearest(np.arange(count), take, sample)
+    far = np.flatnonzero(cosines < middle)
+    far = far[np.argsort(cosines[far], kind="stable")][:_CHECKED]
+    if count > _SAMPLE:
+        # of a large kind, what the sample has nothing of may have others like it
+        cosines[far], nearest[far] = _among_all(far, take, count)
+    found = {}
+    for row in far[cosines[far] < middle].tolist():
+        further = (middle - float(cosines[row])) / max(_LEAST_RANGE, high - low)
+        bits = min(_MOST_BITS, _BITS * further)
+        found[row] = Lonely(1 - float(cosines[row]), int(nearest[row]), 1 - middle, bits)
+    return found
+
+
+def _usual(vectors: Vectors) -> tuple[float, float, float]:
+    """Return the quartiles of the cosines of two vectors."""
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    low, middle, high = np.quantile(cosines, (0.25, 0.5, 0.75)).tolist()
+    return low, middle, high
+
+
+def _nearest(
+    rows: NDArray[np.intp], take: Take, others: NDArray[np.intp]
+) -> tuple[Vectors, NDArray[np.intp]]:
+    """Return the cosine of each row to the nearest of others but itself, and which one it is."""
+    known = take(others)
+    cosines, nearest = np.empty(len(rows), np.float32), np.empty(len(rows), np.intp)
+    for at in range(0, len(rows), _AT_A_TIME):
+        part = rows[at : at + _AT_A_TIME]
+        found = take(part) @ known.T
+        found[part[:, None] == others[None, :]] = -1
+        best = found.argmax(axis=1)
+        cosines[at : at + len(part)] = found[np.arange(len(part)), best]
+        nearest[at : at + len(part)] = others[best]
+    return cosines, nearest
+
+
+def _among_all(rows: NDArray[np.intp], take: Take, count: int) -> tuple[Vectors, NDArray[np.intp]]:
+    """Return the same among all objects, a part of them at a time."""
+    parts = [
+        _nearest(rows, take, np.arange(at, min(at + _AT_A_TIME, count)))
+        for at in range(0, count, _AT_A_TIME)
+    ]
+    cosines = np.stack([found for found, _ in parts])
+    best, column = cosines.argmax(axis=0), np.arange(len(rows))
+    return cosines[best, column], np.stack([found for _, found in parts])[best, column]

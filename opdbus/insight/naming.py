@@ -1,0 +1,143 @@
+"""Names for groups of texts: the words that are more frequent in a group than elsewhere. Pure."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.lexical import STOP_WORDS
+from opdbus.state.secret_text import REDACTED
+from opdbus.vocabulary import stem
+
+# Words of a name.
+WORDS: Final = 3
+# Of a text: a longer one is no object's first line.
+_MOST: Final = 64
+# A word of a name is in so many texts of the group, and in this share of them.
+_LEAST: Final = 2
+_LEAST_SHARE: Final = 0.08
+# It is so much more frequent there.
+_MORE: Final = 1.5
+# How much words are compared with other texts of the same kinds, and not with all others.
+_KIND_WEIGHT: Final = 0.8
+# What a word counts less that is in the same texts as those before it.
+_SAME: Final = 0.8
+_CANDIDATES: Final = 12
+_WORD = re.compile(r"[^\W\d_][^\W_]+(?:\+\+)?")
+_DIGITS: Final = 2
+_LONGEST: Final = 24
+_SHORT: Final = frozenset("ip go tk gl js db io vm ad".split())
+_HEX = re.compile(r"(?=.*\d)[0-9a-f]{4,}")
+# What most texts of a sort say of themselves, and what no topic is about.
+_PLAIN: Final = frozenset(
+    "use used uses using based via etc various new other others written run runs between side rapid"
+    " quick value well org com http https www".split()
+)
+
+
+def words(text: str) -> dict[str, str]:
+    """Return the words of a text that may be part of a name, as they are spelled, by their stem."""
+    found: dict[str, str] = {}
+    for word in _WORD.findall(text.replace(REDACTED, " "))[:_MOST]:
+        if known := _stem(word.lower()):
+            found.setdefault(known, word)
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _stem(word: str) -> str:
+    """Return the stem of a word that may be part of a name, "" of others."""
+    if len(word) > _LONGEST:
+        return ""
+    is_short = len(word) <= _LEAST and word not in _SHORT
+    is_number = sum(letter.isdigit() for letter in word) > _DIGITS or _HEX.fullmatch(word)
+    return "" if is_short or is_number or word in STOP_WORDS | _PLAIN else stem(word)
+
+
+class Vocabulary:
+    """The words of texts, and which text has which."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = [words(text) for text in texts]
+        numbers: dict[str, int] = {}
+        for known in self._texts:
+            for word in known:
+                numbers.setdefault(word, len(numbers))
+        self._words = list(numbers)
+        lengths = [len(known) for known in self._texts]
+        self._rows = np.repeat(np.arange(len(lengths)), lengths)
+        self._columns = np.fromiter(
+            (numbers[word] for word in chain.from_iterable(self._texts)), np.intp, sum(lengths)
+        )
+
+    def names(
+        self, labels: NDArray[np.intp], kinds: Sequence[Hashable], count: int
+    ) -> list[list[str]]:
+        """Return the words that name each of `count` groups, best first; none where none do.
+
+        `labels` (texts,) are the groups of texts, -1 for none, `kinds` their kinds. A word names a
+        group by how many of its texts have it, times the log of how much more that is than of other
+        texts.
+        """
+        expected = self._expected(labels, kinds, count)
+        return [self._name(labels == group, expected[:, group]) for group in range(count)]
+
+    def _expected(
+        self, labels: NDArray[np.intp], kinds: Sequence[Hashable], count: int
+    ) -> NDArray[np.float64]:
+        """Return for each text, for how many of each group it stands (texts, count)."""
+        numbers = {kind: n for n, kind in enumerate(dict.fromkeys(kinds))}
+        of = np.array([numbers[kind] for kind in kinds], np.intp)
+        having = np.zeros((len(numbers), count))
+        named = labels >= 0
+        np.add.at(having, (of[named], labels[named]), 1)
+        alike = having / np.bincount(of)[:, None]
+        every = having.sum(axis=0) / len(labels)
+        return np.asarray(_KIND_WEIGHT * alike[of] + (1 - _KIND_WEIGHT) * every)
+
+    def _name(self, members: NDArray[np.bool_], expected: NDArray[np.float64]) -> list[str]:
+        size = len(self._words)
+        inside = members[self._rows]
+        counts = np.bincount(self._columns[inside], minlength=size)
+        usual = np.bincount(self._columns, expected[self._rows], minlength=size)
+        most = int(members.sum())
+        least = max(min(_LEAST, most), _LEAST_SHARE * most)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            more = np.where(counts >= least, counts / usual, 0)
+            scores = np.where(more >= _MORE, counts / most * np.log(more), -math.inf)
+        best = np.argsort(-scores, kind="stable")[:_CANDIDATES]
+        chosen = self._distinct([n for n in best if scores[n] > 0], scores, members)
+        return [self._spelled(word, members) for word in chosen]
+
+    def _distinct(
+        self, candidates: list[int], scores: NDArray[np.float64], members: NDArray[np.bool_]
+    ) -> list[str]:
+        """Choose words of different texts of a group, and no two that are nearly one."""
+        texts = {n: set(self._rows[(self._columns == n) & members[self._rows]]) for n in candidates}
+        chosen: list[str] = []
+        while candidates and len(chosen) < WORDS:
+            best = max(candidates, key=lambda n: scores[n])
+            chosen.append(self._words[best])
+            candidates = [n for n in candidates if not _is_part(self._words[n], self._words[best])]
+            scores = scores.copy()
+            for n in candidates:
+                scores[n] *= 1 - _SAME * len(texts[n] & texts[best]) / len(texts[n])
+        return chosen
+
+    def _spelled(self, word: str, members: NDArray[np.bool_]) -> str:
+        """Return the most frequent spelling; capitals that are not kept everywhere mean nothing."""
+        rows = np.flatnonzero(members).tolist()
+        found = Counter(self._texts[row][word] for row in rows if word in self._texts[row])
+        best = found.most_common(1)[0][0]
+        is_plain = best.istitle() or (best.lower() in found and not best.isupper())
+        return best.lower() if is_plain else best
+
+
+def _is_part(one: str, other: str) -> bool:
+    return one in other or other in one

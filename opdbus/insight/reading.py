@@ -1,0 +1,79 @@
+"""The fields of all objects, read from the database in parts, kind by kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from opdbus.index import matching
+from opdbus.insight.gathering import kind_of
+from opdbus.insight.odd import LEAST
+from opdbus.insight.survey import Survey
+from opdbus.state.object import FILE, Identity, Json, Thing, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from opdbus.index.memory import Memory
+    from opdbus.insight.gathering import Kind
+
+    # does work on another thread
+    Run: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+
+# Objects of several sources that are read at a time.
+_AT_A_TIME: Final = 256
+
+
+class _Item(NamedTuple):
+    thing: Thing
+    is_observed: bool
+    properties: Mapping[str, Json]
+
+
+async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
+    """Return what the objects of each kind have, of kinds with enough objects.
+
+    `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is only
+    declared is not compared with what is observed: it has other fields.
+    """
+    known = memory.catalogue.known()
+    counts = Counter(map(kind_of, known))
+    found: dict[tuple[Kind, bool], Survey] = {}
+
+    def add(items: Sequence[_Item]) -> None:
+        for item in items:
+            kind = kind_of(item.thing)
+            if counts[kind] >= LEAST:
+                survey = found.setdefault((kind, item.is_observed), Survey())
+                survey.add(item.thing, item.properties)
+
+    clause = " AND ".join(["TRUE", *(f"{key} = ?" for key in wanted)]), [*wanted.values()]
+
+    def alone(identity: Identity, properties: Mapping[str, Json]) -> list[_Item]:
+        thing = Thing(*identity[1:])
+        if memory.catalogue.is_shared(thing):
+            return []
+        return [_Item(thing, identity.source != FILE, properties)]
+
+    async for items in matching.parts(memory, clause, {}, alone):
+        await run(partial(add, items))
+    shared = [t for t in memory.catalogue.shared() if matches(t, wanted)]
+    for part in (shared[n : n + _AT_A_TIME] for n in range(0, len(shared), _AT_A_TIME)):
+        await run(partial(add, await _joined(memory, part)))
+    return [found[key] for key in sorted(found)]
+
+
+async def _joined(memory: Memory, things: Sequence[Thing]) -> list[_Item]:
+    """Read things of several sources."""
+    catalogue = memory.catalogue
+    about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
+    contents = await memory.content([entry for entries in about.values() for entry in entries])
+    return [
+        _Item(
+            thing,
+            any(entry.identity.source != FILE for entry in entries),
+            memory.joined(entries, contents, only_stored=True),
+        )
+        for thing, entries in about.items()
+    ]

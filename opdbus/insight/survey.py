@@ -1,0 +1,198 @@
+"""The fields of the objects of one kind: on which values most agree, and what has others. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from opdbus.state import fields
+from opdbus.state.secret_text import REDACTED
+from opdbus.text import DESCRIBING, DOCUMENTS, VOLATILE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opdbus.state.object import Json, Thing
+
+# A value is usual that so many objects have, and this share of them.
+_USUAL: Final = 3
+_USUAL_SHARE: Final = 0.05
+# Objects agree on a field if at most this share of them has none of the usual values.
+_OTHERS_SHARE: Final = 0.1
+# A field of more values is one on which nobody agrees.
+_MOST_VALUES: Final = 256
+_MOST_FIELDS: Final = 1000
+_LONGEST: Final = 200
+# What stands for the name of an object inside of its values, and for what follows an @ in it:
+# characters that no text has, and that JSON writes as they are.
+_NAME: Final = "\ue000"
+_INSTANCE: Final = "\ue001"
+_SHORTEST: Final = 3
+# Texts about things, and lists of texts, are no states of them.
+_TEXTS: Final = frozenset((*DESCRIBING, *chain(*DOCUMENTS), "documentation"))
+# The value of an object that has no such field.
+_NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Quirk:
+    """A field in which an object is unlike others: values are JSON, and empty where there is none.
+
+    `having` counts the objects of its kind with this value, `usual` those with each usual one, in
+    which * stands for the name of each object.
+    """
+
+    field: str
+    value: str
+    having: int
+    usual: tuple[tuple[str, int], ...]
+    # how surprising it is
+    bits: float
+
+    @property
+    def word(self) -> str:
+        """What it says in a word: `masked: true` says the same as `load_state: "masked"`."""
+        return self.field if self.value == "true" else self.value.strip('"')
+
+
+class _Value(NamedTuple):
+    field: int
+    text: str
+
+
+class Survey:
+    """What the objects of one kind have in each field."""
+
+    def __init__(self) -> None:
+        self.things: list[Thing] = []
+        self._fields: dict[str, int] = {}
+        self._values: dict[_Value, int] = {}
+        # how many values each field has
+        self._counts: list[int] = []
+        self._rows: list[array[int]] = []
+
+    def add(self, thing: Thing, properties: Mapping[str, Json]) -> None:
+        """Take in an object; what moves by itself and texts are left out."""
+        row = array("i")
+        for path, value in states(properties, partial(_without_name, thing=thing)).items():
+            field = self._fields.get(path)
+            if field is None:
+                if len(self._fields) == _MOST_FIELDS:
+                    continue
+                field = self._fields[path] = len(self._fields)
+                self._counts.append(0)
+            row.append(self._number(field, value))
+        self.things.append(thing)
+        self._rows.append(row)
+
+    def quirks(self) -> Iterator[Mapping[int, Quirk]]:
+        """Yield the objects that have a value, by their places, where most have one of others."""
+        rows = np.repeat(np.arange(len(self._rows)), [len(row) for row in self._rows])
+        held = np.fromiter(chain.from_iterable(self._rows), np.intp, len(rows))
+        texts = list(self._values)
+        of = np.array([value.field for value in texts], np.intp)[held]
+        order = np.argsort(of, kind="stable")
+        starts = np.searchsorted(of[order], np.arange(len(self._fields) + 1))
+        for field, number in self._fields.items():
+            if self._counts[number] <= _MOST_VALUES:
+                having = order[starts[number] : starts[number + 1]]
+                has = np.full(len(self._rows), _NONE)
+                has[rows[having]] = held[having]
+                yield from self._unusual(field, has, texts)
+
+    def _unusual(
+        self, field: str, has: NDArray[np.intp], texts: Sequence[_Value]
+    ) -> Iterator[Mapping[int, Quirk]]:
+        values, places, counts = np.unique(has, return_inverse=True, return_counts=True)
+        is_usual = counts >= max(_USUAL, _USUAL_SHARE * len(has))
+        others = int(counts[~is_usual].sum())
+        if not 0 < others <= _OTHERS_SHARE * len(has):
+            return
+        said = ["" if value == _NONE else texts[value].text for value in values]
+        usual = sorted(
+            ((_with_any_name(said[n]), int(counts[n])) for n in np.flatnonzero(is_usual)),
+            key=lambda row: -row[1],
+        )
+        for number in np.flatnonzero(~is_usual):
+            having = int(counts[number])
+            bits = (math.log2(len(has) / having) + math.log2(len(has) / others)) / 2
+            quirk = Quirk(field, said[number], having, tuple(usual), bits)
+            found = np.flatnonzero(places == number).tolist()
+            yield {place: self._named(quirk, place) for place in found}
+
+    def _named(self, quirk: Quirk, place: int) -> Quirk:
+        """Put an object's name back where it is a part of the value."""
+        value = _with_name(quirk.value, self.things[place])
+        return quirk if value == quirk.value else replace(quirk, value=value)
+
+    def _number(self, field: int, text: str) -> int:
+        """Return the number of a value; a field of many values needs no more of them."""
+        value = _Value(field, text)
+        number = self._values.get(value)
+        if number is None:
+            self._counts[field] += 1
+            if self._counts[field] > _MOST_VALUES:
+                value = _Value(field, "")
+            number = self._values.setdefault(value, len(self._values))
+        return number
+
+
+def states(
+    properties: Mapping[str, Json], said: Callable[[str], str] = lambda text: text
+) -> Mapping[str, str]:
+    """Return the value of each field that has one as JSON; lists without order.
+
+    `said` gives each text as it is to be compared.
+    """
+    found: dict[str, list[Json]] = {}
+    for path, _, value in fields.leaves(properties):
+        if value not in (None, ""):
+            found.setdefault(path, []).append(said(value) if isinstance(value, str) else value)
+    return {path: _as_json(values) for path, values in found.items() if _is_state(path)}
+
+
+def _is_state(path: str) -> bool:
+    words = fields.split(path.rpartition(".")[2])
+    return VOLATILE.isdisjoint(words) and "".join(words) not in _TEXTS
+
+
+def _as_json(values: list[Json]) -> str:
+    """Write what is at one path; a value that was hidden says only that there is one."""
+    texts = sorted({json.dumps(value, ensure_ascii=False) for value in values})
+    whole = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    if REDACTED in whole:
+        return json.dumps(REDACTED)
+    if len(whole) <= _LONGEST:
+        return whole
+    return json.dumps(f"{', '.join(map(str, values))[:_LONGEST]}...", ensure_ascii=False)
+
+
+def _names(thing: Thing) -> Iterator[tuple[str, str]]:
+    stem = thing.name.rpartition(".")[0] if thing.kind == "unit" else thing.name
+    yield stem, _NAME
+    yield stem.partition("@")[2], _INSTANCE
+
+
+def _without_name(text: str, thing: Thing) -> str:
+    for part, sign in _names(thing):
+        if len(part) >= _SHORTEST:
+            text = text.replace(part, sign)
+    return text
+
+
+def _with_name(text: str, thing: Thing) -> str:
+    for part, sign in _names(thing):
+        text = text.replace(sign, json.dumps(part, ensure_ascii=False)[1:-1])
+    return text
+
+
+def _with_any_name(text: str) -> str:
+    return text.replace(_NAME, "*").replace(_INSTANCE, "*")

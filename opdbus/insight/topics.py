@@ -1,0 +1,95 @@
+"""Topics: the host's objects in groups by what they are about, across kinds; named by words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from opdbus.insight import clustering
+from opdbus.insight.gathering import Residuals, Rows
+from opdbus.insight.naming import WORDS, Vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from opdbus.index.vector_index import VectorIndex
+    from opdbus.state.object import Thing
+
+# Topics are learnt from so many objects at most; all of them are then assigned.
+SAMPLE: Final = 16_384
+# People read no longer list.
+MOST: Final = 64
+# What has so little of the usual cosine to the nearest topic is in none.
+_NEAR: Final = 0.6
+# Fewer objects are listed sooner than they are understood.
+_FEW: Final = 2 * clustering.LEAST
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What objects are about: words, and things with their cosine to the centre, best first."""
+
+    words: Sequence[str]
+    members: Sequence[tuple[Thing, float]]
+
+    @property
+    def name(self) -> str:
+        """The words as one."""
+        return ", ".join(self.words)
+
+
+class Assigned:
+    """Every object with the topic that it is nearest to, if it is near to one."""
+
+    def __init__(self, rows: Rows, index: VectorIndex) -> None:
+        self._rows = rows
+        residuals = Residuals(rows, index, SAMPLE)
+        sample = residuals.part(slice(0, min(SAMPLE, len(rows))))
+        centres = clustering.centres(sample, rows.keys()[: len(sample)], count_for(len(rows)))
+        del sample
+        parts = [clustering.nearest(vectors, centres) for vectors in residuals.parts()]
+        self._count = len(centres)
+        self._cosines = np.concatenate([cosines for _, cosines in parts])
+        labels = np.concatenate([labels for labels, _ in parts])
+        middles = self._middles(labels)[labels]
+        self._labels = np.where(self._cosines >= _NEAR * middles, labels, -1)
+        # a topic is named by its more typical half
+        self._core = np.where(self._cosines >= middles, labels, -1)
+
+    def topics(self, texts: Sequence[str]) -> list[Topic]:
+        """Name the topics by the texts of the first rows; the largest first."""
+        kinds = self._rows.kinds()[: len(texts)]
+        names = Vocabulary(texts).names(self._core[: len(texts)], kinds, self._count)
+        found = [Topic(words, self._members(n)) for n, words in enumerate(names)]
+        found = [topic for topic in found if len(topic.members) >= clustering.LEAST]
+        found.sort(key=lambda topic: (-len(topic.members), topic.name))
+        taken = Counter(topic.name for topic in found)
+        return [_by_members(t) if taken[t.name] > 1 or not t.words else t for t in found]
+
+    def _middles(self, labels: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the middle of the cosines of each topic (count,)."""
+        of = (self._cosines[labels == n] for n in range(self._count))
+        return np.array([np.median(each) if len(each) else 0 for each in of], np.float32)
+
+    def _members(self, topic: int) -> list[tuple[Thing, float]]:
+        things, cosines = self._rows.things, self._cosines
+        places = np.flatnonzero(self._labels == topic).tolist()
+        found = [(things[n], float(cosines[n])) for n in places]
+        return sorted(found, key=lambda member: (-member[1], member[0]))
+
+
+def _by_members(topic: Topic) -> Topic:
+    """Name a topic that its words do not tell from others by its most typical objects, too."""
+    names = [thing.name for thing, _ in topic.members[: WORDS - len(topic.words[:1])]]
+    return replace(topic, words=list(dict.fromkeys([*topic.words[:1], *names])))
+
+
+def count_for(objects: int) -> int:
+    """Return into how many topics so many objects are put: measured by benchmarks/insight.py."""
+    return 1 if objects < _FEW else min(MOST, max(2, round(math.sqrt(objects))))

@@ -1,0 +1,9 @@
+"""The first of many names, as messages give them."""
+
+from collections.abc import Sequence
+
+
+def first(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Join names; of more than `most` the first, and how many more there are."""
+    more = len(names) - most
+    return between.join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,164 @@
+"""Places in a plane for vectors: neighbours stay together, all others keep their distance.
+
+The graph of nearest neighbours is drawn by forces as UMAP's (https://arxiv.org/abs/1802.03426):
+along its edges points attract each other, and those chosen at random push each other away. All
+points move at once, by as much as their own edges allow. The same vectors give the same places.
+"""
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.picture.neighbours import Vectors, nearest
+
+Places = NDArray[np.complex64]
+
+# Measured by benchmarks/map.py with 20,000 descriptions of packages: what keeps most neighbours.
+NEIGHBOURS: Final = 10
+_STEPS: Final = 500
+_PUSHED: Final = 48
+_PUSH: Final = 100.0
+# How far a point may go in a step, and how wide the first places are.
+_FARTHEST: Final = 4.0
+_BEGIN: Final = 5.0
+_SEED: Final = 15
+_ROUNDS: Final = 40
+_EPSILON: Final = np.float32(1e-3)
+# numpy lets threads run side by side.
+_THREADS: Final = 2
+
+
+def place(vectors: Vectors) -> NDArray[np.float32]:
+    """Return a place (n, 2) from 0 to 1 for each of some vectors (n, d) of any length."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(lengths, _EPSILON)
+    places = _first(unit)
+    if len(unit) > 2:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            graph = _Graph.of(*nearest(unit, min(NEIGHBOURS, len(unit) - 1), threads))
+            places = _settled(places, graph, threads)
+    return _framed(places)
+
+
+def _first(vectors: Vectors) -> Places:
+    """Return the two coordinates in which vectors differ most, as complex numbers."""
+    centred = vectors - vectors.mean(axis=0)
+    _, axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))
+    both = axes[:, :-3:-1]
+    # an axis has no direction of its own
+    both = both * np.sign(both[np.abs(both).argmax(axis=0), range(both.shape[1])])
+    flat = centred @ both.astype(np.float32)
+    places = flat[:, 0] + 1j * (flat[:, 1] if flat.shape[1] > 1 else 0)
+    found: Places = (places * (_BEGIN / max(np.abs(places).std(), 1e-6))).astype(np.complex64)
+    # equal vectors begin apart, since nothing could part them
+    noise = np.random.default_rng(_SEED).normal(size=(2, len(found))).astype(np.float32)
+    apart: Places = found + (noise[0] + 1j * noise[1]) * np.float32(0.01)
+    return apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Edges in both directions, in the order of where they begin; `begins` has one more."""
+
+    begins: NDArray[np.intp]
+    ends: NDArray[np.intp]
+    weights: Vectors
+
+    @classmethod
+    def of(cls, neighbours: NDArray[np.intp], cosines: Vectors) -> Self:
+        """Weigh edges as UMAP does: each point has as much of near neighbours as any other."""
+        count, each = neighbours.shape
+        weights = _shares(np.sqrt(np.maximum(2 - 2 * cosines, 0))).ravel()
+        begin, end = np.repeat(np.arange(count), each), neighbours.ravel()
+        keys, place = np.unique(
+            np.concatenate([begin * count + end, end * count + begin]), return_inverse=True
+        )
+        there = np.bincount(place[: len(end)], weights, len(keys))
+        back = np.bincount(place[len(end) :], weights, len(keys))
+        begins = np.searchsorted(keys, np.arange(count + 1) * count)
+        return cls(begins, keys % count, (there + back - there * back).astype(np.float32))
+
+    def degrees(self) -> Vectors:
+        """Return the weight of all edges of each point (n,)."""
+        degrees: Vectors = np.add.reduceat(self.weights, self.begins[:-1])
+        return degrees
+
+
+def _shares(distances: Vectors) -> NDArray[np.float64]:
+    """Return how near neighbours are, 1 for the nearest, so that they are log2(each) in sum."""
+    beyond = (distances - distances[:, :1]).astype(np.float64)
+    low, high = np.zeros(len(beyond)), np.full(len(beyond), np.inf)
+    width, wanted = np.ones(len(beyond)), np.log2(max(beyond.shape[1], 2))
+    for _ in range(_ROUNDS):
+        is_wide = np.exp(-beyond / width[:, None]).sum(axis=1) > wanted
+        high, low = np.where(is_wide, width, high), np.where(is_wide, low, width)
+        width = np.where(np.isinf(high), 2 * width, (low + high) / 2)
+    width = np.maximum(width, 1e-3 * max(beyond.mean(), 1e-6))
+    shares: NDArray[np.float64] = np.exp(-beyond / width[:, None])
+    return shares
+
+
+def _settled(places: Places, graph: _Graph, threads: Executor) -> Places:
+    """Let the forces act until the points rest."""
+    count, degrees = len(places), graph.degrees()
+    random = np.random.default_rng(_SEED)
+    borders = np.linspace(0, count, _THREADS + 1).astype(int)
+    parts = [slice(*ends) for ends in pairwise(borders.tolist())]
+    for step in range(_STEPS):
+        mixed = np.tile(places[random.permutation(count)], 2)
+        shifts = random.integers(0, count, min(_PUSHED, count))
+        pace = np.float32(1 - step / _STEPS)
+
+        forces = partial(_moved, places, graph, mixed, shifts, degrees)
+        places = places + np.concatenate(list(threads.map(forces, parts))) * pace
+    return places
+
+
+def _moved(
+    places: Places,
+    graph: _Graph,
+    mixed: Places,
+    shifts: NDArray[np.int64],
+    degrees: Vectors,
+    part: slice,
+) -> Places:
+    """Return how far some points go: the forces over how firmly their edges hold them."""
+    begins = graph.begins[part.start : part.stop + 1]
+    edges = slice(begins[0], begins[-1])
+    here = places[part]
+    way = places[graph.ends[edges]] - np.repeat(here, np.diff(begins))
+    hold = graph.weights[edges] / (1 + _squared(way))
+    way *= hold
+    pull = np.add.reduceat(way, begins[:-1] - begins[0])
+    push = np.zeros_like(here)
+    for shift in shifts:
+        away = here - mixed[shift + part.start : shift + part.stop]
+        far = _squared(away)
+        push += away / ((_EPSILON + far) * (1 + far))
+    force = pull + push * (degrees[part] * np.float32(_PUSH / len(shifts)))
+    force /= np.add.reduceat(hold, begins[:-1] - begins[0])
+    force *= np.minimum(1, np.float32(_FARTHEST) / np.maximum(np.abs(force), _EPSILON))
+    moved: Places = force
+    return moved
+
+
+def _squared(places: Places) -> Vectors:
+    found: Vectors = places.real**2 + places.imag**2
+    return found
+
+
+def _framed(places: Places) -> NDArray[np.float32]:
+    """Turn the wider side to lie flat, and give (n, 2) from 0 to 1 in the same scale for both."""
+    flat = np.stack([places.real, places.imag], axis=1).astype(np.float64)
+    flat -= flat.mean(axis=0)
+    _, axes = np.linalg.eigh(flat.T @ flat)
+    flat = flat @ axes[:, ::-1]
+    low, high = flat.min(axis=0), flat.max(axis=0)
+    size = max(float((high - low).max()), 1e-9)
+    framed: NDArray[np.float32] = ((flat - low) / size).astype(np.float32)
+    return framed

@@ -1,0 +1,74 @@
+"""A scene as one file of HTML that asks for nothing, and into which no name can bring a script."""
+
+import base64
+import hashlib
+import html
+import json
+from importlib import resources
+from string import Template
+from typing import Any, Final
+
+from opdbus.picture.scene import DARK, LIGHT, Scene
+
+_WIDE: Final = 65535
+# What could end the element that holds the data.
+_ESCAPES: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+
+
+def draw(scene: Scene) -> str:
+    """Return the page."""
+    colours = {f"light{n}": colour for n, colour in enumerate(LIGHT)}
+    colours |= {f"dark{n}": colour for n, colour in enumerate(DARK)}
+    style, script = Template(_file("page.css")).substitute(colours), _file("page.js")
+    policy = (
+        f"default-src 'none'; base-uri 'none'; form-action 'none';"
+        f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
+    )
+    content = json.dumps(_data(scene), separators=(",", ":"), ensure_ascii=False).translate(
+        _ESCAPES
+    )
+    title, about = html.escape(scene.title), html.escape(scene.about)
+    return Template(_file("page.html")).substitute(
+        title=title,
+        about=about,
+        policy=policy,
+        style=style,
+        data=content.translate(_ESCAPES),
+        script=script,
+    )
+
+
+def _file(name: str) -> str:
+    return (resources.files("opdbus.picture") / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _data(scene: Scene) -> dict[str, Any]:
+    """Give what the script draws: numbers, and texts each of which is there once."""
+    sorts = list(dict.fromkeys((row.plugin, row.kind) for row in scene.rows))
+    states = list(dict.fromkeys(row.state for row in scene.rows))
+    sort_of = {sort: number for number, sort in enumerate(sorts)}
+    state_of = {state: number for number, state in enumerate(states)}
+    colours = scene.colours()
+    return {
+        "size": scene.size,
+        "x": [round(x * _WIDE) for x, _ in scene.places],
+        "y": [round(y * _WIDE) for _, y in scene.places],
+        "name": [row.name for row in scene.rows],
+        "text": [row.text for row in scene.rows],
+        "kind": [sort_of[row.plugin, row.kind] for row in scene.rows],
+        "state": [state_of[row.state] for row in scene.rows],
+        "kinds": ["/".join(sort) for sort in sorts],
+        "colours": [colours[plugin] for plugin, _ in sorts],
+        "states": states,
+        "marks": scene.marks,
+        "legend": scene.legend(),
+        "labels": [
+            (round(each.x * _WIDE), round(each.y * _WIDE), each.lines, each.size)
+            for each in scene.labels()
+        ],
+    }

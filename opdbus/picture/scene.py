@@ -1,0 +1,123 @@
+"""What a picture shows: points with colours and marks, labels, a legend. Pure, without numpy."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from opdbus.picture.table import Row
+
+# Colours that people tell apart, colour-blind or not, on a light and on a dark ground: found by a
+# search about Paul Tol's scheme "bright" (https://sronpersonalpages.nl/~pault/). The last is that
+# of all other plugins.
+LIGHT: Final = ("#366bab", "#c15048", "#2b520d", "#c08700", "#019bd7", "#9b2b6d", "#919191")
+DARK: Final = ("#9e8afa", "#f88597", "#2a951f", "#e3cd4d", "#6ed3ff", "#c2419e", "#f9f9f9")
+OTHERS: Final = len(LIGHT) - 1
+DRIFTED: Final = "drifted"
+CHANGED: Final = "changed"
+# A topic is where most of its objects are: so near, in shares of the width.
+_NEAR: Final = 0.05
+# Fewer of its objects in one place, or a smaller share of them, are no place for its name.
+_LEAST: Final = 3
+_LEAST_SHARE: Final = 0.4
+# Letters of a name that is put into two lines, and by how many the first may be longer.
+_LONG: Final = 16
+_MUCH_LONGER: Final = 12
+
+
+class Mark(NamedTuple):
+    """Why a point has another shape: DRIFTED or CHANGED, and in which fields or how."""
+
+    what: str
+    why: str = ""
+
+
+class Label(NamedTuple):
+    """The name of a topic, the middle of the upper edge of its objects, and how many it has."""
+
+    x: float
+    y: float
+    text: str
+    size: int
+
+    @property
+    def lines(self) -> list[str]:
+        """The name in lines: a long one of several words in two."""
+        *first, last = self.text.split(", ")
+        if not first or len(self.text) < _LONG:
+            return [self.text]
+        if len(first) > 1 and len(first[0]) + len(first[1]) > len(last) + _MUCH_LONGER:
+            first, last = first[:1], ", ".join([*first[1:], last])
+        return [", ".join(first) + ",", last]
+
+
+class Topic(NamedTuple):
+    """A name, how many objects are meant, and the typical ones of them by their row."""
+
+    name: str
+    size: int
+    rows: Sequence[int]
+
+
+class Sign(NamedTuple):
+    """A line of the legend: a colour by its number, or a mark."""
+
+    text: str
+    many: int
+    key: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All of a picture; places (x, y) are from 0 to 1, and `marks` are by row."""
+
+    title: str
+    about: str
+    rows: Sequence[Row]
+    places: Sequence[tuple[float, float]]
+    marks: Mapping[int, Mark]
+    topics: Sequence[Topic]
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """How wide and high the places are."""
+        return max(x for x, _ in self.places), max(y for _, y in self.places)
+
+    def colours(self) -> dict[str, int]:
+        """Give each plugin a colour; those with fewest objects share the last."""
+        ranked = Counter(row.plugin for row in self.rows).most_common()
+        last = len(LIGHT) if len(ranked) == len(LIGHT) else OTHERS
+        return {name: n if n < last else OTHERS for n, (name, _) in enumerate(ranked)}
+
+    def legend(self) -> list[Sign]:
+        """Say what colours and marks mean, and how many points have them."""
+        names: dict[int, list[str]] = {}
+        for plugin, colour in self.colours().items():
+            names.setdefault(colour, []).append(plugin)
+        counts = Counter(map(self.colours().__getitem__, (row.plugin for row in self.rows)))
+        signs = [
+            Sign(of[0] if len(of) == 1 else f"{len(of)} others", counts[colour], colour)
+            for colour, of in names.items()
+        ]
+        marked = Counter(mark.what for mark in self.marks.values())
+        return signs + [
+            Sign(what, marked[what], what) for what in (DRIFTED, CHANGED) if marked[what]
+        ]
+
+    def labels(self) -> list[Label]:
+        """Put each topic's name where most of its typical objects are, the largest first."""
+        found = []
+        for topic in sorted(self.topics, key=lambda each: -each.size):
+            crowd = _densest([self.places[row] for row in topic.rows])
+            if len(crowd) >= max(_LEAST, _LEAST_SHARE * len(topic.rows)):
+                x = sum(x for x, _ in crowd) / len(crowd)
+                found.append(Label(x, min(y for _, y in crowd), topic.name, topic.size))
+        return found
+
+
+def _densest(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the largest group of places about one of them."""
+    groups = (
+        [p for p in places if (p[0] - x) ** 2 + (p[1] - y) ** 2 < _NEAR**2] for x, y in places
+    )
+    return max(groups, key=len, default=[])

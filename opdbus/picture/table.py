@@ -1,0 +1,47 @@
+"""A file of State1.Vectors, read without numpy: its header, and what the objects are."""
+
+import json
+from typing import Any, BinaryIO, Final, NamedTuple
+
+_LENGTH: Final = 8
+
+
+class Row(NamedTuple):
+    """An object of the file; `state` may be empty."""
+
+    plugin: str
+    kind: str
+    name: str
+    text: str
+    state: str
+
+
+class Table(NamedTuple):
+    """The objects of a file, how many matched in all, and how many of those asked for wait."""
+
+    rows: list[Row]
+    total: int
+    waiting: int
+
+
+def header_of(content: Any) -> tuple[dict[str, Any], int]:  # noqa: ANN401 -- bytes of any kind
+    """Return the header, and where the tensors begin.
+
+    The format: https://huggingface.co/docs/safetensors
+    """
+    begin = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    header: dict[str, Any] = json.loads(content[_LENGTH:begin])
+    return header, begin
+
+
+def read(file: BinaryIO) -> Table:
+    """Read the objects of a file, which is left standing anywhere."""
+    file.seek(0)
+    length = file.read(_LENGTH)
+    header, begin = header_of(length + file.read(int.from_bytes(length, "little")))
+    first, last = header["objects"]["data_offsets"]
+    file.seek(begin + first)
+    lines = file.read(last - first).splitlines()
+    counts = header["__metadata__"]
+    rows = [Row(*json.loads(line)) for line in lines]
+    return Table(rows, int(counts["total"]), int(counts["waiting"]))

@@ -1,0 +1,204 @@
+"""Scores that mean something, words that are corrected, and why something was found."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from running import PATIENCE_SECONDS
+
+from opdbus.config import load
+from opdbus.index import spelling
+from opdbus.index.calibration import RIGHT, TOPIC, curves, judge
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Hit, Page, Why
+from opdbus.index.indexer import Indexer
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search import Background, Score
+from opdbus.index.store import Store
+from opdbus.models.catalogue import LEVELS
+from opdbus.serving.serving import Serving
+from opdbus.state.object import FILE, Identity, Json, StateObject
+
+T = TypeVar("T")
+
+HOST = {
+    "postgresql@15-main.service": "PostgreSQL, the database of the shop",
+    "cups.service": "printing on all printers of the network",
+    "firewalld.service": "the firewall",
+    "network-manager.service": "network manager",
+}
+
+
+def found(score: float, *, cosine: float = 0.5) -> Score:
+    """Return the score of a hit by the level medium."""
+    return Score(score, cosine, 0.5, stage="medium", background=Background(0.1, 0.1))
+
+
+def asked(folder: Path, work: Callable[[Memory], Awaitable[T]]) -> T:
+    """Return what work on a host of some units gives."""
+
+    async def main() -> T:
+        async with Memory(folder / "db") as memory:
+            objects = [
+                StateObject(Identity(FILE, "systemd", "unit", name), {"description": said})
+                for name, said in HOST.items()
+            ]
+            await memory.replace(FILE, {each.identity for each in objects}, objects)
+            return await work(memory)
+
+    return asyncio.run(main())
+
+
+def search(folder: Path, question: str) -> list[Hit]:
+    """Search by words, and have the hits explained."""
+    page = Page(10, is_explained=True)
+    return asked(
+        folder,
+        lambda memory: Finder(ObjectVectors(memory, Serving(load({})))).search(
+            question, page, "lexical"
+        ),
+    )
+
+
+def test_every_level_and_mode_has_a_curve() -> None:
+    """Calibrate what any level may answer, by weights for every feature."""
+    wanted = {(level, mode) for level in LEVELS for mode in ("hybrid", "vector")}
+    assert curves().keys() == wanted | {("none", "lexical")}
+    for curve in curves().values():
+        assert (len(curve.topic), len(curve.right)) == (len(TOPIC) + 1, len(RIGHT) + 1)
+        assert 0 < curve.least < 1
+
+
+def test_no_hit_is_likelier_than_one_before_it() -> None:
+    """Keep scores in the order of the hits, from 0 to 1."""
+    scores = [found(0.9), found(0.8, cosine=0.9), found(0.2, cosine=-1.0)]
+    judged = [each.chance for each in judge(scores, "hybrid")]
+    assert judged == sorted(judged, reverse=True)
+    assert 0 <= judged[-1] < judged[0] <= 1
+
+
+def test_a_score_is_the_same_on_a_page_of_any_size(tmp_path: Path) -> None:
+    """How much better a hit is than others does not depend on how many of them are wanted."""
+
+    async def scores(memory: Memory) -> list[float]:
+        async with Serving(load({"OP_DBUS_VECTOR_LEVEL": "static"})) as serving:
+            vectors = ObjectVectors(memory, serving)
+            done = asyncio.Event()
+            indexer = Indexer(vectors, on_progress=lambda waiting: waiting or done.set())
+            indexing = asyncio.create_task(indexer.run())
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await done.wait()
+            pages = [await Finder(vectors).search("network manager", Page(n)) for n in (1, 10)]
+            indexing.cancel()
+            return [page[0].judged.chance for page in pages]
+
+    one, ten = asked(tmp_path, scores)
+    assert one == ten
+
+
+def test_an_answer_is_as_weak_as_its_best_hit() -> None:
+    """Refuse the whole answer where its best hit is too unlikely, and else what nobody wants."""
+    near, far = found(0.9), Score(0.0, 0.0, 0.0, stage="medium", background=Background(0.1, 0.1))
+    assert [each.is_weak for each in judge([near, far], "hybrid")] == [False, True]
+    assert [each.is_weak for each in judge([far, far], "hybrid")] == [True, True]
+    assert judge([], "hybrid") == []
+
+
+def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:
+    """Refuse by whether the host has anything about a question, not by which of it is right."""
+    ((one,), (alike, *_)) = judge([found(0.9)], "hybrid"), judge([found(0.9)] * 10, "hybrid")
+    assert alike.chance < one.chance
+    assert not alike.is_weak
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "corrected"),
+    [
+        ("postgress", "postgresql@15-main.service", [("postgress", "postgresql")]),
+        ("databse", "postgresql@15-main.service", [("databse", "database")]),
+        ("printng", "cups.service", [("printng", "printing")]),
+        ("datab", "postgresql@15-main.service", [("datab", "database")]),
+        ("fire wall", "firewalld.service", [("fire wall", "firewall")]),
+        ("networkmanager", "network-manager.service", [("networkmanager", "network manager")]),
+        ("shop", "postgresql@15-main.service", []),
+    ],
+)
+def test_words_that_no_object_has_are_corrected(
+    tmp_path: Path, question: str, name: str, corrected: list[tuple[str, str]]
+) -> None:
+    """Look for the host's own words where a question has none of them, and say so."""
+    best = search(tmp_path, question)[0]
+    assert best.thing.name == name
+    assert best.why
+    assert [(each.asked, each.meant) for each in best.why.corrected] == corrected
+
+
+def test_what_is_like_nothing_stays_as_it_is(tmp_path: Path) -> None:
+    """Find nothing for words that are like none of the host's."""
+    assert search(tmp_path, "zzzzqqq") == []
+
+
+def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
+    """Correct only what is wrong, but join and part any words that no object has."""
+
+    async def work(memory: Memory) -> list[Hit]:
+        def read(store: Store) -> list[spelling.Correction]:
+            missing = spelling.unknown(store, "fire wall of shot")
+            assert missing == ["fire", "wall", "shot"]
+            return spelling.corrections(store, "fire wall of shot", missing, [])
+
+        found = await memory.archive.read(read)
+        assert found == [spelling.Correction("fire wall", "firewall")]
+        assert spelling.corrected("Fire-wall of shot", found) == "firewall of shot"
+        return []
+
+    asked(tmp_path, work)
+
+
+def test_why_names_fields_and_what_is_missing(tmp_path: Path) -> None:
+    """Say which fields have which words, in any form, and which words none has."""
+    (best,) = search(tmp_path, "printers of a zeppelin")
+    assert best.why
+    assert [(field.name, field.words) for field in best.why.fields] == [
+        ("description", ("printers",))
+    ]
+    assert best.why.missing == ("zeppelin",)
+    assert best.why.total == best.score.total
+
+
+@pytest.mark.parametrize(
+    ("question", "field", "words"),
+    [
+        ("what version of bash is installed?", "version", ("version",)),
+        ("how big is bash?", "installed_size_mb", ("big",)),
+        ("how full is the disk /mnt/code?", "used_percent", ("full",)),
+        ("who has the user id 1001?", "uid", ("user", "id", "1001")),
+        ("group id of bob", "gid", ("group", "id")),
+        ("accounts that cannot log in", "can_log_in", ("not log in", "log")),
+        ("when does logrotate run next?", "next_elapse", ("when", "next")),
+    ],
+)
+def test_the_field_that_is_asked_for_comes_first(
+    tmp_path: Path, question: str, field: str, words: tuple[str, ...]
+) -> None:
+    """Explain a hit by the field whose name the question has in plain words, then by others."""
+    host: dict[tuple[str, str, str], dict[str, Json]] = {
+        ("packages", "package", "bash"): {"installed_size_mb": 7.0, "version": "5.2.15-2+b8"},
+        ("systemd", "unit", "logrotate.timer"): {"unit": "logrotate.service"},
+        ("mounts", "mount", "/mnt/code"): {"inodes_used_percent": 5, "used_percent": 65},
+        ("users", "account", "bob"): {"can_log_in": False, "gid": 1001, "uid": 1001},
+    }
+
+    async def work(memory: Memory) -> Why | None:
+        objects = [StateObject(Identity("live:x", *name), has) for name, has in host.items()]
+        moving = {Identity("live:x", "systemd", "unit", "logrotate.timer"): {"next_elapse": "6:00"}}
+        await memory.observe(objects, set(), moving)
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        return (await finder.search(question, Page(1, is_explained=True), "lexical"))[0].why
+
+    why = asked(tmp_path, work)
+    assert why
+    assert (why.fields[0].name, why.fields[0].words) == (field, words)

@@ -1,0 +1,235 @@
+"""The index of fields: whatever is stored, changed and gone, it says what a look at each would."""
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdbus.index import field_index, field_reader, matching
+from opdbus.index.field_column import FieldColumn
+from opdbus.index.field_index import FieldIndex
+from opdbus.index.hash_table import HashTable
+from opdbus.index.memory import Memory
+from opdbus.index.names import Names
+from opdbus.index.texts import Texts
+from opdbus.index.values import Values, decoded, encoded
+from opdbus.index.view import View
+from opdbus.state.conditions import IS, OPERATORS, AllOf, Condition, number
+from opdbus.state.object import FILE, Identity, StateObject, Thing
+
+VALUES: Sequence[Any] = (
+    *(
+        "failed",
+        "Failed now",
+        "fail",
+        "",
+        "yes",
+        "No",
+        "true",
+        "95",
+        " 95",
+        "95.0",
+        "4G",
+        "٩٥",
+        "é",
+    ),
+    *("É", "\x00", "ÿ\ufffe", "12 of 95", "-7", "50%", "9007199254740993", "x" * 300),
+    *(95, 95.0, 95.5, -7, 0, True, False, None, 1e16, 1e-7, 0.1, 1 << 53, (1 << 53) + 1, 10**400),
+)
+ASKED = (
+    *("failed", "fail", "il", "", "yes", "false", "95", "95.5", "4g", "4096m", "é", "é\ud800", " "),
+    *("\x00", "ÿ", "x" * 300, "xxxx", "-7", "50%", "9007199254740993", "9007199254740992", "1e"),
+    *("0.1", "none", "0", "10000000000000000", "publish", "file", "u1", "unit"),
+)
+KEYS = ("state", "active_state", "ActiveState", "net.state", "", "kind", "name", "used%", "état")
+FIELDS = ("state", "active_state", "net", "kind", "name", "source", "used", "état", "missing")
+
+
+def properties(chance: random.Random) -> dict[str, Any]:
+    """Make up to four fields, some of them lists, some in objects and in lists of them."""
+    made: dict[str, Any] = {}
+    for key in chance.sample(KEYS, chance.randrange(5)):
+        value: Any = chance.choice(VALUES)
+        shape = chance.randrange(8)
+        if shape == 0:
+            value = [chance.choice(VALUES) for _ in range(chance.randrange(3))]
+        elif shape == 1:
+            value = {chance.choice(KEYS): value}
+        elif shape == 2:
+            value = [{chance.choice(KEYS): value}, [value]]
+        made[key] = value
+    return made
+
+
+def conditions(chance: random.Random) -> Iterator[list[Condition]]:
+    """Yield conditions, one or two together."""
+    for _ in range(40):
+        yield [
+            Condition(chance.choice(FIELDS), operator, value)
+            for operator, value in (
+                (chance.choice((*OPERATORS, IS)), chance.choice(ASKED))
+                for _ in range(chance.choice((1, 1, 2)))
+            )
+            if operator[0] not in "<>" or number(value) is not None
+        ]
+
+
+async def compare(memory: Memory, chance: random.Random) -> None:
+    """Compare what is found with what a look at everything that there is finds."""
+    about = {thing: memory.catalogue.about(thing) for thing in memory.catalogue.known()}
+    contents = await memory.content([entry for entries in about.values() for entry in entries])
+    known = {thing: memory.joined(entries, contents) for thing, entries in about.items()}
+    for asked in conditions(chance):
+        wanted = AllOf(asked)
+        met = {
+            t for t, all_ in about.items() if any(wanted.hold(e.identity, known[t]) for e in all_)
+        }
+        assert await matching.things(memory, asked) == met, asked
+
+
+async def change(memory: Memory, chance: random.Random) -> None:
+    """Have some objects come, change and go, of three sources that tell of the same things."""
+    for source in (FILE, "live:systemd", "publish:probe"):
+        names = [f"u{n}" for n in range(12) if chance.random() < 0.6]
+        objects = [
+            StateObject(Identity(source, "demo", "unit", name), properties(chance))
+            for name in names
+        ]
+        kept = {e.identity for e in memory.catalogue.of_source(source) if chance.random() < 0.7}
+        present = kept | {item.identity for item in objects}
+        await memory.replace(source, present, objects)
+        memory.volatile = {
+            item.identity: {"state": chance.choice(VALUES)}
+            for item in objects
+            if source.startswith("live") and chance.random() < 0.3
+        }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_says_what_a_look_at_each_object_says(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meet conditions exactly, with none, some and all of the fields read, and read again."""
+    chance = random.Random(seed)  # noqa: S311 -- no secret
+    monkeypatch.setattr(field_reader, "_LEFT", 40)
+    if seed % 2:
+        monkeypatch.setattr(field_index, "MAX_VALUES", 3)
+    if seed % 3 == 0:
+        monkeypatch.setattr(field_index, "_MAX_COLUMNS", 12)
+
+    async def look() -> None:
+        async with Memory(tmp_path / "memory.db") as memory:
+            for step in range(5):
+                await change(memory, chance)
+                if step % 2:
+                    await memory.fields.catch_up()
+                await compare(memory, chance)
+        async with Memory(tmp_path / "memory.db") as memory:
+            await compare(memory, chance)
+            await memory.fields.catch_up()
+            await compare(memory, chance)
+
+    asyncio.run(look())
+
+
+def test_a_change_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    """Say of an object what it has now, whatever was being read when it changed."""
+
+    async def look() -> None:
+        async with Memory(tmp_path / "memory.db") as memory:
+            name = Identity("live:systemd", "systemd", "unit", "u")
+            for state in range(20):
+                item = StateObject(name, {"state": state})
+                reading = asyncio.create_task(memory.fields.catch_up())
+                await memory.observe([item], set(), {})
+                found = await matching.things(memory, [Condition("state", "=", str(state))])
+                assert found == {Thing(*name[1:])}
+                await reading
+
+    asyncio.run(look())
+
+
+def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
+    """Leave out what is gone, also where something else has come in its place."""
+    view = View(Texts())
+    assert not len(view.there(view.found([7])))
+    index = FieldIndex(view)
+    index.publish(index.write([(1, "gone", {"a": 1})]))
+    met = index.found(index.meeting(Condition("a", "=", "1"), index.end))
+    assert not len(view.there(met))
+
+
+def test_values_are_found_by_parts_of_them() -> None:
+    """Find what has a text, of any length, at the beginning, in the middle and at the end."""
+    texts = ["", "a", "ab", "abcabc", "xabc", "cabx", "abcabcabcabd", "üa", "aü"]
+    values = Values()
+    values.add([encoded(text) for text in texts[:4]])
+    values.add([encoded(text) for text in texts[4:]])
+    for part in ("a", "ab", "abc", "abca", "abcabd", "cabcabd", "ü", "zz", "", "abcabcabcabdd"):
+        found = values.having(part.encode()).tolist()
+        assert found == [n for n, text in enumerate(texts) if part in text], part
+        equal = values.equal(encoded(part)).tolist()
+        assert equal == [n for n, text in enumerate(texts) if part == text], part
+
+
+@pytest.mark.parametrize("value", [*VALUES, "É\ud800"])
+def test_values_come_back(value: Any) -> None:
+    """Write each value so that it is read as it was, a text in lower case."""
+    back = decoded(encoded(value))
+    assert back == (value.lower() if isinstance(value, str) else value)
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize("different", [3, 3000, 9000])
+@pytest.mark.parametrize("first", [0, 7])
+def test_few_values_are_kept_once_and_many_as_they_come(different: int, first: int) -> None:
+    """Know the rows of each value, whether a field has few different ones, or many in the end."""
+    column, rows = FieldColumn(), range(first, first + 9000)
+    values = [n if n % 2 else n % different for n in range(len(rows))]
+    for at in range(0, 9000, 500):
+        column.add(rows[at : at + 500], [encoded(value) for value in values[at : at + 500]])
+    for limit in (0, 2, 2999, 8000):
+        found = column.meeting(Condition("n", ">=", str(limit)), 6000)
+        met = [row for row, value in zip(rows, values, strict=True) if value >= limit]
+        assert found.tolist() == [row for row in met if row < 6000]
+    assert np.array_equal(column.rows(10), range(first, 10))
+
+
+def test_names_are_those_that_were_put() -> None:
+    """Give each place the name that was put there last, however often there was another."""
+    chance, names = random.Random(3), Names()  # noqa: S311 -- no secret
+    expected = [f"ü{n}" for n in range(50)]
+    encoded = [name.encode() for name in ("lost", *expected)]
+    sizes = np.array([*map(len, encoded)], np.uint32)
+    names.load(bytearray(b"".join(encoded)), sizes, np.arange(1, len(encoded)))
+    for step in range(4000):
+        place, name = chance.randrange(len(expected) + 1), "x" * chance.randrange(80) + str(step)
+        names.put(place, name)
+        expected[place : place + 1] = [name]
+    assert names.of(range(len(expected))) == expected
+    assert names[3] == expected[3]
+
+
+def test_a_table_finds_what_a_dict_would() -> None:
+    """Find the numbers of each key after any adding and removing, one by one and many at once."""
+    chance, table = random.Random(7), HashTable()  # noqa: S311 -- no secret
+    expected: dict[int, set[int]] = {}
+    keys = [chance.choice((5, 1 << 63, chance.randrange(1 << 64))) for _ in range(3000)]
+    table.add_each(np.array(keys[:1000], np.uint64), np.arange(1000))
+    for at, key in enumerate(keys):
+        expected.setdefault(key, set()).add(at)
+        if at >= 1000:
+            table.add(key, at)
+        if at % 3 == 0:
+            gone = chance.choice([*expected])
+            table.remove(expected[gone].pop())
+            expected = {one: held for one, held in expected.items() if held}
+    assert len(table) == sum(map(len, expected.values()))
+    assert all(set(table.find(key)) == expected.get(key, set()) for key in [*keys, 1, 2])
+    found = table.find_each(np.array([*expected, 1, 2], np.uint64)).tolist()
+    assert all(one in held for one, held in zip(found, expected.values(), strict=False))
+    assert found[-2:] == [-1, -1]

@@ -1,0 +1,120 @@
+"""Forms of questions: which sorts they ask for, and what counts less in them."""
+
+from pathlib import Path
+
+import pytest
+from test_matching import run, unit
+
+from opdbus import kinds
+from opdbus.config import load
+from opdbus.index import forms
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, StateObject, Thing
+
+UNIT = Thing("systemd", "unit", "a.service")
+TIMER = Thing("systemd", "unit", "a.timer")
+ACCOUNT = Thing("users", "account", "postgres")
+MOUNT = Thing("mounts", "mount", "/tmp")  # noqa: S108 -- a name
+FILE = Thing("files", "file", "/etc/fstab")
+LISTENER = Thing("net", "listener", "tcp 0.0.0.0:22")
+ADDRESS = Thing("net", "address", "192.0.2.1/24 on eth0")
+
+
+@pytest.mark.parametrize(
+    ("question", "thing", "is_asked"),
+    [
+        ("is postgres running", UNIT, True),
+        ("is postgres running", ACCOUNT, False),
+        ("did the backup work?", UNIT, True),
+        ("can the website be reached from outside", LISTENER, True),
+        ("192.0.2.1", ADDRESS, True),
+        ("running late", UNIT, False),
+        ("is the account postgres running?", UNIT, False),
+        ("has the nightly backup failed?", UNIT, True),
+        ("has the nightly backup failed?", TIMER, False),
+    ],
+)
+def test_a_question_about_a_state_asks_for_what_has_states(
+    question: str, thing: Thing, *, is_asked: bool
+) -> None:
+    """Raise services if it is asked whether something runs, and no sort where one is named."""
+    assert bool(kinds.of_thing(thing)[0] & forms.of(question).asked.subject) == is_asked
+
+
+def test_what_is_scheduled_is_named_by_its_schedule() -> None:
+    """Let `what runs every night` name timers, without raising all of them."""
+    asked, of_timer = forms.of("what runs every night").asked, kinds.of_thing(TIMER)[0]
+    assert of_timer & asked.named
+    assert not of_timer & asked.subject
+
+
+@pytest.mark.parametrize(
+    ("question", "is_deed"),
+    [
+        ("what throws away old files in /tmp", True),
+        ("who sends the reports?", True),
+        ("checks certificates daily", True),
+        ("what is in /tmp", False),
+        ("what listens on all addresses", False),
+        ("what runs as root", False),
+        ("settings of the firewall", False),
+        ("masks units", False),
+        ("", False),
+    ],
+)
+def test_a_question_for_what_acts_asks_for_no_passive_thing(
+    question: str, *, is_deed: bool
+) -> None:
+    """Take more from mounts, ports and the like, and never raise them, if a verb begins."""
+    form, of_mount = forms.of(question), kinds.of_thing(MOUNT)[0]
+    assert bool(of_mount & form.damped) == is_deed
+    assert any(of_mount & sorts for sorts, _ in form.less) == is_deed
+    assert not (is_deed and of_mount & form.asked.named)
+
+
+def test_a_question_for_a_place_finds_places_first() -> None:
+    """Take nothing from files, and less than nothing from mounts, after `where`."""
+    less = forms.of("where are the backups").less
+    taken = {thing: [a for sorts, a in less if kinds.of_thing(thing)[0] & sorts] for thing in
+             (MOUNT, FILE, ACCOUNT, UNIT)}  # fmt: skip
+    assert taken == {MOUNT: [-0.1], FILE: [0.0], ACCOUNT: [0.1], UNIT: []}
+
+
+def test_where_something_is_configured_asks_for_files_alone() -> None:
+    """Raise files, and no accounts, where it is asked where accounts are configured."""
+    asked = forms.of("where are the users configured").asked
+    assert kinds.of_thing(FILE)[0] & asked.subject
+    assert not kinds.of_thing(ACCOUNT)[0] & asked.named
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("which stork is running?", "white-stork.service"),
+        ("is the black stork with a nest on a roof running?", "black-stork.service"),
+        ("is any stork with a nest running?", "white-stork.service"),
+    ],
+)
+def test_a_state_that_is_asked_about_counts_little(
+    tmp_path: Path, question: str, first: str
+) -> None:
+    """Find the thing that a question names, whether or not it has the value."""
+
+    def stork(name: str, state: str) -> StateObject:
+        nest = " with a nest on a roof" if name == "black" else ""
+        said = {"sub_state": state, "description": f"a {name} stork{nest}"}
+        return StateObject(Identity("live:x", "systemd", "unit", f"{name}-stork.service"), said)
+
+    async def look(memory: Memory) -> str:
+        found = await Finder(ObjectVectors(memory, Serving(load({})))).search(
+            question, Page(10), "lexical"
+        )
+        return found[0].thing.name
+
+    others = [unit(f"other{n}.service") for n in range(20)]
+    objects = [stork("black", "inactive"), stork("white", "running"), *others]
+    assert run(tmp_path, objects, look) == first

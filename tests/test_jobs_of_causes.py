@@ -1,0 +1,111 @@
+"""What a row of a unit stands for, as its cause has it, and as reports are merged."""
+
+import pytest
+
+from opdbus.cli import causes, grouping
+from opdbus.history import jobs
+from opdbus.history.change import Why
+from opdbus.observe.batch import Key, Merged
+
+UP, DOWN = {"active_state": "active"}, {"active_state": "inactive"}
+STARTING = {"active_state": "activating"}
+KEY = Key("unit", "a.service")
+
+
+def merged(*reports: tuple[dict[str, str], Why]) -> Why:
+    """Return why a unit is as it was reported last, where nothing was written in between."""
+    waiting = Merged({})
+    for state, why in reports:
+        waiting.add(KEY.kind, {KEY.name: state}, why)
+    return waiting.take().whys[KEY]
+
+
+def job(number: int, what: str, *, is_event: bool = True) -> Why:
+    """Make the Why of a job that ended, or works."""
+    return Why(f"job:{number} {what}", is_event=is_event)
+
+
+def test_different_jobs_are_counted_apart() -> None:
+    """A stop before three restarts is no restart."""
+    restarts = [(UP, job(number, "restart")) for number in (8, 9, 10)]
+    why = merged((DOWN, job(7, "stop")), *restarts)
+    assert why == Why("job:10 restart, after 1 stop", 3, is_event=True)
+
+
+def test_steps_of_one_job_are_one_change() -> None:
+    """What a job goes on to do, and fields that follow, are no further start."""
+    started = job(7, "start", is_event=False)
+    assert merged((STARTING, started), (UP, started), (UP | {"group": "a"}, Why())) == started
+
+
+def test_a_start_and_an_exit() -> None:
+    """A service that was started and failed has failed once."""
+    failed = {"active_state": "failed"}
+    why = merged((UP, job(7, "start")), (failed, Why("exit")))
+    assert why == Why("exit, after 1 start", 1, is_event=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "after", "cause"),
+    [
+        ("job:1 stop", 1, "job:2 start, failed", "job:2 start, after 1 stop, failed"),
+        ("job:1 restart, after 2 stop", 5, "job:2 restart", "job:2 restart, after 2 stop"),
+        ("job:1 restart, after 2 stop", 5, "job:2 stop", "job:2 stop, after 3 restart"),
+        ("", 2, "job:2 start", "job:2 start, after 2 change"),
+        ("job:1 stop", 1, "reload", "reload"),
+        ("reload", 1, "", "reload"),
+    ],
+)
+def test_causes_are_joined(before: str, count: int, after: str, cause: str) -> None:
+    """The last cause says what else there was, and how often."""
+    assert jobs.joined(before, count, after) == cause
+
+
+def test_restarts_that_started_a_unit() -> None:
+    """A unit that was down is told to be started, also where it was restarted after that."""
+    row = {
+        "seq": 1,
+        "at": 5,
+        "boot": "b",
+        "what": "changed",
+        "folded": 4,
+        "plugin": "systemd",
+        "kind": "unit",
+        "name": "a.service",
+        "cause": "job:9 restart, after 1 stop 2 start",
+        "fields": [("active_state", '"inactive"', '"active"')],
+    }
+    (line,) = grouping.lines([row])
+    told = "a.service started: inactive -> active (2 restarts, after 1 stop, 2 starts)"
+    assert line.text == told
+
+
+@pytest.mark.parametrize(
+    ("cause", "folded", "said"),
+    [
+        ("job:10 restart, after 1 stop", 3, "a.service restarted (3 times, after 1 stop)"),
+        ("job:3 restart, after 1 stop 2 start", 3, "a.service restarted (after 1 stop, 2 starts)"),
+        ("job:3 restart", 1, "a.service restarted (2 times)"),
+        ("exit, after 1 start", 1, "a.service ended and was started again (after 1 start)"),
+    ],
+)
+def test_what_else_there_was_is_told(cause: str, folded: int, said: str) -> None:
+    """People read how often each was done, and the cause without it."""
+    row = {
+        "seq": 1,
+        "at": 5,
+        "boot": "b",
+        "what": "event",
+        "fields": [],
+        "cause": cause,
+        "plugin": "systemd",
+        "kind": "unit",
+        "name": "a.service",
+        "folded": folded,
+    }
+    (line,) = grouping.lines([row])
+    assert line.text == said
+    # what has the same job belongs to it
+    ((told, _),) = grouping.by_cause([row, {**row, "cause": jobs.alone(cause)}])
+    assert told == jobs.alone(cause)
+    assert ", after" not in causes.said(cause)

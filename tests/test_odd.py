@@ -1,0 +1,193 @@
+"""What is unlike its kind: planted objects are found with the field that makes them odd."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from house import House, observed, unit
+
+from opdbus.bus.service.outliers import outliers as on_bus
+from opdbus.cli.oddities import sentence
+from opdbus.errors import InvalidArgs
+from opdbus.index.events import Vectorized
+from opdbus.index.hits import Page
+from opdbus.insight.clustering import normalized
+from opdbus.insight.lonely import Lonely, lonely
+from opdbus.insight.odd import LEAST, Odd, outliers
+from opdbus.insight.survey import Survey
+from opdbus.state.object import Thing
+from opdbus.state.secret_text import REDACTED
+
+NEVER: dict[int, Lonely] = {}
+
+
+def odd(objects: dict[str, dict[str, Any]]) -> Sequence[Odd]:
+    """Give what is odd among units with these fields."""
+    survey = Survey()
+    for name, properties in objects.items():
+        survey.add(Thing("systemd", "unit", name), properties)
+    return outliers(survey, NEVER)
+
+
+def alike(count: int = 40, **more: Any) -> dict[str, dict[str, Any]]:
+    """Make services that differ in what is their own only."""
+    return {
+        f"svc{n}.service": {
+            "user": "nobody" if n % 2 else "daemon",
+            "enabled": True,
+            "description": f"number {n}",
+            "main_pid": 1000 + n,
+            "fragment_path": f"/lib/systemd/system/svc{n}.service",
+            "cpus": n,
+            **more,
+        }
+        for n in range(count)
+    }
+
+
+def test_nothing_is_odd_where_all_agree() -> None:
+    """Names, descriptions, what moves by itself and values that all differ make nothing odd."""
+    assert odd(alike()) == odd(alike(password=REDACTED)) == odd({}) == []
+    assert odd(dict(list((alike() | {"x.service": {"user": "root"}}).items())[-LEAST + 1 :])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "said"),
+    [
+        ({"user": "root"}, "user", "runs as root, 20 of 39 others run as daemon, 19 nobody"),
+        ({"enabled": False}, "enabled", "is not enabled, 39 of 39 others are"),
+        ({"enabled": None}, "enabled", "has no enabled, 39 of 39 others have"),
+        ({"masked": True}, "masked", "is masked, 39 of 39 others are not"),
+        ({"exit_status": 23}, "exit_status", "has exit status 23, 39 of 39 others have none"),
+        ({"enabled": "once"}, "enabled", "enabled is once, 39 of 39 others have yes"),
+        ({"need_reload": True}, "need_reload", "needs reload, 39 of 39 others do not"),
+        (
+            {"fragment_path": "/run/x"},
+            "fragment_path",
+            "fragment path is /run/x, 39 of 39 others have /lib/systemd/system/*.service",
+        ),
+    ],
+)
+def test_a_planted_value_is_found(change: dict[str, Any], field: str, said: str) -> None:
+    """One object with another value than all others is odd by that field alone, in plain words."""
+    objects = alike()
+    objects["svc3.service"] |= change
+    (found,) = odd(objects)
+    assert (found.thing.name, found.objects) == ("svc3.service", 40)
+    assert [quirk.field for quirk in found.quirks] == [field]
+    assert sentence(_details(found)) == said
+
+
+def test_names_and_long_values_are_json_as_well() -> None:
+    """A name is put for itself in texts only, and long values end early: each is valid JSON."""
+    objects = {
+        f'a"{n}@{1000 + n}.service': {"uid": n, "path": f'/x/a"{n}@{1000 + n}', "l": ["y" * 300]}
+        for n in range(1000, 1040)
+    }
+    changed = {"path": f'/y/a"1003@2003/{"x" * 300}', "l": ["z" * 300, "z"], "uid": 2003}
+    objects['a"1003@2003.service'] |= changed
+    (found,) = odd(objects)
+    values = {quirk.field: json.loads(quirk.value) for quirk in found.quirks}
+    assert values["path"].startswith('/y/a"1003@2003/xxx')
+    assert values["l"].startswith("zzz")
+    assert {q.field: json.loads(q.usual[0][0])[:4] for q in found.quirks} == {
+        "path": "/x/*",
+        "l": "yyyy",
+    }
+    assert sentence(_details(found)).startswith("l is zzz")
+
+
+def test_what_several_have_alike_is_not_odd() -> None:
+    """A tenth of a kind is a part of it; what is odd in its own way is odd, the worst first."""
+    objects = alike()
+    for n in range(4):
+        objects[f"svc{n}.service"] |= {"user": "root"}
+    assert odd(objects) == []
+    objects = alike()
+    objects["svc5.service"] |= {"masked": True}
+    objects["svc6.service"] |= {"enabled": False, "type": "notify"}
+    assert [found.thing.name for found in odd(objects)] == ["svc6.service", "svc5.service"]
+
+
+def test_what_says_the_same_is_told_once() -> None:
+    """Fields that say the same of the same objects are one reason, others are several."""
+    objects = alike(state="active", sub="running")
+    objects["svc3.service"] |= {"state": "failed", "sub": "failed", "failed": True, "type": "x"}
+    (found,) = odd(objects)
+    assert [quirk.field for quirk in found.quirks] == ["type", "failed"]
+
+
+def test_a_text_like_no_other_is_told_with_the_nearest() -> None:
+    """The fields that are worst are told, how many more there are, and how far the text is."""
+    fields = [(f"f{n}", f'"{n}"', 1, [('"no"', 30), ("", 9)]) for n in range(4)]
+    far = {"distance": 0.6, "usual_distance": 0.3, "nearest": "/org/opdbus/state/t/t/b"}
+    said = sentence({"objects": 40, "fields": fields, **far})
+    assert said == (
+        'f0 is 0, 30 of 39 others have "no", 9 none; f1 is 1, 30 of 39 others have "no", 9 none; f2'
+        ' is 2, 30 of 39 others have "no", 9 none; its text is 0.60 from the nearest, b, where'
+        " two are usually 0.30 apart; and 1 more field"
+    )
+
+
+def _details(found: Odd) -> dict[str, Any]:
+    """Give what the bus gives of an outlier."""
+    fields = [(q.field, q.value, q.having, q.usual) for q in found.quirks]
+    return {"objects": found.objects, "fields": fields}
+
+
+def test_a_text_like_no_other_is_found() -> None:
+    """A vector is lonely that is further from its nearest than two others are from each other."""
+    random = np.random.default_rng(3)
+    near = random.normal(size=16) + random.normal(scale=0.2, size=(1500, 16))
+    vectors = normalized(near.astype(np.float32))
+    assert lonely(1500, lambda rows: vectors[rows]) == {}
+    vectors[700] = -vectors[700]
+    assert set(lonely(1500, lambda rows: vectors[rows])) == {700}
+    # of a large kind few are looked at: another one like it is found nevertheless
+    vectors[9] = vectors[700]
+    assert lonely(1500, lambda rows: vectors[rows]) == {}
+
+
+def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
+    """What is observed counts before what is declared; filters choose what is shown."""
+
+    async def work(made: House) -> None:
+        properties = {"user": "nobody", "enabled": True}
+        names = [f"mail {n}" for n in range(12)]
+        await made.publish(*(observed(name, "mail", **properties) for name in names))
+        await made.publish(observed("mail 3", "mail", user="root", enabled=True))
+        # declared as the others are, and so not odd by what is declared
+        await made.declare(unit("mail 3", "mail", user="nobody"), unit("mail 4", "mail", user="x"))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+
+        async def ask(**options: Any) -> list[str]:
+            return [path for path, *_ in await on_bus(made.insight, made.memory, 9, options)]
+
+        (found,) = await made.insight.outliers(Page(9))
+        assert found.thing.name == "mail 3"
+        (quirk,) = found.quirks
+        assert (json.loads(quirk.value), quirk.having) == ("root", 1)
+        assert quirk.usual == (('"nobody"', 11),)
+        assert len(await ask()) == len(await ask(kind="unit", where="user=root")) == 1
+        assert await ask(where="user=nobody") == await ask(offset=1) == []
+        for wrong in ({"plugin": "nowhere"}, {"mode": "hybrid"}, {"where": "x"}):
+            with pytest.raises(InvalidArgs):
+                await ask(**wrong)
+        await made.publish(observed("mail 3", "mail", **properties))
+        assert await ask() == []
+
+    live(work)
+
+
+def test_without_a_model_fields_alone_count(live: Callable[..., Any]) -> None:
+    """Find what is odd by its fields at level none, too."""
+
+    async def work(made: House) -> None:
+        names = [f"mail {n}" for n in range(12)]
+        await made.publish(*(observed(name, "mail", enabled=name != "mail 5") for name in names))
+        assert [odd.thing.name for odd in await made.insight.outliers(Page(9))] == ["mail 5"]
+
+    live(work, settings={"vector_level": "none"}, engine=False)
