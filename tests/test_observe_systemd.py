@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
 from observing import Host, in_loop, observed, rows
 from units import PATH, FakePid1, fake_pid1, install_tidy, path_of
 
@@ -347,3 +348,28 @@ async def test_a_unit_runs_on_without_its_file(tmp_path: Path, system_bus: str) 
         await host.until_shown("systemd/unit/one.service", active_state="failed")
         fake.change("one.service", ActiveState="inactive")
         await host.until(lambda: "systemd/unit/one.service" not in host.names)
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("is_told", "cause"),
+    [
+        pytest.param(True, "dpkg:earlier", id="PID 1 says when it read the files"),
+        pytest.param(False, "reload", id="an old one, which does not"),
+    ],
+)
+async def test_a_reload_that_is_heard_of_late(
+    tmp_path: Path, system_bus: str, *, is_told: bool, cause: str
+) -> None:
+    """A reload is of the package run in which it was made, if it is heard of after that."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path, files_after=0.0) as host:
+        await host.until(lambda: len(fake.asked("ListUnitFiles")) == 1)
+        now, causes = time.time(), host.supervisor._watched[0].report.causes
+        causes.run_begins("dpkg:earlier", now - 5)
+        causes.run_ended(now - 3)
+        fake.loaded_at = now - 4 if is_told else 0.0
+        fake.unload("one.service")
+        fake.tell_reloading(begins=True)
+        fake.tell_reloading(begins=False)
+        await host.until(lambda: "systemd/unit/one.service" not in host.names)
+    assert [row[:2] for row in rows(tmp_path, "one.service")][-1] == ("gone", cause)

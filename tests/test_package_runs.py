@@ -13,6 +13,7 @@ from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, observed, rows
 from test_observe_packages import paragraph
 
+from opdbus.observe import package_runs
 from opdbus.observe.documents import Places
 from opdbus.observe.packages import Packages
 from opdbus.observe.report import Observer, Report
@@ -143,6 +144,33 @@ async def test_what_was_done_before_a_run_is_not_its(tmp_path: Path) -> None:
         assert fake.run == f"dpkg:{begun:%Y-%m-%dT%H:%M:%S}"
         assert run(before - 0.02) == ""
         assert run(time.time()) == fake.run
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("takes", "second", "begins"),
+    [
+        pytest.param(0.9, 1, 0.9, id="it logs in the next second"),
+        pytest.param(1.4, 1, 1.4, id="in the same"),
+        pytest.param(2.1, 1, 1.0, id="another run has taken the lock since"),
+    ],
+)
+async def test_when_a_run_of_dpkg_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: float, second: int, begins: float
+) -> None:
+    """A run begins when it takes its lock, also if that is heard of after it has made changes."""
+    async with watched(tmp_path) as (fake, _):
+        now = int(time.time()) - 9
+        kept = package_runs.changed_at
+        lock = str(tmp_path / "dpkg" / "lock")
+        monkeypatch.setattr(
+            package_runs, "changed_at", lambda path: now + takes if path == lock else kept(path)
+        )
+        logged = datetime.fromtimestamp(now + second).astimezone()
+        fake.log("dpkg.log", f"{logged:%Y-%m-%d %H:%M:%S} startup archives unpack\n")
+        run = fake.reports[-1].causes.run
+        assert run(now + begins) == f"dpkg:{logged:%Y-%m-%dT%H:%M:%S}"
+        assert run(now + begins - 0.01) == ""
 
 
 @in_loop

@@ -45,12 +45,14 @@ class FakePid1:
     jobs: list[list[Any]] = field(default_factory=list)
     # in the units of PID 1's timestamps
     clock: int = 1000
+    # when it read unit files, in seconds since 1970; 0 for a systemd that does not say so
+    loaded_at: float = 0.0
 
     def __post_init__(self) -> None:
         """Answer what an observer asks."""
         self.service.answers = {
             f"{MANAGER}.Subscribe": lambda _: ("", []),
-            "org.freedesktop.DBus.Properties.Get": lambda *_: ("v", [[str(self.folder)]]),
+            "org.freedesktop.DBus.Properties.Get": self._property,
             f"{MANAGER}.ListUnits": lambda _: (f"a{_ROW}", [self._rows(self.units)]),
             f"{MANAGER}.ListUnitsByPatterns": lambda _path, _states, names: (
                 f"a{_ROW}",
@@ -63,6 +65,12 @@ class FakePid1:
                 [[[path, state] for path, state in self.files.items() if Path(path).name in names]],
             ),
         }
+
+    def _property(self, _path: str, _interface: str, name: str) -> tuple[str, list[Any]]:
+        values: dict[str, Any] = {"UnitPath": [str(self.folder)]}
+        if self.loaded_at:
+            values["UnitsLoadTimestamp"] = int(self.loaded_at * 1e6)
+        return "v", [values[name]]
 
     def _rows(self, names: Any) -> list[list[Any]]:
         rows = []

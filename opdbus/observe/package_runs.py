@@ -1,7 +1,6 @@
 """The runs of dpkg and apt: when one begins and ends, and its name as the cause of changes."""
 
 import asyncio
-import math
 import os
 import re
 import time
@@ -26,6 +25,8 @@ _MOST_WAIT_SECONDS: Final = 300.0
 _SAME_RUN_SECONDS: Final = 10.0
 # apt says when it ends: without that, it has ended when its lock was closed so long ago.
 _CLOSED_SECONDS: Final = 3.0
+# dpkg has its lock so long before it writes to its log, on the slowest of machines.
+_STARTING_SECONDS: Final = 10.0
 # What changes so soon after a run is of it: apt notes which packages are dependencies.
 _LATE_SECONDS: Final = 1.0
 # Of what was added to a log.
@@ -57,10 +58,11 @@ class Log:
                 # a log that is shorter than before is another one
                 file.seek(max(self._read if self._read <= size else 0, size - _MAX_BYTES))
                 content = file.read(_MAX_BYTES)
+                # it may have grown meanwhile
+                self._read, self.is_read = file.tell(), True
         except OSError:
             self.is_read = False
             return b""
-        self._read, self.is_read = size, True
         return content
 
 
@@ -120,7 +122,7 @@ class Runs:
                 while change is not None:
                     # others open and close the lock, too, while apt goes on
                     self._is_closed = change.was_closed(self._lock)
-                    self._look(change.at, is_closed=self._is_closed)
+                    self._look(is_closed=self._is_closed)
                     if is_first or await self._have_changed():
                         self._known = self._signatures()
                         yield "" if is_first else self._cause
@@ -137,36 +139,39 @@ class Runs:
             self._end(time.time())
             return Change({})
 
-    def _look(self, heard_at: float = math.inf, *, is_closed: bool = False) -> None:
+    def _look(self, *, is_closed: bool = False) -> None:
         """Learn from the logs, and from a lock that was closed, whether a run goes on."""
-        heard_at = min(heard_at, time.time())
         by_apt, by_dpkg = self._apt.added(), self._dpkg.added()
         if begun := list(_BY_APT.finditer(by_apt)):
-            self._begin("apt", begun[-1], heard_at)
+            self._begin("apt", begun[-1])
         # dpkg says so several times in a run
         elif (not self._on or (self._on == "dpkg" and is_closed)) and (
             first := _BY_DPKG.search(by_dpkg)
         ):
-            self._begin("dpkg", first, heard_at)
+            self._begin("dpkg", first)
         if _APT_ENDS.search(by_apt.rpartition(_APT_BEGINS)[2]):
             self._end(changed_at(str(self._apt.path)))
         elif self._on == "dpkg" and (is_closed or not files_in(self._notes)):
             # one that was killed leaves notes
             self._end(time.time() if files_in(self._notes) else changed_at(str(self._notes)))
 
-    def _begin(self, name: str, found: re.Match[bytes], heard_at: float) -> None:
+    def _begin(self, name: str, found: re.Match[bytes]) -> None:
         words = [part.decode(errors="replace") for part in found.groups() if part]
         self._on = name
         cause = _sane(f"{name}:{words[0]}T{' '.join(words[1:])}")
-        self._causes.run_begins(cause, self._begun(_time(words), heard_at))
+        self._causes.run_begins(cause, self._begun(_time(words)))
 
-    def _begun(self, second: float, heard_at: float) -> float:
+    def _begun(self, second: float) -> float:
         """Return when a run began, of which logs have the second: what was done before is not its.
 
-        It is as old as its lock, or its first sign, be it that of a part of it that came later.
+        dpkg takes its lock, and reads all packages, before it writes to its log. apt writes first,
+        and a lock from before that is another's.
         """
-        at = min(heard_at, *(t for t in [changed_at(self._begins)] if t >= second))
-        return at if second <= at < second + 1 else second
+        lock = changed_at(self._begins)
+        if self._on == "dpkg":
+            return lock if second - _STARTING_SECONDS < lock < second + 1 else second
+        signs = [at for at in (lock, changed_at(str(self._apt.path))) if second <= at < second + 1]
+        return min(signs, default=second)
 
     def _end(self, at: float) -> None:
         if self._on:

@@ -78,6 +78,15 @@ class Pid1:
         folders = await self._ask(f"{_PROPERTIES}.Get", "ss", _MANAGER, "UnitPath")
         return [folder for folder in _listed(folders) if isinstance(folder, str)]
 
+    async def loaded_at(self) -> float:
+        """Return when it read all unit files last, in seconds since 1970; 0 if it does not say."""
+        with suppress(RemoteError):
+            name = "UnitsLoadTimestamp"
+            match await self._service.call(_PATH, f"{_PROPERTIES}.Get", "ss", _MANAGER, name):
+                case [int(at)]:
+                    return at / 1e6
+        return 0.0
+
     async def units(self) -> list[Loaded]:
         """Return all units that are loaded."""
         return _loaded(await self._ask(f"{_MANAGER}.ListUnits"))

@@ -97,6 +97,7 @@ class _Units:
         """Subscribe and then list, so that nothing that happens in between is lost."""
         rules = map(pid1.of_manager, _FOLLOWED)
         await self._pid1.subscribe(pid1.UNIT_CHANGED, pid1.SERVICE_CHANGED, *rules)
+        await self._causes.date_reload(self._pid1)
         self._folders = UnitFolders(await self._pid1.folders())
         await self._folders.changed()
         stored = await self._report.stored(_KIND)
@@ -242,6 +243,8 @@ class _Units:
         if not self._is_quiet:
             await self._documents.expect(read)
         times = await self._folders.changed_at(self._other_files(read))
+        if self._is_reloading or self._have_files_changed:
+            await self._causes.date_reload(self._pid1)
         for name, told in read.items():
             # what was started before a package run did not come with it
             at = min(times.get(name, _NEVER), self._came.pop(name, _NEVER))
@@ -333,7 +336,10 @@ class _Units:
             before = unit_properties.unloaded(self._told.get(name, {})) | texts.get(name, {})
             told = before | unit_properties.of_file(*files[name])
             self._tell(name, told, why or self._causes.latest(name, told))
-        for name in set(names) - set(there):
+        left = set(names) - set(there)
+        if left and not self._is_quiet:
+            await self._causes.date_reload(self._pid1)
+        for name in left:
             why = self._waited(name, cause)
             self._documents.forget(name)
             last = self._told.pop(name, None)
@@ -362,6 +368,7 @@ class _Units:
     async def _look_at_files(self) -> None:
         """Read the units whose files have changed, and whether they are enabled now."""
         self._have_files_changed = False
+        await self._causes.date_reload(self._pid1)
         changed = await self._folders.changed()
         self._documents.outdate(changed)
         files = await self._pid1.files_of(changed.keys())

@@ -38,6 +38,8 @@ class UnitCauses:
         self._jobs = UnitJobs()
         # when PID 1 began to read unit files anew, or to enable one, in seconds since 1970
         self._reloaded_at = 0.0
+        # when it says that it did, which is heard of later; 0 if it is to be asked
+        self._loaded_at = 0.0
         # how the processes of services ended that did not end well
         self._faults: dict[str, str] = {}
 
@@ -55,7 +57,7 @@ class UnitCauses:
                     self._jobs.forget(unit)
                     self._faults.pop(unit, None)
                 case "Reloading", [True]:
-                    self._reloaded_at = signal.at
+                    self._reloaded_at, self._loaded_at = signal.at, 0.0
                 case "UnitFilesChanged", _:
                     self._reloaded_at = signal.at
 
@@ -63,6 +65,12 @@ class UnitCauses:
         """Ask PID 1 for the jobs of units that are not clear: once for each job."""
         if self._jobs.are_unclear(units):
             self._jobs.learn(await manager.jobs())
+
+    async def date_reload(self, manager: Pid1) -> None:
+        """Ask PID 1 when it read unit files: when that is heard of, a package run may be over."""
+        at = await manager.loaded_at()
+        if at > self._loaded_at:
+            self._reloaded_at = self._loaded_at = at
 
     def is_behind(self, unit: str, properties: Mapping[str, object], *, is_new: bool) -> bool:
         """Return whether a unit changed and the signal of it, which says why, is still to come."""

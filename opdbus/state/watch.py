@@ -2,9 +2,7 @@
 
 import asyncio
 import errno
-import math
 import os
-import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -36,13 +34,9 @@ _NOT_WATCHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errn
 
 
 class Change(NamedTuple):
-    """The files and folders that may have changed, and all that happened to each.
-
-    `at` is when the first of it was heard of, in seconds since 1970.
-    """
+    """The files and folders that may have changed, and all that happened to each."""
 
     masks: Mapping[str, Mask]
-    at: float = math.inf
 
     @property
     def paths(self) -> set[str]:
@@ -71,7 +65,6 @@ class Watch:
         # what leads to another file when it changes
         self._on_the_way = way.links
         self._events: list[Event] = []
-        self._heard_at = math.inf
         self._inotify = Inotify(sync_timeout=0)
         try:
             self._begin(way.folders)
@@ -96,7 +89,6 @@ class Watch:
         while True:
             if not self._events:
                 self._events.append(await self._inotify.get())
-                self._heard_at = time.time()
             await asyncio.sleep(settle)
             while len(self._events) <= _MAX_EVENTS and (event := self._inotify.sync_get()):
                 self._events.append(event)
@@ -118,7 +110,7 @@ class Watch:
                 return None
             for meant in self._files.get(path, set()) | ({folder} & self._folders):
                 masks[meant] = masks.get(meant, Mask(0)) | event.mask
-        return Change(masks, self._heard_at)
+        return Change(masks)
 
     def _begin(self, folders: set[str]) -> None:
         """Watch folders that lead to files, and what is in those that hold files or links."""

@@ -1,6 +1,6 @@
 """History of a booted host: the rows that its observers make, line by line as they are written.
 
-`python -m system.recorded NAME...` runs observers, all if none is named, and prints each row.
+`python -m system.recorded` runs the observers of what a host has for itself, and prints each row.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ from system.watched import command
 
 # What follows from a change has followed by then: the slowest sources take three seconds.
 _QUIET_SECONDS = 4.0
+# What other hosts on this machine share, which are tested at the same time.
+_SHARED = {"devices", "filesystems"}
 _COLUMNS = "seq at source kind name what cause fields folded".split()
 Row = dict[str, Any]
 
@@ -88,9 +90,9 @@ def fields(row: Row) -> dict[str, tuple[Any, Any]]:
 
 
 @contextmanager
-def recorded(host: Host, *observers: str) -> Iterator[History]:
+def recorded(host: Host) -> Iterator[History]:
     """Run observers on a host, and wait until they have listed what there is."""
-    with host.running(*command("system.recorded", *observers)) as process:
+    with host.running(*command("system.recorded")) as process:
         assert process.stdout
         history = History(process.stdout.fileno())
         history.until("", "ready")
@@ -98,7 +100,8 @@ def recorded(host: Host, *observers: str) -> Iterator[History]:
         yield history
 
 
-async def _print_rows(observers: list[str]) -> None:
+async def _print_rows() -> None:
+    observers = [o for o in chosen((AUTO,), {}) if o.name not in _SHARED]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "memory.db"
         news = asyncio.Event()
@@ -108,7 +111,7 @@ async def _print_rows(observers: list[str]) -> None:
                 news.set()
 
         async with Memory(path, hear, boot="this") as memory:
-            supervisor = Supervisor([*map(_hasty, chosen(observers or (AUTO,), {}))], memory)
+            supervisor = Supervisor([*map(_hasty, observers)], memory)
             task = asyncio.create_task(supervisor.run())
             while any(status.state == STARTING for status in supervisor.statuses):  # noqa: ASYNC110 -- none says so
                 await asyncio.sleep(0.05)
@@ -142,4 +145,4 @@ def _print_since(reader: sqlite3.Connection, last: int) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(_print_rows(sys.argv[1:]))
+    asyncio.run(_print_rows())

@@ -1,6 +1,7 @@
 """What history says of the changes of a booted host: the right cause and fields, and no other row.
 
-All observers run; each test makes one change, and looks at all rows that follow.
+All observers run but those of what hosts share; each test makes one change, and looks at all rows
+that follow.
 """
 
 import re
@@ -58,7 +59,7 @@ def bare() -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def history(bare: Host) -> Iterator[History]:
-    """Observe all of it."""
+    """Observe it."""
     with recorded(bare) as history:
         yield history
 
