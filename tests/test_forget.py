@@ -222,7 +222,8 @@ def test_a_daemon_forgets_for_its_manager(daemons: Callable[..., Running], tmp_p
                     await caller.call(*method, wrong)
             assert await caller.call(*method, {"row": 3}) == [1, 0, True]
         told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/a")
-        assert (told.returncode, told.stdout) == (0, "the values of 1 row were erased\n")
+        said = "the values of 1 row of systemd/unit/a were erased\n"
+        assert (told.returncode, told.stdout) == (0, said)
         told = await asyncio.to_thread(daemon.cli, "history", "forget", "systemd/unit/never")
         assert (told.returncode, told.stdout) == (1, "")
         assert "there is no object systemd/unit/never" in told.stderr

@@ -24,6 +24,7 @@ OBSERVED = [
     ("systemd", "unit", "acme.service", {"active_state": "failed"}),
     ("packages", "package", "x", {"version": "2.0"}),
     ("packages", "package", "gone-tool", {}),
+    ("files", "file", "/srv/tool", {}),
     ("users", "account", "bob smith", {}),
     ("users", "group", "bob smith", {}),
 ]
@@ -93,15 +94,22 @@ def test_what_may_be_several_is_listed_to_be_pasted(served: Callable[..., Any]) 
     served(work)
 
 
-def test_a_part_of_a_name_is_forgotten(served: Callable[..., Any]) -> None:
-    """Forget what is gone by a unique part of its name, and refuse what never was there."""
+def test_what_is_named_to_be_forgotten(served: Callable[..., Any]) -> None:
+    """Forget what is gone by its own name, not by a part of it, and say which object that is."""
 
     async def work(caller: Caller, command: Callable[..., Any]) -> None:
         gone = ["/org/opdbus/state/packages/package/gone_2dtool"]
         await caller.call(STATE_PATH, f"{STATE}.Withdraw", "aoa{sv}", gone, {})
         told = await command("history", "forget", "gone-tool")
         assert (told.returncode, told.stderr) == (0, "")
+        assert told.stdout == "the values of 0 rows of packages/package/gone-tool were erased\n"
         told = await command("history", "forget", "gone-tol")
         assert "do you mean packages/package/gone-tool?" in told.stderr
+        told = await command("history", "forget", "tool")
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "part of the name of files/file//srv/tool: give all of it" in told.stderr
+        for asked in ("", " ", "/"):
+            told = await command("history", "forget", asked)
+            assert (told.returncode, told.stdout) == (1, "")
 
     served(work)

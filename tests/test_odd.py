@@ -145,6 +145,7 @@ def test_a_text_like_no_other_is_found() -> None:
     assert lonely(1500, lambda rows: vectors[rows]) == {}
     vectors[700] = -vectors[700]
     assert set(lonely(1500, lambda rows: vectors[rows])) == {700}
+    assert lonely(1, lambda rows: vectors[rows]) == {}
     # of a large kind few are looked at: another one like it is found nevertheless
     vectors[9] = vectors[700]
     assert lonely(1500, lambda rows: vectors[rows]) == {}

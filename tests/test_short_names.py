@@ -83,3 +83,11 @@ def test_lists_are_short() -> None:
     assert len(find(many, "same")[0]) == MOST
     assert len(find(many, "sam")[1]) == MOST
     assert len(find(many, "smae")[1]) == MOST
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_name_means_nothing(blank: str) -> None:
+    """A blank name is not that of the mount `/`, although that ends with nothing after a slash."""
+    root = Thing("mounts", "mount", "/")
+    assert find([*THINGS, root], blank) == ([], [])
+    assert find([*THINGS, root], "/") == ([root], [])

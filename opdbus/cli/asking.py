@@ -71,7 +71,7 @@ async def path_of(client: Client, name: str, *, past: bool = False) -> str:
     *names, last = _names(close) or [""]
     either = f"{', '.join(names)} or {last}" if names else last
     hint = f"do you mean {either}?" if close else "`op-dbus list` shows all"
-    raise UnknownObject(f"there is no object {name}; {hint}")
+    raise UnknownObject(f"there is no object {name or repr(name)}; {hint}")
 
 
 def _names(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from opdbus import config
 from opdbus.cli import output
-from opdbus.cli.asking import ask, path_of
+from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
 from opdbus.errors import InvalidArgs, StoreError
@@ -96,8 +97,9 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
     if containing == "-":
         containing = sys.stdin.readline().rstrip("\n")
     what = {"row": row, "containing": containing}
-    rows, kept, is_erased = ask(lambda client: _forget(client, name, what))
-    print(f"the values of {rows:,} row{'' if rows == 1 else 's'} were erased")
+    thing, (rows, kept, is_erased) = ask(lambda client: _forget(client, name, what))
+    of = f" of {output.visible(thing)}" if thing else ""
+    print(f"the values of {rows:,} row{'' if rows == 1 else 's'}{of} were erased")
     if kept:
         print(f"{kept:,} rows have the text in a name or a cause, which cannot be erased")
     if not is_erased:
@@ -107,10 +109,27 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
         )
 
 
-async def _forget(client: Client, name: str | None, what: dict[str, Any]) -> tuple[int, int, bool]:
+async def _forget(
+    client: Client, name: str | None, what: dict[str, Any]
+) -> tuple[str, tuple[int, int, bool]]:
+    """Have values erased; return the object whose values were, if one is named, and the answer."""
+    thing = ""
     if name is not None:
-        what["object"] = await path_of(client, name, past=True)
-    return await client.forget({key: value for key, value in what.items() if value is not None})
+        what["object"] = path = await path_of(client, name, past=True)
+        thing = name_of(path)
+        if name != path and name not in _whole(*thing.split("/", 2)):
+            raise InvalidArgs(
+                f"{name!r} is part of the name of {shlex.quote(thing)}: give all of it, since what"
+                " is forgotten does not come back"
+            )
+    given = {key: value for key, value in what.items() if value is not None}
+    return thing, await client.forget(given)
+
+
+def _whole(plugin: str, kind: str, name: str) -> set[str]:
+    """Return how an object may be named without leaving out a part of its name."""
+    before = "", f"{plugin}/", f"{kind}/", f"{plugin}/{kind}/"
+    return {head + tail for head in before for tail in (name, name.removesuffix(".service"))}
 
 
 def _checkpoints(asked: list[str], since: int) -> tuple[list[Checkpoint], str]:

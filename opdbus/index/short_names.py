@@ -27,8 +27,10 @@ def find(things: Sequence[Thing], given: str) -> tuple[list[Thing], list[Thing]]
     """Return the things that a name means, and where there is none, those with close names.
 
     The name may follow a plugin, a kind, or both, and is then the whole name of a thing if there is
-    one. Takes 0.1 s for 100,000 things.
+    one. A blank name means nothing. Takes 0.1 s for 100,000 things.
     """
+    if not given.strip():
+        return [], []
     parts = given.split("/", 2)
     if len(parts) == len(Thing._fields) and (whole := Thing(*parts)) in things:
         return [whole], []

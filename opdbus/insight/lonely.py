@@ -34,8 +34,10 @@ def lonely(count: int, take: Take) -> dict[int, Lonely]:
     """Return which of `count` objects are unlike all others, by their rows.
 
     Those are further from the nearest other one than two of them usually are from each other.
-    `take` gives the vectors (rows, dimension) of some rows.
+    One alone is unlike nothing. `take` gives the vectors (rows, dimension) of some rows.
     """
+    if count == 1:
+        return {}
     sample = np.sort(np.random.default_rng(0).permutation(count)[:_SAMPLE])
     low, middle, high = _usual(take(sample))
     cosines, nearest = _nearest(np.arange(count), take, sample)
