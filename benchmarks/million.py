@@ -2,6 +2,7 @@
 
 `fill FOLDER` publishes objects in batches and has them get their vectors; `measure FOLDER...` gives
 all figures of daemons that were filled, as JSON. A filled folder can be measured again and again.
+`first FOLDER` follows the first start of a daemon with a state file of so many objects.
 With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
 million; recall is measured on real texts, by recall.py.
 """
@@ -26,12 +27,14 @@ sys.path.extend(str(Path(__file__).parent / part) for part in (".", "../tests"))
 import sizes
 from limited import Limited
 from mixed import mix
+from robustness.harness import QUESTIONS, state
 from running import Bus, Running
 
 from opdbus.bench.figures import percentiles
 from opdbus.bench.machine import describe
 from opdbus.bus.transport.connection import Connection
 from opdbus.client import Client
+from opdbus.errors import OpDbusError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +56,8 @@ _WAYS: Final = {
 # A daemon that computes less of the time is idle; how long is looked.
 _IDLE: Final = 0.05
 _LOOK_SECONDS: Final = 2.0
+# Between two looks at a first start, which are a part of what it costs.
+_FOLLOW_SECONDS: Final = 0.1
 
 
 # filling
@@ -144,6 +149,49 @@ async def ping(bus: str) -> dict[str, float]:
             await asyncio.sleep(_PING_SECONDS)
     found = percentiles(seconds, 50, 99, 100)
     return {f"ping {name} ms": round(value, 2) for name, value in found.items()}
+
+
+# a first start
+
+
+def first(folder: Path, count: int, level: str) -> dict[str, Any]:
+    """Start a daemon that has nothing yet on a state file, and give when what was there."""
+    folder.mkdir(parents=True)
+    take_built(folder)
+    (folder / "none.json").write_text(json.dumps(state(count)))
+    with placed(folder, level) as daemon, daemon:
+        figures: dict[str, Any] = {"objects": count, "level": level}
+        figures |= asyncio.run(followed(daemon, count))
+        figures["settled s"] = settled(daemon)
+        figures["settled, computed s"] = sizes.processor_seconds(daemon.pid)
+        figures["memory"] = sizes.memory(daemon.pid)
+        sizes.stop(daemon)
+    # then it can be measured as one that was filled
+    (folder / "fill.json").write_text(json.dumps(figures))
+    return figures
+
+
+async def followed(daemon: Running, count: int) -> dict[str, dict[str, float]]:
+    """Give the seconds, and those computed, until a daemon serves, answers, and has all."""
+    began, figures = time.perf_counter(), dict[str, dict[str, float]]()
+
+    def note(name: str) -> None:
+        took, used = time.perf_counter() - began, sizes.processor_seconds(daemon.pid)
+        figures.setdefault(name, {"s": round(took, 2), "computed s": used})
+
+    async with Client(daemon.bus) as client:
+        while "all static vectors" not in figures:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            with contextlib.suppress(OpDbusError):
+                values = await client.status()
+                note("serving")
+                if "first answer" not in figures and await client.search(QUESTIONS[1], 10, {"all": True}):
+                    note("first answer")
+                if values["Count"] == count:
+                    note("all stored")
+                    if count in (values["FirstStage"], values["Count"] - values["Pending"]):
+                        note("all static vectors")
+    return figures
 
 
 # measuring
@@ -241,6 +289,10 @@ def main() -> None:
     filling.add_argument("--objects", type=int, required=True)
     filling.add_argument("--level", default="medium")
     filling.add_argument("--mixed", action="store_true")
+    starting = commands.add_parser("first")
+    starting.add_argument("folder", type=Path)
+    starting.add_argument("--objects", type=int, default=100_000)
+    starting.add_argument("--level", default="static")
     measuring = commands.add_parser("measure")
     measuring.add_argument("folders", type=Path, nargs="+")
     measuring.add_argument("--limit", default="2G")
@@ -252,6 +304,8 @@ def main() -> None:
     elif given.command == "fill":
         found = fill(given.folder, given.objects, given.level, is_mixed=given.mixed)
         print(json.dumps(found))
+    elif given.command == "first":
+        print(json.dumps(first(given.folder, given.objects, given.level)))
     else:
         rows = [measure(folder, given.limit, given.rounds) for folder in given.folders]
         report = {"date": f"{datetime.now(UTC):%F}", "machine": describe().line, "sizes": rows}
