@@ -1,7 +1,7 @@
 """Which observed things a declared thing meets, and the other way round, kept up to date."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from opdbus.drift import table
 from opdbus.drift.table import Sort
@@ -12,6 +12,9 @@ from opdbus.state.object import FILE, PUBLISHED, Json, Thing
 # An observed sort, and what a declared and an observed name have in common.
 Key: TypeAlias = tuple[Sort, str]
 K = TypeVar("K")
+
+# Things whose sides are kept while the catalogue does not change: more than are compared at a time.
+_MOST: Final = 4096
 
 
 class Sides(NamedTuple):
@@ -39,13 +42,23 @@ class Pairs:
         self.active: set[Sort] = set()
         # of active sorts, what programs publish
         self._published: dict[Sort, set[Thing]] = {}
+        # the sides of things as of a version of the catalogue: a comparison asks for each often
+        self._version = -1
+        self._sides: dict[Thing, Sides] = {}
 
     def sides(self, thing: Thing) -> Sides:
         """Return the entries about a thing."""
-        entries = self._catalogue.about(thing) if self._catalogue.has(thing) else ()
-        if entries and entries[0].identity.source == FILE:
-            return Sides(entries[0], entries[1:])
-        return Sides(None, entries)
+        version = self._catalogue.view.version
+        if version != self._version or len(self._sides) > _MOST:
+            self._version = version
+            self._sides.clear()
+        if known := self._sides.get(thing):
+            return known
+        entries = self._catalogue.entries(thing)
+        is_declared = bool(entries) and entries[0].identity.source == FILE
+        sides = Sides(entries[0], entries[1:]) if is_declared else Sides(None, entries)
+        self._sides[thing] = sides
+        return sides
 
     def joined(self, thing: Thing) -> Sides:
         """Return the entries about a thing, also those under the other name that it has."""

@@ -7,6 +7,7 @@ fields the observed one of the same words.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from opdbus.drift import network, words
@@ -261,7 +262,7 @@ JOINED: Final = {
 
 def of_declared(sort: Sort) -> Row:
     """Return the row of a declared sort; others meet what is just so."""
-    return _BY_DECLARED.get(sort) or Row((sort,), sort)
+    return _BY_DECLARED.get(sort) or _just_so(sort)
 
 
 def declared_of(observed: Sort) -> frozenset[Sort]:
@@ -277,4 +278,9 @@ def is_claimed(thing: Thing, claims: frozenset[Sort]) -> bool:
 
 def of_observed(sort: Sort) -> Row:
     """Return the row of an observed sort."""
-    return _BY_OBSERVED.get(sort) or Row((sort,), sort)
+    return _BY_OBSERVED.get(sort) or _just_so(sort)
+
+
+@lru_cache(maxsize=256)
+def _just_so(sort: Sort) -> Row:
+    return Row((sort,), sort)

@@ -141,7 +141,7 @@ class Catalogue:
         if places := self._shared.get(thing):
             return places
         found = self._by_thing.find(hash(thing))
-        return tuple(place for place in found if self.view.thing(place) == thing)
+        return tuple([place for place in found if self.view.is_about(place, thing)])
 
     def _digest(self, place: int) -> bytes:
         return self.texts.digest(int(self.view.texts[place]))
@@ -163,11 +163,15 @@ class Catalogue:
 
     def about(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
-        if entries := tuple(filter(None, map(self.view.at, self._at(thing)))):
+        if entries := self.entries(thing):
             return entries
         raise UnknownObject(
             f"there is no object {'/'.join(thing)}: `op-dbus list` shows those that there are"
         )
+
+    def entries(self, thing: Thing) -> tuple[Entry, ...]:
+        """Return the entries about a thing, the declared one first; none if it is unknown."""
+        return tuple(filter(None, map(self.view.at, self._at(thing))))
 
     def named(self, name: str) -> list[int]:
         """Return the places of entries of just this name; of a service also without its suffix."""

@@ -376,7 +376,7 @@ class Memory:
     async def content(self, entries: Sequence[Entry]) -> dict[int, Content]:
         """Return the content of entries, by id."""
         ids = [entry.id for entry in entries]
-        return await self.archive.read(lambda store: store.content(ids))
+        return await self.archive.read(lambda store: store.content(ids)) if ids else {}
 
     def joined(
         self,

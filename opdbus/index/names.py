@@ -59,8 +59,8 @@ class Names:
 
     def __getitem__(self, place: int) -> str:
         """Return a name; one that is being replaced may be anything."""
-        (name,) = self.of([place])
-        return name
+        start = self._starts.item(place)
+        return str(self._bytes.data[start : start + self._sizes.item(place)], "utf-8", "replace")
 
     def of(self, places: Iterable[int]) -> list[str]:
         """Return some names."""

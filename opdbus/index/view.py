@@ -149,19 +149,20 @@ class View:
 
     def at(self, place: int) -> Entry | None:
         """Return the entry at a place, None where there is none."""
-        number, sort, name = int(self.ids[place]), self.sorts[place], self.names[place]
+        # `item` takes half the time of an index: a state file has 100,000 entries
+        number, sort, name = self.ids.item(place), self.sorts.item(place), self.names[place]
         if not number:
             return None
         source, plugin, kind = self.of_number[sort]
         return Entry(
             number,
             Identity(source, plugin, kind, name),
-            int(self.owners[place]),
+            self.owners.item(place),
             self.fingerprints[place].tobytes().hex(),
-            self._digests.digest(int(self.texts[place])),
-            int(self.times[place]),
-            bool(self.transient[place]),
-            int(self.sizes[place]),
+            self._digests.digest(self.texts.item(place)),
+            self.times.item(place),
+            self.transient.item(place),
+            self.sizes.item(place),
             self.traits[place].tobytes(),
         )
 
@@ -170,10 +171,14 @@ class View:
         _, plugin, kind = self.of_number[self.sorts[place]]
         return Thing(plugin, kind, self.names[place])
 
+    def is_about(self, place: int, thing: Thing) -> bool:
+        """Return whether the entry at a place is about a thing."""
+        _, plugin, kind = self.of_number[self.sorts.item(place)]
+        return self.names[place] == thing.name and (plugin, kind) == thing[:2]
+
     def source(self, place: int) -> str:
         """Return the source of the entry at a place."""
-        source: str = self.of_number[self.sorts[place]][0]
-        return source
+        return self.of_number[self.sorts.item(place)][0]
 
     def entry(self, number: int) -> Entry | None:
         """Return the entry with an id; may be called on another thread."""
