@@ -58,6 +58,7 @@ _IDLE: Final = 0.05
 _LOOK_SECONDS: Final = 2.0
 # Between two looks at a first start, which are a part of what it costs.
 _FOLLOW_SECONDS: Final = 0.1
+_ASKED: Final = QUESTIONS[1], 10, {"all": True}
 
 
 # filling
@@ -185,7 +186,7 @@ async def followed(daemon: Running, count: int) -> dict[str, dict[str, float]]:
             with contextlib.suppress(OpDbusError):
                 values = await client.status()
                 note("serving")
-                if "first answer" not in figures and await client.search(QUESTIONS[1], 10, {"all": True}):
+                if "first answer" not in figures and await client.search(*_ASKED):
                     note("first answer")
                 if values["Count"] == count:
                     note("all stored")

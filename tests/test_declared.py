@@ -139,6 +139,27 @@ def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     ]
 
 
+def test_what_was_declared_at_first_is_no_change(tmp_path: Path) -> None:
+    """A file's first reading is a listing, of which no values are kept; what follows is changes."""
+
+    async def work(house: Watched) -> None:
+        for content in ({}, {"a": "one"}, {"a": "two", "b": "one"}):
+            state_file(house.declared.path, content)
+            await house.declared.load()
+        rows.extend(await first(house.memory, Filter(has_first=True, is_oldest_first=True), 100))
+
+    rows: list[Row] = []
+    run(tmp_path / "empty at first", work)
+    assert [(row.cause, bool(row.fields)) for row in rows] == [("state file", True)] * 3
+    rows.clear()
+    state_file(tmp_path / "state.json", {"a": "zero"})
+    run(tmp_path, lambda house: house.declared.load())
+    run(tmp_path, work)
+    told = [(row.identity.name, row.what, row.cause, bool(row.sentence)) for row in rows]
+    assert told[:2] == [("a", "appeared", "first", False), ("a", "gone", "state file", True)]
+    assert {cause for _, _, cause, _ in told[1:]} == {"state file"}
+
+
 def test_a_bad_file_changes_nothing_but_the_error(tmp_path: Path) -> None:
     """Keep the last good state, say what is wrong, and take back the error with the next good."""
 

@@ -88,13 +88,19 @@ def _cause(rows: Sequence[Row], fields: Sequence[Field], side: int) -> str:
     """Return the cause of fields that began (side 1) or ended (side 0) to differ."""
     fitting = (row for row in rows if any(_fits(row, field, side) for field in fields))
     row = next(fitting, None) or next(iter(rows), None)
-    return row.cause if row and row.cause != FIRST else ""
+    if row and row.cause == FIRST:
+        # the file was there before, too; what it declares is so by it all the same
+        return STATE_FILE if row.identity.source == FILE else ""
+    return row.cause if row else ""
 
 
 def _fits(row: Row, field: Field, side: int) -> bool:
     """Return whether a change is of a field, or of another that had or has what was observed."""
     if row.identity.source == FILE:
-        return any(field.path[: len(path)] == tuple(path) for path, _, _ in row.fields)
+        # of what was in the file when it was first read no fields are kept
+        return row.cause == FIRST or any(
+            field.path[: len(path)] == tuple(path) for path, _, _ in row.fields
+        )
     if field.path == PRESENCE or field.observed in _THERE:
         return row.what in _COMES_OR_GOES
     if any(tuple(change.path) == field.path for change in row.fields):

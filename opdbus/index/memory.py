@@ -119,9 +119,11 @@ class Memory:
     ) -> Mapping[Thing, Change]:
         """Make a source hold exactly the present identities, with the changed objects as given.
 
-        Many are written in parts, which are found at once; others are gone with the last.
+        Many are written in parts, which are found at once; others are gone with the last. Objects
+        of the first listing were there before: history has no values of them, and no sentences.
         """
-        parts, why = _parts(changed), _always(change.STATE_FILE)
+        is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
+        parts, why = _parts(changed), _always(change.FIRST if is_first else change.STATE_FILE)
 
         async def following() -> list[StateObject]:
             # to redact the objects of a part takes as long as to write them
@@ -137,6 +139,7 @@ class Memory:
             async with self._one_writer:
                 gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
                 changes |= await self._write(part, gone, owner=ROOT, why=why)
+            await self.note_listed(source)
             return changes
 
         return await self.archive.shield(work())
