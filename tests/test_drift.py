@@ -117,6 +117,8 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
             "cron": {"jobs": jobs},
             "sysctl": {"vm.swappiness": 10, "net.ipv4.ip_forward": 1, "vm.no_such": 2},
             "systemd": {"units": {"a": {"actve_state": "failed", "foo": 1, "description": "x"}}},
+            "apt": {"packages": {"vi": {"ensure": "absnt"}}},
+            "system": {"locale": "de_DE.UTF-8"},
         }
         await checked.declare(plugins, tmp_path)
         seen = {"vm.swappiness": {"value": "60"}, "vm.no_such": {"missing": True}}
@@ -124,6 +126,8 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
         listed = ["systemd/unit", "cron/job", "kernel/sysctl"]
         await checked.observe({f"kernel/sysctl/{k}": v for k, v in seen.items()}, listed)
         await checked.observe(RUNNING, [])
+        vi = {"packages/package/vi": {"status": "installed"}}
+        await checked.observe({**vi, "system/fact/locale": {"keymap": "de"}}, [])
         await checked.until(1010.0)
         supervisor = Supervisor(chosen(["packages", "kernel", "systemd"], {}), checked.memory)
         supervisor._watched[0].set("absent", "no dpkg")
@@ -134,14 +138,18 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
     settings += ' [{"name": ...}] or {NAME: {...}}'
     which = "`op-dbus list --plugin cron --kind job` has the others"
     flows = sorted(f"f{n}" for n in range(12))[:3]
+    typo = "nobody knows what 'absnt' means; did you mean absent?"
+    no_field = "no such field is observed"
     assert found == [
+        (("apt", "package"), 1, ["ensure of vi"], typo),
         (("cron", "job"), 1, ["a b"], f"none of this name is observed; {which}"),
         (("kernel", "sysctl"), 1, ["net.ipv4.ip_forward"], "hidden"),
         (("openflow", "flow"), 12, flows, nobody),
         (("packages", "package"), 1, ["vim"], "the observer packages is absent: no dpkg"),
         (("packages", "settings"), 1, ["packages"], settings),
-        (("systemd", "unit"), 1, ["actve_state of a"], f"no such field is observed; {meant}"),
-        (("systemd", "unit"), 1, ["foo of a"], "no such field is observed"),
+        (("system", "settings"), 1, ["locale of system"], no_field),
+        (("systemd", "unit"), 1, ["actve_state of a"], f"{no_field}; {meant}"),
+        (("systemd", "unit"), 1, ["foo of a"], no_field),
         (("systm", "unit"), 1, ["x"], f"{nobody}; did you mean systemd/unit?"),
     ]
     left_out = "OP_DBUS_OBSERVE leaves out the observer users"

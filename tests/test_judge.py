@@ -11,6 +11,7 @@ from commands import run
 from conftest import EXAMPLE
 from running import Running
 
+from opdbus.drift import known
 from opdbus.state.file import StateFile
 from opdbus.state.judge import Judgement, judge
 from opdbus.state.object import MAX_NAME
@@ -73,9 +74,27 @@ def test_what_is_probably_not_meant(
     assert [text for text in judged(plugins, **more).warnings if warning in text]
 
 
+def test_words_that_mean_nothing() -> None:
+    """Name what is declared in words that no host has, with the word that may be meant."""
+    units = {
+        "a": {"active_state": "activ", "enabled": "maybe"},
+        "b": {"ActiveState": "activ"},
+        "c.timer": {"state": "waiting", "enabled": "masked", "masked": False},
+    }
+    ensured = ("absnt", ">=2", "1:2.3-4", "held", True, "")
+    packages = [{"name": f"p{n}", "ensure": value} for n, value in enumerate(ensured)]
+    content = {"version": 1, "plugins": {"systemd": {"units": units}, "apt": {"package": packages}}}
+    states = "a and 1 more: active_state: nobody knows what 'activ' means; did you mean active?"
+    assert judge(content, known.puzzles).warnings == [
+        f"systemd/unit/{states}",
+        "systemd/unit/a: enabled: nobody knows what 'maybe' means",
+        "apt/package/p0: ensure: nobody knows what 'absnt' means; did you mean absent?",
+    ]
+
+
 def test_a_good_file_has_no_warning() -> None:
     """The example, in which all is meant, is not warned of."""
-    assert judge(json.loads(EXAMPLE.read_text())).warnings == []
+    assert judge(json.loads(EXAMPLE.read_text()), known.puzzles).warnings == []
 
 
 def test_an_ordinal_of_the_files_own_is_a_name() -> None:

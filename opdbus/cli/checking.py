@@ -32,11 +32,12 @@ def check(file: str, json_: bool) -> int:  # noqa: FBT001 -- click passes flags 
     Shows how many objects it declares, which names are not the file's own, which fields are hidden
     as secrets, and what looks wrong. The exit code is 1 if the daemon would refuse it.
     """
+    from opdbus.drift import known
     from opdbus.state import judge
 
     name = "standard input" if file == "-" else file
     try:
-        found = judge.judge(_content(file, Path(name)))
+        found = judge.judge(_content(file, Path(name)), known.puzzles)
     except StateFileError as error:
         if not json_:
             raise

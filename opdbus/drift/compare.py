@@ -35,6 +35,7 @@ _SEVERE: Final = frozenset(
     "port ports dport address addresses ip listen listens listener gateway enabled version".split()
 )
 _STATES: Final = ("state", "active_state", "status", "running", "active", "ensure")
+_NO_FIELD: Final = "no such field is observed"
 _OBSERVE_ONLY: Final = "observe_only"
 # Longer values are cut: a difference is to be read.
 _MAX_TEXT: Final = 1000
@@ -67,20 +68,23 @@ def compare(row: Row, declared: Properties, observed: Properties | None) -> list
 
 
 def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> dict[str, str]:
-    """Return the declared fields of an object of which nobody observes anything, but for texts.
+    """Return the declared fields of an object that cannot be compared, and why, but for texts.
 
-    With each, the field that may have been meant.
+    That is where nobody observes such a field, or the value is a word that means nothing.
     """
     if is_only_observed(declared) or not is_wanted(declared) or _is_gone(row, observed):
         return {}
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
     known = [*row.rules, *map(values.words, observed)]
-    return {
-        _shortened(".".join(path), _MAX_NAME): next(iter(get_close_matches(path[-1], known, 1)), "")
-        for path, value in compared.unseen.items()
-        if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO
-    }
+    found = {path: puzzle for path, puzzle in compared.puzzles.items() if puzzle}
+    for path, value in compared.unseen.items():
+        if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO:
+            close = next(iter(get_close_matches(path[-1], known, 1)), path[-1])
+            # a field that may be observed, and is not, is not misspelled
+            hint = f"; did you mean {close}?" if close != path[-1] else ""
+            found[path] = f"{_NO_FIELD}{hint}"
+    return {_shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
 
 
 def undeclared(row: Row, observed: Properties) -> list[Field]:
@@ -130,6 +134,8 @@ class _Comparison:
         self._seen = observed
         # declared fields of which nobody observes anything
         self.unseen: dict[Path, Json] = {}
+        # declared words that mean nothing, and what may be meant
+        self.puzzles: dict[Path, str] = {}
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from what is declared."""
@@ -164,10 +170,12 @@ class _Comparison:
     def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
         if values.is_hidden(value):
             return
+        self.puzzles[path] = words.puzzle(rule.means, value)
         observed: Json = None
         if rule.observed:
             found = [one for name in rule.observed.split() for one in _found(self._seen, name)]
             if not found and rule.default is None:
+                self.unseen[path] = value
                 return
             observed = found[0] if found else rule.default
         elif "addresses" not in self._seen:

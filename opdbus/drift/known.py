@@ -1,13 +1,14 @@
 """Which sorts of things op-dbus observes itself, and which of them a file may have meant."""
 
 import difflib
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
 from opdbus import kinds
-from opdbus.drift import table
+from opdbus.drift import table, values, words
 from opdbus.drift.table import Sort
-from opdbus.state.object import SETTINGS
+from opdbus.state.object import SETTINGS, StateObject
 
 # How alike two names are, of which one is taken for the other misspelled.
 _ALIKE: Final = 0.85
@@ -31,6 +32,20 @@ def why_not(sort: Sort) -> str:
     close = difflib.get_close_matches(name, _names() - {name}, 1, _ALIKE)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"nothing observes such things, unless a program publishes them{meant}"
+
+
+def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
+    """Yield which declared words mean nothing, each with the first object that has it."""
+    found: dict[str, list[str]] = {}
+    for item in objects:
+        rules = table.of_declared((item.plugin, item.kind)).rules
+        for key, value in item.properties.items():
+            rule = rules.get(values.words(key))
+            if rule and (puzzle := words.puzzle(rule.means, value)):
+                name = "/".join((item.plugin, item.kind, item.name))
+                found.setdefault(f"{values.words(key)}: {puzzle}", []).append(name)
+    for puzzle, (first, *more) in found.items():
+        yield f"{first}{f' and {len(more)} more' if more else ''}: {puzzle}"
 
 
 @cache

@@ -24,7 +24,6 @@ _MOST: Final = 1000
 # Of declared things, those that are looked at, and those whose fields are.
 _MOST_DECLARED: Final = 20_000
 _MOST_COMPARED: Final = 2000
-_NO_FIELD: Final = "no such field is observed"
 _NO_SUCH: Final = (
     "none of this name is observed; `op-dbus list --plugin {} --kind {}` has the others"
 )
@@ -86,7 +85,7 @@ async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing
 
 
 async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
-    """Return declared fields of observed things that nobody observes, and what was meant."""
+    """Return declared fields of observed things that cannot be compared, and why."""
     things = memory.catalogue.things_of(FILE, _MOST_DECLARED)
     found: list[tuple[Thing, str, str]] = []
     left = _MOST_COMPARED
@@ -95,9 +94,7 @@ async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
         seen = [plan for plan in plans if plan.observed][:left]
         left -= len(seen)
         for plan, fields in zip(seen, await look.unseen(memory, seen), strict=True):
-            for field, one in fields.items():
-                hint = f"; did you mean {one}?" if one else ""
-                found.append((plan.thing, field, f"{_NO_FIELD}{hint}"))
+            found += [(plan.thing, field, why) for field, why in fields.items()]
         if not left:
             break
         # others must not wait until all are looked at

@@ -147,6 +147,9 @@ def _same_text(one: str, other: str) -> bool:
         return first.replace("-", ":") == second.replace("-", ":")
     if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
         return address(one) == address(other)
+    # 4M is 4194304; of two numbers without a unit, 1.10 may be a version
+    if first.isdecimal() is not second.isdecimal() and number(first) is not None:
+        return number(first) == number(second)
     # /srv/ is /srv
     return one.startswith("/") and one.rstrip("/") == other.rstrip("/")
 

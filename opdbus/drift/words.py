@@ -6,6 +6,7 @@ difference, or None where there is none or nobody can know.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 from opdbus.drift import values, versions
@@ -207,3 +208,27 @@ def spelled(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
         _word(side).removeprefix("etc/").replace("utf-8", "utf8") for side in (declared, observed)
     )
     return None if len(set(sides)) == 1 else Difference(observed)
+
+
+# What units may be declared to be besides, as systemd shows them in `sub_state`.
+_SUB_STATES: Final = frozenset("waiting elapsed plugged abandoned tentative".split())
+_IS_UP: Final = UP | DOWN | FAILED | _MOVING | _RELOADING | _SUB_STATES
+_STARTS: Final = frozenset("enable disable mask masked masked-runtime bad true false".split())
+# The words that such a value may be: another one is likely to be misspelled.
+_KNOWN: Final[Mapping[Meaning, frozenset[str]]] = {
+    state: _IS_UP | ABSENT | _INSTALLED,
+    installed: _INSTALLED | ABSENT | {"held"},
+    enabled: _ENABLED | _NEITHER | _STARTS | {"disabled"},
+}
+_MAX_SHOWN: Final = 64
+
+
+def puzzle(means: Meaning, declared: Json) -> str:
+    """Say that a declared word means nothing, and which one may be meant; empty if it does."""
+    word, known = _word(declared), _KNOWN.get(means, frozenset())
+    is_version = word[:1].isdigit() or word.startswith(("<", "=", ">"))
+    if not known or not word or word in known or is_version or values.is_true(declared) is not None:
+        return ""
+    near = next(iter(get_close_matches(word, sorted(known), 1)), "")
+    hint = f"; did you mean {near}?" if near else ""
+    return f"nobody knows what {str(declared)[:_MAX_SHOWN]!r} means{hint}"

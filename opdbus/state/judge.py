@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, TypeAlias
@@ -35,8 +35,10 @@ class Judgement:
     warnings: Sequence[str]
 
 
-def judge(content: Content) -> Judgement:
-    """Judge the content of a valid state file."""
+def judge(
+    content: Content, warn: Callable[[Sequence[StateObject]], Iterable[str]] = lambda _: ()
+) -> Judgement:
+    """Judge the content of a valid state file; `warn` says what else is probably not meant."""
     plugins = content["plugins"]
     _, objects = Reader().read(plugins)
     things = [Thing(*item.identity[1:]) for item in objects]
@@ -51,7 +53,11 @@ def judge(content: Content) -> Judgement:
         made=[thing for thing in others if is_hash_name(thing.name)],
         cut=[t for t in others if not is_hash_name(t.name) and REDACTED not in "".join(t)],
         redacted=[thing for thing in others if REDACTED in "".join(thing)],
-        warnings=[*_warnings(content, objects), *_repetitions(Counter(map(_first, sorted(again))))],
+        warnings=[
+            *_warnings(content, objects),
+            *_repetitions(Counter(map(_first, sorted(again)))),
+            *warn(objects),
+        ],
     )
 
 
