@@ -10,7 +10,7 @@ import pytest
 from system.booting import booted, why_not
 from system.host import Host
 from system.installing import installed
-from system.service import SETTINGS, STORE, Service
+from system.service import SETTINGS, STORE, UNITS, Service
 
 HERE = Path(__file__).parent
 # About what the bus does for the service; the others run on one bus, in `make test-all` on each.
@@ -71,5 +71,14 @@ def service(host: Host) -> Iterator[Service]:
     """Give the service as it is after a start with the default settings, whatever was before."""
     service = Service(host)
     service.settle()
+    yield service
+    service.forget()
+
+
+@pytest.fixture
+def observer(host: Host) -> Iterator[Service]:
+    """Give the service not started yet, as the test says what it observes."""
+    service = Service(host)
+    service.declare(UNITS)
     yield service
     service.forget()

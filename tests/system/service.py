@@ -48,9 +48,12 @@ class Service:
         self.systemctl("start")
         self.until_ready()
 
-    def observe(self, names: str = "auto") -> None:
-        """Start anew with observers of the host, and wait until each has listed what there is."""
-        self.configure(OBSERVE=names)
+    def observe(self, names: str = "auto", level: str = "static") -> None:
+        """Start anew with observers of the host, and wait until each has listed what there is.
+
+        Hundreds of objects take the level static a moment, and the level medium seconds.
+        """
+        self.configure(OBSERVE=names, VECTOR_LEVEL=level)
         self.systemctl("restart")
         with self.host.monitor(*CHANGES) as heard:
             heard.until(lambda: all(row[1] != "starting" for row in self.get("Observers", STATE)))

@@ -51,10 +51,10 @@ def until(lines: Iterator[str], text: str) -> None:
     raise AssertionError(f"no {text!r} in {before}")
 
 
-def test_the_life_of_a_service_is_told(host: Host, service: Service) -> None:
+def test_the_life_of_a_service_is_told(host: Host, observer: Service) -> None:
     """Tell that a service was started, stopped and failed, and by what, to root and the group."""
     serve_pages(host)
-    service.observe("systemd")
+    observer.observe("systemd")
     with watching(host) as lines:
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
@@ -69,25 +69,25 @@ def test_the_life_of_a_service_is_told(host: Host, service: Service) -> None:
     assert WEB not in refused.stdout
 
 
-def test_a_stopped_service_is_not_started_by_watching(host: Host, service: Service) -> None:
+def test_a_stopped_service_is_not_started_by_watching(host: Host, observer: Service) -> None:
     """Wait while op-dbus is stopped, go on when it is back, and tell what was restarted."""
     serve_pages(host)
-    service.observe("systemd")
+    observer.observe("systemd")
     with watching(host) as lines:
-        service.systemctl("stop")
+        observer.systemctl("stop")
         host.ask("systemctl", "restart", WEB)
         host.ask("systemctl", "daemon-reload")
-        assert service.show("ActiveState") == "inactive"
-        service.systemctl("start")
-        service.until_ready()
+        assert observer.show("ActiveState") == "inactive"
+        observer.systemctl("start")
+        observer.until_ready()
         until(lines, "web.service restarted (while op-dbus was not running)")
         host.ask("systemctl", "stop", WEB)
         until(lines, "web.service stopped: active -> inactive (job ")
 
 
-def test_a_restart_of_op_dbus_is_told(host: Host, service: Service) -> None:
+def test_a_restart_of_op_dbus_is_told(host: Host, observer: Service) -> None:
     """A restart of op-dbus changes nothing and nothing sees it; it is in history all the same."""
-    service.observe("systemd")
+    observer.observe("systemd", level="medium")
     with watching(host) as lines:
-        service.systemctl("restart")
+        observer.systemctl("restart")
         until(lines, "op-dbus.service restarted (while op-dbus was not running)")

@@ -40,27 +40,27 @@ def states(service: Service) -> dict[str, list[str]]:
     return {row[0]: [row[1], row[3]] for row in service.get("Observers", STATE)}
 
 
-def test_a_device_comes_and_goes(host: Host, service: Service) -> None:
+def test_a_device_comes_and_goes(host: Host, observer: Service) -> None:
     """A block device is seen from the sandbox by its event, and nothing else changes."""
-    service.observe("devices")
-    assert states(service)["devices"] == ["up", ""]
+    observer.observe("devices")
+    assert states(observer)["devices"] == ["up", ""]
     earlier = rows(host)
     with memory_disk() as disk:
-        before = service.get("Count", STATE)
+        before = observer.get("Count", STATE)
         (disk / "disksize").write_text("64M")
         # the kernel tells of the size by no event; this one is replayed
         (disk / "uevent").write_text("change")
-        until_shown(service, f"devices/block/{disk.name}", size_gb=0.067, type="compressed memory")
-        assert service.get("Count", STATE) == before + 1
-    until_shown(service, f"devices/block/{disk.name}")
-    assert service.get("Count", STATE) == before
+        until_shown(observer, f"devices/block/{disk.name}", size_gb=0.067, type="compressed memory")
+        assert observer.get("Count", STATE) == before + 1
+    until_shown(observer, f"devices/block/{disk.name}")
+    assert observer.get("Count", STATE) == before
     told = [(what, "block", disk.name, "kernel") for what in ("appeared", "gone")]
     assert rows(host) == [*earlier, *told]
 
 
-def test_a_replayed_event_is_told(host: Host, service: Service) -> None:
+def test_a_replayed_event_is_told(host: Host, observer: Service) -> None:
     """An event of a device that is as it was is a row of history, and the kernel is its cause."""
-    service.observe("devices")
+    observer.observe("devices")
     disk = next(path for path in Path("/sys/class/block").iterdir() if (path / "device").exists())
     assert shown(host, f"devices/block/{disk.name}")["size_gb"] > 0
     before = rows(host)
@@ -72,12 +72,12 @@ def test_a_replayed_event_is_told(host: Host, service: Service) -> None:
     assert found == [*before, ("event", "block", disk.name, "kernel")]
 
 
-def test_without_its_socket_it_says_how_often_it_looks(host: Host, service: Service) -> None:
+def test_without_its_socket_it_says_how_often_it_looks(host: Host, observer: Service) -> None:
     """Where systemd passes no socket, devices are listed all the same, every minute."""
     host.ask("systemctl", "mask", "--runtime", SOCKET)
     try:
-        service.observe("devices,kernel")
-        for name, (state, detail) in states(service).items():
+        observer.observe("devices,kernel")
+        for name, (state, detail) in states(observer).items():
             assert state == "up"
             # of a kernel without modules none is listed
             if name == "devices" or Path("/proc/modules").exists():
@@ -87,56 +87,56 @@ def test_without_its_socket_it_says_how_often_it_looks(host: Host, service: Serv
         host.ask("systemctl", "unmask", "--runtime", SOCKET)
 
 
-def test_settings_of_the_kernel_that_differ(host: Host, service: Service) -> None:
+def test_settings_of_the_kernel_that_differ(host: Host, observer: Service) -> None:
     """A file of sysctl.d that wants another value than there is shows so, until it is removed."""
-    service.observe("kernel")
+    observer.observe("kernel")
     parameter = Path("/proc/cmdline").read_text().split()[0].partition("=")[0]
     assert shown(host, f"kernel/parameter/{parameter}")
     earlier = rows(host)
     now = Path("/proc/sys/vm/swappiness").read_text().strip()
-    before = service.get("Count", STATE)
+    before = observer.get("Count", STATE)
     file = "/etc/sysctl.d/90-test.conf"
     host.write(file, "vm.swappiness = 7\nnet.ipv4.ip_forward = 1\n")
-    until_shown(service, "kernel/sysctl/vm.swappiness", value=now, wanted="7", differs=True)
+    until_shown(observer, "kernel/sysctl/vm.swappiness", value=now, wanted="7", differs=True)
     forwarding = shown(host, "kernel/sysctl/net.ipv4.ip_forward")
     assert forwarding["wanted"] == "1"
     assert "value" not in forwarding
     assert forwarding["not_measured"]
-    assert service.get("Count", STATE) == before + 2
+    assert observer.get("Count", STATE) == before + 2
     host.ask("rm", file)
-    until_shown(service, "kernel/sysctl/vm.swappiness")
-    assert service.get("Count", STATE) == before
+    until_shown(observer, "kernel/sysctl/vm.swappiness")
+    assert observer.get("Count", STATE) == before
     names = ("net.ipv4.ip_forward", "vm.swappiness")
     told = [(what, "sysctl", name, "") for what in ("appeared", "gone") for name in names]
     assert sorted(rows(host)[len(earlier) :]) == told
 
 
-def test_a_job_of_cron_comes_changes_and_goes(host: Host, service: Service) -> None:
+def test_a_job_of_cron_comes_changes_and_goes(host: Host, observer: Service) -> None:
     """A file in cron.d is an object with its schedule in words until it is removed."""
-    service.observe("cron")
-    before = service.get("Count", STATE)
+    observer.observe("cron")
+    before = observer.get("Count", STATE)
     name, file = "cron/job//etc/cron.d/shop save-orders", "/etc/cron.d/shop"
     earlier = rows(host)
     host.write(file, "10 3 * * * root /opt/save-orders --token hunter2\n")
-    until_shown(service, name, schedule="every day at 03:10", user="root")
+    until_shown(observer, name, schedule="every day at 03:10", user="root")
     assert "hunter2" not in str(shown(host, name))
     host.write(file, "10 4 * * * root /opt/save-orders --token hunter2\n")
-    until_shown(service, name, schedule="every day at 04:10")
-    assert service.get("Count", STATE) == before + 1
+    until_shown(observer, name, schedule="every day at 04:10")
+    assert observer.get("Count", STATE) == before + 1
     host.ask("chmod", "600", file)
-    until_shown(service, f"cron/job/{file}", readable=False)
+    until_shown(observer, f"cron/job/{file}", readable=False)
     assert not shown(host, name)
     host.ask("rm", file)
-    until_shown(service, f"cron/job/{file}")
-    assert service.get("Count", STATE) == before
+    until_shown(observer, f"cron/job/{file}")
+    assert observer.get("Count", STATE) == before
     whats = ("appeared", "changed", "gone", "appeared", "gone")
     told = rows(host)[len(earlier) :]
     assert sorted(row[0] for row in told) == sorted(whats)
     assert {(row[1], row[3]) for row in told} == {("job", "")}
     host.ask("chmod", "700", "/etc/cron.weekly")
     end = time.monotonic() + PATIENCE_SECONDS
-    while "/etc/cron.weekly may be read by root only" not in states(service)["cron"][1]:
+    while "/etc/cron.weekly may be read by root only" not in states(observer)["cron"][1]:
         assert time.monotonic() < end
         time.sleep(0.1)
     host.ask("chmod", "755", "/etc/cron.weekly")
-    assert "/var/spool/cron" in states(service)["cron"][1]
+    assert "/var/spool/cron" in states(observer)["cron"][1]

@@ -36,27 +36,27 @@ def tell(host: Host, method: str) -> None:
 
 
 @pytest.mark.usefixtures("lamp_service")
-def test_objects_come_and_go(host: Host, service: Service) -> None:
+def test_objects_come_and_go(host: Host, observer: Service) -> None:
     """An object of the service is one of ours while it is there; history names the service."""
-    service.observe(lamps.NAME)
-    before, earlier = service.get("Count", STATE), rows(host)
+    observer.observe(lamps.NAME)
+    before, earlier = observer.get("Count", STATE), rows(host)
     tell(host, "Add")
-    until_shown(service, LAMP, colour="red")
+    until_shown(observer, LAMP, colour="red")
     tell(host, "Remove")
-    until_shown(service, LAMP)
-    assert service.get("Count", STATE) == before
+    until_shown(observer, LAMP)
+    assert observer.get("Count", STATE) == before
     told = [(what, "lamp", "desk", f"bus:{lamps.NAME}") for what in ("appeared", "gone")]
     assert rows(host) == [*earlier, *told]
 
 
 @pytest.mark.usefixtures("lamp_service")
-def test_it_leaves_and_returns(host: Host, service: Service) -> None:
+def test_it_leaves_and_returns(host: Host, observer: Service) -> None:
     """Objects are gone with the service that is stopped, and are back with it."""
     tell(host, "Add")
-    service.observe(lamps.NAME)
+    observer.observe(lamps.NAME)
     assert shown(host, LAMP)["name"] == "desk"
     host.ask("systemctl", "stop", UNIT)
-    until_shown(service, LAMP)
+    until_shown(observer, LAMP)
     start(host)
     tell(host, "Add")
-    until_shown(service, LAMP, colour="red")
+    until_shown(observer, LAMP, colour="red")

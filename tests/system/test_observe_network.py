@@ -48,35 +48,37 @@ def states(host: Host) -> list[str]:
     return [host.show(unit, "ActiveState") for unit in (UNIT, *SOCKETS)]
 
 
-def test_the_hosts_addresses_are_seen_from_the_sandbox(host: Host, service: Service) -> None:
+def test_the_hosts_addresses_are_seen_from_the_sandbox(host: Host, observer: Service) -> None:
     """An address of the host is an object as long as it is there; the sandbox sees no network."""
     host.write("/run/refused.py", REFUSED)
-    service.drop_in("ExecStartPre=/usr/bin/python3 /run/refused.py")
-    service.observe("network")
+    observer.drop_in("ExecStartPre=/usr/bin/python3 /run/refused.py")
+    observer.observe("network")
     with address(host, "192.0.2.10/28"):
-        until_shown(service, "net/address/192.0.2.10/28 on lo", scope="global", prefix=28)
-    until_shown(service, "net/address/192.0.2.10/28 on lo")
+        until_shown(observer, "net/address/192.0.2.10/28 on lo", scope="global", prefix=28)
+    until_shown(observer, "net/address/192.0.2.10/28 on lo")
 
 
-def test_a_port_and_its_unit(host: Host, service: Service) -> None:
+def test_a_port_and_its_unit(host: Host, observer: Service) -> None:
     """A port that a unit opens is an object with the unit's name until the unit stops."""
-    service.observe("sockets")
+    observer.observe("sockets")
     name = "net/listener/tcp 127.0.0.1:8123"
     host.ask("systemd-run", "--unit=local-pages", "--property=User=op-dbus", *WEB)
     try:
-        until_shown(service, name, unit="local-pages.service", user="op-dbus", exposed="local only")
+        until_shown(
+            observer, name, unit="local-pages.service", user="op-dbus", exposed="local only"
+        )
     finally:
         host.ask("systemctl", "stop", "local-pages.service")
-    until_shown(service, name)
+    until_shown(observer, name)
 
 
-def test_a_port_of_a_socket_unit(host: Host, service: Service) -> None:
+def test_a_port_of_a_socket_unit(host: Host, observer: Service) -> None:
     """A port that systemd opened has the name of its socket unit."""
-    service.observe("sockets")
+    observer.observe("sockets")
     listen = "--socket-property=ListenStream=127.0.0.1:8124"
     host.ask("systemd-run", "--unit=late", listen, "/bin/true")
     try:
-        until_shown(service, "net/listener/tcp 127.0.0.1:8124", unit="late.socket", user="root")
+        until_shown(observer, "net/listener/tcp 127.0.0.1:8124", unit="late.socket", user="root")
     finally:
         host.ask("systemctl", "stop", "late.socket")
 
@@ -108,24 +110,24 @@ def test_a_service_that_ended_for_good_stays_down(
     assert service.show("NRestarts") == "0"
 
 
-def test_a_killed_service_has_its_sockets_again(host: Host, service: Service) -> None:
+def test_a_killed_service_has_its_sockets_again(host: Host, observer: Service) -> None:
     """What happened on the network while the service was away is seen when it is back."""
-    service.observe("network")
+    observer.observe("network")
     after = host.cursor()
-    service.systemctl("kill", "--signal=KILL")
-    service.until_failed(after)
+    observer.systemctl("kill", "--signal=KILL")
+    observer.until_failed(after)
     with address(host, "192.0.2.20/28"):
-        service.until_started(after)
-        until_shown(service, "net/address/192.0.2.20/28 on lo", prefix=28)
+        observer.until_started(after)
+        until_shown(observer, "net/address/192.0.2.20/28 on lo", prefix=28)
     assert states(host) == ["active"] * 4
 
 
-def test_without_its_socket_an_observer_says_so(host: Host, service: Service) -> None:
+def test_without_its_socket_an_observer_says_so(host: Host, observer: Service) -> None:
     """Where systemd passes no socket, the status says which unit would."""
     host.ask("systemctl", "mask", "--runtime", SOCKETS[0])
     try:
-        service.observe("network,sockets")
-        rows = {row[0]: row for row in service.get("Observers", STATE)}
+        observer.observe("network,sockets")
+        rows = {row[0]: row for row in observer.get("Observers", STATE)}
         assert rows["network"][1] == "absent"
         assert "op-dbus-route.socket" in rows["network"][3]
         assert rows["sockets"][1] == "up"
@@ -143,15 +145,15 @@ def test_a_host_boots_with_them(host: Host, service: Service) -> None:
         service.systemctl("disable")
 
 
-def test_what_an_interface_forwards(host: Host, service: Service) -> None:
+def test_what_an_interface_forwards(host: Host, observer: Service) -> None:
     """Whether the host passes packets on is seen from the sandbox, as soon as it is changed."""
-    service.observe("network")
-    until_shown(service, "net/interface/lo", forwards=[])
+    observer.observe("network")
+    until_shown(observer, "net/interface/lo", forwards=[])
     # settings are read-only inside: those of its network are written from outside
     change = ["nsenter", f"--target={host.init}", "--net", "sysctl", "-qw"]
     subprocess.run([*change, "net.ipv4.ip_forward=1"], check=True)
     try:
-        until_shown(service, "net/interface/lo", forwards=["ipv4"])
+        until_shown(observer, "net/interface/lo", forwards=["ipv4"])
     finally:
         subprocess.run([*change, "net.ipv4.ip_forward=0"], check=True)
-    until_shown(service, "net/interface/lo", forwards=[])
+    until_shown(observer, "net/interface/lo", forwards=[])

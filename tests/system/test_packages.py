@@ -28,11 +28,11 @@ def shown(host: Host, path: str) -> dict[str, Any]:
 
 
 @needs_dpkg
-def test_packages_and_files(host: Host, service: Service, tmp_path: Path) -> None:
+def test_packages_and_files(host: Host, observer: Service, tmp_path: Path) -> None:
     """What dpkg installs and removes, and what an administrator edits, reaches the objects."""
     package = build(tmp_path, "op-dbus-demo", files={CONFIGURATION: "a=1\n"})
     shutil.copy(package, host.path("/root/demo.deb"))
-    service.observe("packages,files")
+    observer.observe("packages,files")
     with host.monitor(*CHANGES) as heard:
         assert shown(host, paths.of("packages", "package", "dpkg"))["status"] == "installed"
         host.ask("dpkg", "--install", "/root/demo.deb")
