@@ -160,7 +160,8 @@ def test_outliers_of_a_memory(live: Callable[..., Any]) -> None:
         await made.publish(*(observed(name, "mail", **properties) for name in names))
         await made.publish(observed("mail 3", "mail", user="root", enabled=True))
         # declared as the others are, and so not odd by what is declared
-        await made.declare(unit("mail 3", "mail", user="nobody"), unit("mail 4", "mail", user="x"))
+        declared = {"mail 3": {"user": "nobody"}, "mail 4": {"user": "x", "ensure": "present"}}
+        await made.declare(*(unit(name, "post", **fields) for name, fields in declared.items()))
         while made.vectors.waiting():
             await made.event(Vectorized)
 

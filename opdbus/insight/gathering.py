@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from opdbus.errors import UnknownObject
 from opdbus.insight.clustering import Vectors, normalized
 from opdbus.insight.lonely import lonely
 from opdbus.state.object import matches
@@ -77,7 +76,7 @@ def gather(
     for thing in catalogue.known():
         if not matches(thing, wanted) or (within is not None and thing not in within):
             continue
-        entry = _first(catalogue, thing)
+        entry = _told(catalogue, thing)
         if entry and entry.text_digest in index:
             things.append(thing)
             entries.append(entry)
@@ -91,19 +90,19 @@ def _numbers(parts: Iterable[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(parts), "<u8").copy()
 
 
-def _first(catalogue: Catalogue, thing: Thing) -> Entry | None:
-    """Return the entry whose text stands for a thing, None where it is gone by now."""
-    try:
-        return catalogue.about(thing)[0]
-    except UnknownObject:
-        return None
+def _told(catalogue: Catalogue, thing: Thing) -> Entry | None:
+    """Return the entry whose text stands for a thing, None where it is gone by now.
+
+    What is observed says more of a thing than what is declared, which comes first.
+    """
+    return next(reversed(catalogue.entries(thing)), None)
 
 
 def far_from_all(
     things: Sequence[Thing], catalogue: Catalogue, index: VectorIndex | None
 ) -> Mapping[int, Lonely]:
     """Return which things of one kind are unlike all others, if all of them have vectors."""
-    entries = [_first(catalogue, thing) for thing in things]
+    entries = [_told(catalogue, thing) for thing in things]
     digests = [entry.text_digest for entry in entries if entry]
     if index is None or len(digests) < len(things) or not all(d in index for d in digests):
         return {}

@@ -34,7 +34,7 @@ class _Item(NamedTuple):
 async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequence[Survey]:
     """Return what the objects of each kind have, of kinds with enough objects.
 
-    `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is only
+    `wanted` has a plugin or a kind. Fields that move by themselves are left out. What is
     declared is not compared with what is observed: it has other fields.
     """
     known = memory.catalogue.known()
@@ -69,11 +69,9 @@ async def _joined(memory: Memory, things: Sequence[Thing]) -> list[_Item]:
     catalogue = memory.catalogue
     about = {thing: catalogue.about(thing) for thing in things if catalogue.has(thing)}
     contents = await memory.content([entry for entries in about.values() for entry in entries])
-    return [
-        _Item(
-            thing,
-            any(entry.identity.source != FILE for entry in entries),
-            memory.joined(entries, contents, only_stored=True),
-        )
-        for thing, entries in about.items()
-    ]
+    items = []
+    for thing, entries in about.items():
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        told = memory.joined(observed or entries, contents, only_stored=True)
+        items.append(_Item(thing, bool(observed), told))
+    return items
