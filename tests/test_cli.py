@@ -216,9 +216,11 @@ def test_conditions(served: Running) -> None:
 
 def test_conditions_that_nothing_meets(served: Running) -> None:
     """Find nothing, and say which field was meant if there is none of that name."""
-    assert ok(served, "list", "--where", "active_state=unheard-of").splitlines() == [
-        "plugin  kind  name"
-    ]
+    listed = served.cli("list", "--where", "active_state=unheard-of")
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert listed.stderr == "nothing to list\n"
+    listed = served.cli("list", "--kind", "account", "--offset", "1000")
+    assert listed.stderr.startswith("nothing to list: there are ")
     done = served.cli("search", "anything", "--where", "activ_state=failed")
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.splitlines() == [

@@ -220,8 +220,11 @@ def list_(
     total, shown = ask(found)
     if form.is_json:
         output.as_json({"total": total, "objects": shown})
-    else:
+    elif shown:
         form.print(shown, _print_names)
+    elif form.is_for_people:
+        past = f": there are {total:,} such objects" if total else ""
+        click.echo(f"nothing to list{past}", err=True)
     if not total:
         tell_unknown(fields_of(wanted["where"]))
     more = total - offset - len(shown)
