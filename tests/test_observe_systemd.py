@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from observing import Host, in_loop, observed, rows
-from units import PATH, FakePid1, fake_pid1, install_tidy, path_of
+from units import NAME, PATH, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe import systemd, unit_files
 from opdbus.observe.documents import Places
@@ -373,3 +374,39 @@ async def test_a_reload_that_is_heard_of_late(
         fake.tell_reloading(begins=False)
         await host.until(lambda: "systemd/unit/one.service" not in host.names)
     assert [row[:2] for row in rows(tmp_path, "one.service")][-1] == ("gone", cause)
+
+
+@in_loop
+async def test_a_unit_that_is_disabled_before_files_are_listed(
+    tmp_path: Path, system_bus: str
+) -> None:
+    """What the file of a loaded unit was is known from the first: a job does not disable it."""
+    up = {"ActiveState": "active", "SubState": "running"}
+    async with pid1(system_bus, tmp_path) as fake:
+        fake.load("one.service", UnitFileState="enabled", is_up=True, **up)
+        async with watched(tmp_path) as host:
+            fake.units["one.service"]["UnitFileState"] = "disabled"
+            fake.work("one.service", 7, ("inactive", "dead"), ("active", "running"))
+            fake.end("one.service", 7)
+            await host.until(lambda: len(rows(tmp_path, "one.service")) == 3)
+    both = [("changed", "reload", 0), ("event", "job:7 restart", 0)]
+    assert rows(tmp_path, "one.service")[1:] == both
+
+
+@in_loop
+async def test_what_is_said_before_an_answer_counts(tmp_path: Path, system_bus: str) -> None:
+    """A reload that PID 1 told of before it answered is why what it answered is as it is."""
+    async with pid1(system_bus, tmp_path) as fake, watched(tmp_path) as host:
+        list_units = fake.service.answers[f"{NAME}.Manager.ListUnitsByPatterns"]
+
+        def reload(*arguments: Any) -> tuple[str, list[Any]]:
+            fake.tell_reloading(begins=True)
+            fake.units["one.service"]["Description"] = "Is another one"
+            fake.tell_reloading(begins=False)
+            return list_units(*arguments)
+
+        fake.service.answers[f"{NAME}.Manager.ListUnitsByPatterns"] = reload
+        fake.work("one.service", 7, ("active", "running"), ("inactive", "dead"))
+        fake.end("one.service", 7)
+        await host.until(lambda: len(rows(tmp_path, "one.service")) == 3)
+    assert ("changed", "reload", 0) in rows(tmp_path, "one.service")

@@ -66,6 +66,10 @@ class Pid1:
         """Yield the signals that come, those of a tenth of a second together."""
         return self._service.bursts()
 
+    def take(self) -> list[Signal]:
+        """Return the signals that have come and wait to be one of them."""
+        return self._service.take()
+
     async def own_properties(self) -> Mapping[str, Plain]:
         """Return what systemd says of itself and of the machine."""
         try:

@@ -90,6 +90,8 @@ class _Units:
         self._loaded: set[str] = set()
         # new units: that they came with their files is written before they are read again
         self._started: set[str] = set()
+        # units of which only an earlier run said what their files are
+        self._of_earlier: set[str] = set()
         # of unit files that have changed since PID 1 read them
         self._states: dict[str, str] = {}
 
@@ -111,7 +113,8 @@ class _Units:
         await self._look_at_unloaded(left, "")
         await self._documents.look_up()
         self._is_quiet = False
-        for name in self._told.keys() & (self._loaded | left):
+        self._of_earlier = self._told.keys() - self._loaded - left
+        for name in self._told.keys() - self._of_earlier:
             self._tell(name, self._told[name])
         if self._report.is_first:
             self._tell_since(stored, self._report.recorded_until)
@@ -154,10 +157,7 @@ class _Units:
             self._news.clear()
             if self._have_files_changed:
                 await self._look_at_files()
-            # what differs while a listing after a reload is due follows from the reload
-            await self._look(
-                self._pace.take(), "" if self._list_at == _NEVER else self._causes.reload
-            )
+            await self._look(self._pace.take(), self._of_reload())
             if self._list_at <= self._clock():
                 await self._list()
             if self._files_at <= self._clock():
@@ -174,6 +174,16 @@ class _Units:
                 if told := self._told.get(name):
                     shown = {**told, **self._documents.of(name, told)}
                     self._report.put(_KIND, name, shown, Why(seen=FACTS))
+
+    def _of_reload(self) -> str:
+        """Return why units differ until they are listed after a reload."""
+        is_due = self._is_reloading or self._list_at != _NEVER
+        return self._causes.reload if is_due else ""
+
+    def _hear_rest(self) -> None:
+        """Hear what PID 1 said before its last answer: it may be why that is as it is."""
+        for signal in self._pid1.take():
+            self._hear(signal)
 
     def _hear(self, signal: Signal) -> None:
         now, first = self._clock(), signal.body[0] if signal.body else None
@@ -221,14 +231,15 @@ class _Units:
         for unit in known:
             await self._read([unit], cause)
             # others must not wait until all are read
-            await self._look(self._pace.take())
+            await self._look(self._pace.take(), cause)
         self._listed_at = self._clock()
 
-    async def _look(self, names: Collection[str], cause: str = "") -> None:
+    async def _look(self, names: Collection[str], cause: str) -> None:
         """Read those of some units that are loaded; the cause is that of all but their states."""
         if not names:
             return
         units = await self._pid1.units_of(names)
+        self._hear_rest()
         await self._causes.ask(self._pid1, names)
         await self._read(sorted(units, key=lambda unit: self._causes.order(unit.name)), cause)
         await self._look_at_unloaded(set(names) - {unit.name for unit in units}, cause)
@@ -248,7 +259,7 @@ class _Units:
         for name, told in read.items():
             # what was started before a package run did not come with it
             at = min(times.get(name, _NEVER), self._came.pop(name, _NEVER))
-            of_files = self._causes.of_files(at) if name in times else cause
+            of_files = self._causes.of_files(at) if name in times else cause or self._of_reload()
             why = self._waited(name, of_files)
             if name not in self._loaded:
                 why = why or self._causes.latest(name, told)
@@ -257,11 +268,11 @@ class _Units:
 
     def _other_files(self, read: Mapping[str, dict[str, Json]]) -> dict[str, set[str]]:
         """Return the files, of before and of now, of those units that have others than before."""
-        if self._is_quiet or not self._files_listed_at:
+        if self._is_quiet:
             return {}
-        before = {name: _files(self._told.get(name, {})) for name in read}
+        before = {name: _files(self._told.get(name, {})) for name in read if self._knows(name)}
         # which drop-ins there are is seen when a unit is loaded
-        known = [name for name in read if "load_state" in self._told.get(name, read[name])]
+        known = [name for name in before if "load_state" in self._told.get(name, read[name])]
         now = {name: _files(read[name]) for name in known if not read[name].get("transient")}
         return {name: before[name] | now[name] for name in now if before[name] != now[name]}
 
@@ -270,6 +281,7 @@ class _Units:
         if self._is_coming(unit.name):
             return {}
         values = await self._pid1.properties(unit)
+        self._hear_rest()
         states = values.get("LoadState"), values.get("ActiveState")
         if not values or states == ("not-found", "inactive"):
             return {}  # it was unloaded meanwhile: a signal comes next
@@ -342,9 +354,9 @@ class _Units:
         for name in left:
             why = self._waited(name, cause)
             self._documents.forget(name)
+            of_file = self._of_file(name, {})
             last = self._told.pop(name, None)
             if last is not None and not self._is_quiet:
-                of_file = self._of_file(last, {})
                 other = why or self._causes.latest(name, last) or of_file
                 why = self._causes.why_gone(name, last, other, of_file)
             self._report.gone(_KIND, name, why)
@@ -379,24 +391,30 @@ class _Units:
         for cause, names in by_cause.items():
             await self._look(names, cause)
 
-    def _of_file(self, before: Mapping[str, Json], after: Mapping[str, Json]) -> str:
+    def _of_file(self, name: str, now: Mapping[str, Json]) -> str:
         """Return the cause of a change of a unit's file, which may be seen before a reload."""
-        is_transient = before.get("transient") or after.get("transient")
-        is_other = any(before.get(name) != after.get(name) for name in _OF_FILE)
-        return (
-            self._causes.reload if self._files_listed_at and is_other and not is_transient else ""
-        )
+        before = self._told.get(name, {})
+        is_transient = before.get("transient") or now.get("transient")
+        is_other = any(before.get(key) != now.get(key) for key in _OF_FILE)
+        is_changed = self._knows(name) and is_other and not is_transient
+        return self._causes.reload if is_changed else ""
+
+    def _knows(self, name: str) -> bool:
+        """Return whether it is known what a unit's file was: until all are listed, of few."""
+        is_told = name in self._told and name not in self._of_earlier
+        return is_told or self._files_listed_at > 0
 
     def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
         before = self._told.get(name)
         if not self._is_quiet:
-            cause = cause or self._of_file(before or {}, properties)
+            cause = cause or self._of_file(name, properties)
             if before is None and is_with_file(name, properties, cause):
                 self._started.add(name)
                 if self._causes.was_started(name):
                     properties = unit_properties.unloaded(properties)
                     self._pace.changed(name)
         self._told[name] = properties
+        self._of_earlier.discard(name)
         shown = {**properties, **self._documents.of(name, properties)}
         if self._is_quiet:
             return
