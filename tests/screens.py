@@ -69,7 +69,9 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """The lines that are shown."""
+        """The lines that are shown by now."""
+        while self._read(0.0):
+            pass
         return "\n".join("".join(sign for sign, _ in row).rstrip() for row in self._cells)
 
     @property
@@ -85,14 +87,14 @@ class Screen:
         """Wait until the screen has a text, or is as wanted, and give it."""
         is_wanted = wanted if callable(wanted) else lambda text: wanted in text
         end = time.monotonic() + PATIENCE_SECONDS
-        while not is_wanted(self.text):
-            assert self._read(max(0.0, end - time.monotonic())), f"it shows only:\n{self.text}"
-        return self.text
+        while not is_wanted(text := self.text):
+            assert self._read(max(0.0, end - time.monotonic())), f"it shows only:\n{text}"
+        return text
 
     def exit_code(self) -> int:
         """Wait for its end, and give the exit code."""
         code = self.process.wait(PATIENCE_SECONDS)
-        while self._read(0):
+        while self._read(0.0):
             pass
         return code
 
