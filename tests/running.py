@@ -23,6 +23,8 @@ from opdbus.bus.transport.values import from_wire
 
 # Generous: these only end a test that would otherwise never end.
 PATIENCE_SECONDS = 120.0
+# Of processor time: so long a daemon may work on when it is told to end.
+STOP_SECONDS = 3.0
 ROOT_PATH, STATE_PATH = "/org/opdbus", "/org/opdbus/state"
 HISTORY_PATH, HISTORY = "/org/opdbus/history", "org.opdbus.History1"
 VECTORIZER, STATE, OBJECT = "org.opdbus.Vectorizer1", "org.opdbus.State1", "org.opdbus.Object1"
@@ -157,18 +159,26 @@ class Running:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    def exit_code(self, seconds: float = PATIENCE_SECONDS) -> int:
+    def exit_code(self) -> int:
         """Wait for its end."""
         assert self._process
         try:
-            return self._process.wait(seconds)
+            return self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end within {seconds} s:\n{self.log}") from None
+            raise AssertionError(f"it did not end:\n{self.log}") from None
 
-    def stop(self) -> int:
-        """End it as systemd does, and give the exit code."""
-        self.send(signal.SIGTERM)
-        return self.exit_code(3.0)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """End it as systemd does, and give the exit code; it may not work for long any more."""
+        spent = _cpu_seconds(self.pid)
+        self.send(number)
+        end = os.pidfd_open(self.pid)
+        select.select([end], [], [], PATIENCE_SECONDS)
+        os.close(end)
+        # until it is waited for
+        spent = _cpu_seconds(self.pid) - spent
+        code = self.exit_code()
+        assert spent < STOP_SECONDS, f"it worked on for {spent} s:\n{self.log}"
+        return code
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -200,6 +210,12 @@ class Running:
             timeout=60,
             check=False,
         )
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Give how long a process has worked, however many others did meanwhile; see proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 # what the fixture `daemons` gives: makes a daemon, with settings

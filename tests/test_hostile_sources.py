@@ -6,6 +6,7 @@ Bounds are for a busy machine with two cores; `tests/robustness/sources.py` meas
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,6 +116,15 @@ async def test_readings_that_hang_have_a_bound() -> None:
         await in_thread(forever.wait, PATIENCE)
     assert await in_thread(os.getpid) == os.getpid()
     forever.set()
+
+
+@in_loop
+async def test_a_reading_that_ended_in_time_counts(tmp_path: Path) -> None:
+    """What was read counts, however late the event loop hears of it."""
+    reading = asyncio.create_task(in_thread(tmp_path.exists, 0.05))
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 -- what makes it late
+    assert await reading
 
 
 @in_loop

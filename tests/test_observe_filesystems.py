@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from observing import FakeService, Host, fake_service, in_loop, observed
+from observing import PATIENCE, FakeService, Host, fake_service, in_loop, observed
 
 from opdbus.observe.filesystems import FileSystems
 from opdbus.observe.mounts import Mount, parsed
@@ -94,9 +94,9 @@ def unit(path: str, source: str, fstype: str, options: str = "rw,relatime") -> d
 
 
 @asynccontextmanager
-async def watched(mountinfo: Path, disk: Disk) -> AsyncIterator[Host]:
-    """Observe mounts, with a minute of 20 ms."""
-    source = FileSystems(mountinfo, 0.02, 0.2, disk.measure)
+async def watched(mountinfo: Path, disk: Disk, patience: float = PATIENCE) -> AsyncIterator[Host]:
+    """Observe mounts, with a minute of 20 ms; what answers later than patience lasts, does not."""
+    source = FileSystems(mountinfo, 0.02, patience, disk.measure)
     observer = Observer("filesystems", "mounts", source.observe)
     try:
         async with observed(mountinfo.parent, observer) as host:
@@ -144,13 +144,14 @@ async def test_a_dead_server_costs_only_its_own_object(mountinfo: Path, system_b
     """A file system that hangs does not answer, is not asked a second time, and may come back."""
     disk = Disk()
     disk.hangs.add("/home")
-    async with systemd(system_bus), watched(mountinfo, disk) as host:
+    async with systemd(system_bus), watched(mountinfo, disk, 0.2) as host:
         await host.until_shown("mounts/mount//home", answers=False, source="nas:/home")
         await host.until_shown("mounts/mount//", used_percent=50)
         rounds = disk.asked.count("/")
         await host.until(lambda: disk.asked.count("/") > rounds + 3)
         assert disk.asked.count("/home") == 1
-        assert host.status.detail == "how full is not known of /home: it does not answer"
+        said = "how full is not known of /home: it does not answer"
+        await host.until(lambda: host.status.detail == said)
         disk.free.set()
         home = await host.until_shown("mounts/mount//home", used_percent=50)
         assert "answers" not in home

@@ -56,7 +56,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sigterm_while_the_store_is_written_anew(
     daemons: Callable[..., Running], tmp_path: Path, filled: Path, work: str
 ) -> None:
-    """End within 3 s of a start that has seconds to do, and do all of it at the next one."""
+    """End a start soon that has seconds to do, and do all of it at the next one."""
     daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
     shutil.copy(filled, daemon.state_dir)
     if work == "rebuild":
@@ -77,7 +77,7 @@ def test_sigterm_while_the_store_is_written_anew(
 
 
 def test_sigterm_during_a_large_publish(daemons: Callable[..., Running], tmp_path: Path) -> None:
-    """End within 3 s of a call that brings much, and keep what it brought whole or not at all."""
+    """End soon in a call that brings much, and keep what it brought whole or not at all."""
     daemon = daemons(STATE_FILE=state_file(tmp_path / "state.json", {}), VECTOR_LEVEL="none")
 
     async def publish() -> None:
@@ -99,7 +99,7 @@ def test_sigterm_during_a_large_publish(daemons: Callable[..., Running], tmp_pat
 def test_sigterm_while_a_large_file_is_read(
     daemons: Callable[..., Running], tmp_path: Path
 ) -> None:
-    """End within 3 s while a state file of tens of MiB is parsed."""
+    """End soon while a state file of tens of MiB is parsed."""
     path = state_file(tmp_path / "state.json", {"a": "mail"})
     daemon = daemons(STATE_FILE=path, VECTOR_LEVEL="none")
     units = {f"u{n}": {"description": "mail " * 100} for n in range(60_000)}

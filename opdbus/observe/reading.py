@@ -46,13 +46,12 @@ async def in_thread(read: Callable[[], T], seconds: float = 10.0, *, most: int =
 
     thread = threading.Thread(target=work, name="observe", daemon=True)
     thread.start()
-    try:
-        async with asyncio.timeout(seconds):
-            return (await done)()
-    except TimeoutError:
-        thread.name = hung
-        limit = f"{seconds:.0f} s"
-        raise LostSource(f"reading took more than {limit}: a file system may hang") from None
+    await asyncio.wait([done], timeout=seconds)
+    # also where it has ended and the event loop hears of it only now
+    if done.done():
+        return done.result()()
+    thread.name = hung
+    raise LostSource(f"reading took more than {seconds:.0f} s: a file system may hang")
 
 
 def text_of(path: Path, most: int = _MAX_BYTES) -> str:

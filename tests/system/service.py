@@ -46,7 +46,7 @@ class Service:
         """
         self.declare(UNITS)
         self.systemctl("start")
-        self.until_ready()
+        self.reload()
 
     def observe(self, names: str = "auto", level: str = "static") -> None:
         """Start anew with observers of the host, and wait until each has listed what there is.
@@ -114,6 +114,14 @@ class Service:
             "busctl", "--json=short", "call", NAME, path, interface, name, signature, *arguments
         )
         return list(json.loads(text)["data"]) if text else []
+
+    def reload(self) -> None:
+        """Have it read the state file, and wait until it has a vector of every object of that.
+
+        `systemctl reload` only sends a signal.
+        """
+        self.call(ROOT_PATH, f"{VECTORIZER}.Reload", "a{sv}", "0")
+        self.until_ready()
 
     def until_ready(self) -> None:
         """Wait until the model serves and every object has its vector."""

@@ -45,7 +45,6 @@ def test_explanations_stand_below_events(host: Host, service: Service) -> None:
 def test_no_contents_are_logged(host: Host, service: Service) -> None:
     """What objects hold is in no line at info."""
     service.declare({"vault.service": "guards the word xylophone-quagmire"})
-    service.systemctl("reload")
-    service.until_ready()
+    service.reload()
     assert service.get("Count", STATE) == 1
     assert not [entry for entry in host.journal() if "quagmire" in str(entry)]

@@ -36,11 +36,9 @@ def change(service: Service) -> str:
     """Have a row for each of some units, and another for one of them; stop; give when it began."""
     began = datetime.now(UTC).isoformat()
     service.declare({**UNITS, "cron.service": "runs jobs"})
-    service.systemctl("reload")
-    service.until_ready()
+    service.reload()
     service.declare(UNITS)
-    service.systemctl("reload")
-    service.until_ready()
+    service.reload()
     service.systemctl("stop")
     return began
 

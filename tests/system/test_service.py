@@ -1,7 +1,6 @@
 """The service on a booted host: started, activated, sandboxed, reloaded, stopped."""
 
 import re
-import time
 
 import pytest
 
@@ -26,6 +25,8 @@ SYSTEMD = "type='signal',sender='org.freedesktop.systemd1'"
 def test_a_first_start_is_told_step_by_step(host: Host, service: Service) -> None:
     """It is started once its name is owned; then it loads, vectorizes and is ready, and says so."""
     service.systemctl("stop")
+    # so that progress is told in many steps
+    service.configure(BATCH_TOKENS=1024)
     host.ask("find", STORE, "-name", "*.db*", "-delete")
     service.declare({f"job{n}.service": f"does the work of number {n} " * 8 for n in range(1000)})
     with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
@@ -88,7 +89,7 @@ def test_the_sandbox_costs_no_precision(service: Service) -> None:
 
 
 def test_a_reload_reads_the_state_file_again(host: Host, service: Service) -> None:
-    """`systemctl reload` is over when the service serves again, with what the file says now."""
+    """After `systemctl reload`, and after its signal, the service knows what the file says now."""
     with host.subscribed(), host.monitor(SYSTEMD, *CHANGES) as heard:
         service.declare(UNITS | {"backup.timer": "copies the disks at night"})
         service.systemctl("reload")
@@ -117,12 +118,10 @@ def test_the_log_level_is_set_by_systemctl(host: Host, service: Service) -> None
     assert len(told) == 1
 
 
-def test_a_stop_is_quick_and_clean(host: Host, service: Service) -> None:
-    """`systemctl stop` takes a moment, and leaves no failure and no process behind."""
+def test_a_stop_is_clean(host: Host, service: Service) -> None:
+    """`systemctl stop` need not kill it, and leaves no failure and no process behind."""
     group = service.show("ControlGroup")
-    begun = time.monotonic()
     service.systemctl("stop")
-    assert time.monotonic() - begun < 3.0
     assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
     assert not host.path(f"/sys/fs/cgroup/systemd/{group}").exists()
 
