@@ -7,6 +7,8 @@ from typing import Any
 
 from running import OBJECT, ROOT_PATH, STATE, STATE_PATH, VECTORIZER, Caller, Running, calling
 
+from opdbus.bus.transport.connection import RemoteError
+from opdbus.errors import UnknownObject
 from opdbus.state.secret_text import REDACTED
 
 _PROPERTIES = "org.freedesktop.DBus.Properties"
@@ -23,7 +25,13 @@ async def everything(caller: Caller, most: int = _PAGE) -> str:
     answers: list[Any] = []
 
     async def ask(path: str, member: str, signature: str = "", *body: Any) -> Any:
-        answers.append(await caller.call(path, member, signature, *body))
+        try:
+            answers.append(await caller.call(path, member, signature, *body))
+        except RemoteError as gone:
+            # objects of a source that was attacked go while they are asked for
+            if gone.name != UnknownObject.dbus_name:
+                raise
+            answers.append(str(gone))
         return answers[-1]
 
     _, page = await ask(STATE_PATH, f"{STATE}.List", "a{sv}uu", {}, 0, _PAGE)
