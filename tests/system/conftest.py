@@ -13,8 +13,6 @@ from system.installing import installed
 from system.service import SETTINGS, STORE, UNITS, Service
 
 HERE = Path(__file__).parent
-# About what the bus does for the service; the others run on one bus, in `make test-all` on each.
-ON_EACH_BUS = {"access", "boot", "events", "faults", "observe_mirror", "service"}
 IS_ALL = "OP_DBUS_TEST_BUSES" in os.environ
 
 
@@ -29,8 +27,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_repeated(item: pytest.Item) -> bool:
-    is_second = "dbus-broker" in item.name
-    return is_second and item.path.stem.removeprefix("test_") not in ON_EACH_BUS
+    # the others are not about what the bus does for the service: `make test-all` runs them on each
+    return "dbus-broker" in item.name and not item.get_closest_marker("each_bus")
 
 
 @pytest.fixture(scope="session")

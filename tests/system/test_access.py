@@ -20,6 +20,7 @@ from system.service import (
     Service,
 )
 
+pytestmark = pytest.mark.each_bus
 CALLS = every_call()
 MANAGING = [call for call in CALLS if call.action == MANAGE]
 CHANGED = "type='signal',interface='org.freedesktop.PolicyKit1.Authority',member='Changed'"

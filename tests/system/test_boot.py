@@ -14,6 +14,7 @@ from system import booting
 from system.host import PATIENCE_SECONDS, Host
 
 
+@pytest.mark.each_bus
 def test_process_one_is_systemd(host: Host) -> None:
     """It booted whole, has a bus, and shares no network and no kernel setting with us."""
     assert host.ask("cat", "/proc/1/comm") == "systemd"

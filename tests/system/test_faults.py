@@ -58,6 +58,7 @@ def test_the_watchdog_lets_it_live(host: Host, service: Service) -> None:
     assert host.journal(after=after, UNIT_RESULT="watchdog") == []
 
 
+@pytest.mark.each_bus
 def test_a_killed_service_is_restarted(host: Host, service: Service) -> None:
     """What was known before a kill is known after it."""
     after, pid = host.cursor(), service.pid
@@ -66,6 +67,7 @@ def test_a_killed_service_is_restarted(host: Host, service: Service) -> None:
     restarted(host, service, after, pid)
 
 
+@pytest.mark.each_bus
 def test_a_bus_that_restarts_is_survived(host: Host, service: Service) -> None:
     """The service ends when its bus does, saying so, and is back when the bus is."""
     after, pid = host.cursor(), service.pid
@@ -75,6 +77,7 @@ def test_a_bus_that_restarts_is_survived(host: Host, service: Service) -> None:
     restarted(host, service, after, pid)
 
 
+@pytest.mark.each_bus
 def test_a_second_instance_is_refused(host: Host, service: Service) -> None:
     """A second daemon ends at once and says why; the first goes on."""
     pid = service.pid

@@ -10,6 +10,7 @@ from system.host import PROGRAM, Host
 from system.observing import rows, shown, until_shown
 from system.service import STATE, Service
 
+pytestmark = pytest.mark.each_bus
 SCRIPT, UNIT = "/run/lamps.py", "lamps.service"
 LAMP = "lamps/lamp/desk"
 

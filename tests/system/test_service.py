@@ -43,6 +43,7 @@ def test_a_first_start_is_told_step_by_step(host: Host, service: Service) -> Non
     assert heard.changes("State")[-1] == "ready"
 
 
+@pytest.mark.each_bus
 def test_a_call_starts_it(service: Service) -> None:
     """The first call to a stopped service is answered, by a service that is started for it."""
     service.systemctl("stop")
@@ -52,6 +53,7 @@ def test_a_call_starts_it(service: Service) -> None:
     assert service.show("ActiveState") == "active"
 
 
+@pytest.mark.each_bus
 def test_it_runs_as_a_user_of_its_own(host: Host, service: Service) -> None:
     """No privilege is left to the process, which is not root's."""
     status = host.ask("cat", f"/proc/{service.pid}/status")
@@ -102,6 +104,7 @@ def test_a_reload_reads_the_state_file_again(host: Host, service: Service) -> No
     assert text[0][0].endswith("backup_2etimer")
 
 
+@pytest.mark.each_bus
 def test_the_log_level_is_set_by_systemctl(host: Host, service: Service) -> None:
     """`systemctl service-log-level` counts at once, and reads back."""
     assert service.systemctl("service-log-target") == "journal"
@@ -118,6 +121,7 @@ def test_the_log_level_is_set_by_systemctl(host: Host, service: Service) -> None
     assert len(told) == 1
 
 
+@pytest.mark.each_bus
 def test_a_stop_is_clean(host: Host, service: Service) -> None:
     """`systemctl stop` need not kill it, and leaves no failure and no process behind."""
     group = service.show("ControlGroup")
