@@ -21,7 +21,7 @@ from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.tasks import cancel
 
-OBJECTS, ROUNDS, BATCH_TOKENS = 3000, 20, 96
+OBJECTS, ROUNDS, BATCH_TOKENS = 1500, 20, 48
 WORDS = "network mail disk user time login backup service host rule".split()
 
 
@@ -87,7 +87,8 @@ def test_nothing_is_lost_and_next_to_nothing_computed_twice(
         if number % 5 == 4:  # some of them before the first batch, or before the database
             daemon.wait_for_log(dice.choice(["starting", "serving", "state file read"]))
         else:
-            wanted = len(known) + dice.randrange(1, OBJECTS // ROUNDS)
+            # on a busy machine a kill comes late, and nothing may be missing any more
+            wanted = min(len(known) + dice.randrange(1, OBJECTS // ROUNDS), OBJECTS)
             _wait_for_progress(daemon, database, wanted)
         if number % 5 == 2:  # some of them while searches compute vectors too
             asyncio.run(_killed_while_asked(daemon, dice.randrange(4)))
