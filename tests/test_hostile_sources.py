@@ -55,7 +55,7 @@ def daemon(system: Bus, daemons: Callable[..., Running], tmp_path: Path) -> Iter
 def test_friend_is_served_while_a_source_attacks(daemon: Running, system: Bus, name: str) -> None:
     """While a source attacks, searches are answered, memory stays, and no secret is anywhere."""
     attackers = [Attacker(program="attacks.sources", target=system.address)]
-    seen = attack_again(daemon, name, attackers, 3.0, settle=2.0)
+    seen = attack_again(daemon, name, attackers, 1.5, settle=2.0)
     assert not seen.faults
     assert (seen.attacked.errors, seen.attacked.lost) == ({}, 0)
     assert seen.is_soon, seen.report()
