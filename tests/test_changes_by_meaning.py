@@ -3,7 +3,9 @@
 import asyncio
 import json
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -32,6 +34,13 @@ def served(
             await publish(caller, "packages", "package", "web", version="1")
             await publish(caller, "packages", "package", "web", version="2")
             await publish(caller, "systemd", "unit", "web.service", active_state="failed")
+            await caller.until(embedded, wanted=True)
+
+    async def embedded() -> bool:
+        """Return whether all sentences have vectors, without which words alone decide."""
+        database = f"file:{daemon.state_dir}/memory.db?mode=ro"
+        with closing(sqlite3.connect(database, uri=True)) as reader:
+            return bool(reader.execute("SELECT min(engine) FROM sentences").fetchone()[0])
 
     asyncio.run(work())
     return daemon

@@ -53,6 +53,8 @@ def test_life(daemons: Make, tmp_path: Path) -> None:
         assert changed[1] == [[path_of("a"), "removed"]]
 
     async def second(caller: Caller) -> None:
+        # who listens first misses nothing
+        daemon.start()
         await caller.vectorized()
         assert await caller.signal("Vectorized") == [3, "medium", 0, 2]
         states = [
@@ -65,7 +67,6 @@ def test_life(daemons: Make, tmp_path: Path) -> None:
     with daemon:
         ask(daemon, first)
         assert daemon.stop() == 0
-        daemon.start()
         ask(daemon, second)
         daemon.wait_for_log("vectors=2")
         assert daemon.stop() == 0

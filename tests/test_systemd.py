@@ -99,7 +99,7 @@ def test_life_is_told_in_order(daemons: Make, listener: Listener) -> None:
 def test_the_name_is_owned_before_ready(daemons: Make, listener: Listener) -> None:
     """Own the name by the time of READY: a caller that systemd lets through finds us."""
     with notifying(daemons(VECTOR_LEVEL="none"), listener) as daemon:
-        assert "READY" in listener.receive()
+        listener.until("READY")
         assert asyncio.run(_owner(daemon.bus)) is True
 
 
@@ -170,12 +170,12 @@ def test_reload_by_signal_is_told(daemons: Make, listener: Listener) -> None:
         told = listener.until("RELOADING")[-1]
         assert before <= int(told["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
         assert told["STATUS"] == "Reading settings and state file again"
-        assert "READY" in listener.receive()
+        listener.until("READY")
         replace(file, "{")
         assert listener.until("STATUS", "Degraded: ")[-1]["STATUS"].count("state.json") == 1
         daemon.send(signal.SIGHUP)
         listener.until("RELOADING")
-        assert listener.receive()["READY"] == "1"
+        listener.until("READY")
 
 
 def test_reload_over_the_bus_is_told(daemons: Make, listener: Listener) -> None:
@@ -189,7 +189,7 @@ def test_reload_over_the_bus_is_told(daemons: Make, listener: Listener) -> None:
         listener.until("STATUS", "Ready")
         asyncio.run(work(daemon.bus))
         assert "MONOTONIC_USEC" in listener.until("RELOADING")[-1]
-        assert "READY" in listener.receive()
+        listener.until("READY")
         assert daemon.stop() == 0
 
 
