@@ -142,6 +142,17 @@ SAID = [
         change("changed", UNIT, "a", masked=(None, False), enabled=(None, False)),
         "a changed: masked none -> no, enabled none -> no",
     ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a",
+            active_state=("inactive", "active"),
+            description=("Lobby", "Arena"),
+            drop_ins=(None, ["/a.conf"]),
+        ),
+        "a started: inactive -> active, description Lobby -> Arena, drop_ins none -> /a.conf",
+    ),
     (change("appeared", UNIT, "a.timer", enabled=(None, True)), "a.timer appeared, enabled"),
     (change("changed", UNIT, "a.timer", enabled=(False, True)), "a.timer enabled"),
     (change("changed", UNIT, "a.timer", masked=(True, False)), "a.timer unmasked"),

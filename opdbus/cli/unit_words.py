@@ -1,9 +1,13 @@
 """What happens to units, in plain words. Pure."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from opdbus.cli.field_values import Values
 from opdbus.history import jobs
+
+# What a unit's files say of it, and its state does not.
+_OF_FILES: Final = ("description", "exec", "user", "calendar", "drop_ins")
 
 
 def found(values: Values) -> Iterator[str]:
@@ -45,7 +49,8 @@ def changed(values: Values, cause: str) -> tuple[str, str] | None:
         if after == "activating" and (again or (result and before == "active")):
             verb, result = f"exited{result}, is starting again", ""
         detail = f"{before or 'unknown'} -> {after}{result}"
-        return ", ".join(filter(None, (verb, _file_state(values)))), detail
+        said = [detail, *(f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)]
+        return ", ".join(filter(None, (verb, _file_state(values)))), ", ".join(said)
     if values["sub_state"].after == "elapsed":
         return "elapsed, and is not set again", ""
     if values["load_state"].after in {"error", "bad-setting"}:
