@@ -49,8 +49,8 @@ def changed(values: Values, cause: str) -> tuple[str, str] | None:
         if after == "activating" and (again or (result and before == "active")):
             verb, result = f"exited{result}, is starting again", ""
         detail = f"{before or 'unknown'} -> {after}{result}"
-        said = [detail, *(f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)]
-        return ", ".join(filter(None, (verb, _file_state(values)))), ", ".join(said)
+        others = (f"{name} {values[name].said}" for name in _OF_FILES if values[name].said)
+        return ", ".join(filter(None, (verb, _file_state(values)))), ", ".join([detail, *others])
     if values["sub_state"].after == "elapsed":
         return "elapsed, and is not set again", ""
     if values["load_state"].after in {"error", "bad-setting"}:

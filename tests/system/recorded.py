@@ -54,11 +54,14 @@ class History:
             assert time.monotonic() < end, f"no row of {name}: {self.rows}"
             self._listen(1.0)
 
-    def news(self, quiet: float = 1.0) -> list[Row]:
-        """Wait for a row, and give it with those that follow, after some seconds without any."""
+    def news(self, count: int = 1, quiet: float = 1.0) -> list[Row]:
+        """Wait for so many rows, and give them with those that follow, until there are none.
+
+        That is so after some seconds: of a busy host all that is to come has to be counted.
+        """
         end = time.monotonic() + PATIENCE_SECONDS
-        while not self.rows:
-            assert time.monotonic() < end, "nothing happens"
+        while len(self.rows) < count:
+            assert time.monotonic() < end, f"of {count} rows there are {self.rows}"
             self._listen(1.0)
         return self.settled(quiet)
 

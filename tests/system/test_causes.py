@@ -18,8 +18,7 @@ from system.recorded import History, Row, fields, recorded
 UNITS = "/run/systemd/system"
 # What only systemd sees has followed by then.
 SOON = 1.5
-# So have files, packages and accounts.
-LATER = 2.0
+OF_UNITS = "live:systemd"
 RUN, PORT = "probe-run.service", "tcp 127.0.0.1:4711"
 ACCEPT = "import socket; socket.socket(fileno=3).accept()"
 CONNECTING = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -70,6 +69,11 @@ def told(rows: list[Row]) -> list[tuple[str, str, str]]:
     return [(row["name"], row["what"], numbers.sub("N", row["cause"])) for row in rows]
 
 
+def of_units(rows: list[Row]) -> list[tuple[str, str, str]]:
+    """Give those of units in short: other observers may see a change sooner or later."""
+    return told([row for row in rows if row["source"] == OF_UNITS])
+
+
 def test_the_life_of_a_service(bare: Host, history: History) -> None:
     """Starts, stops and restarts are rows with their jobs, one of each, and exits are exits."""
     bare.ask("systemctl", "start", RUN)
@@ -97,7 +101,7 @@ def test_the_life_of_a_service(bare: Host, history: History) -> None:
 def test_a_service_that_fails(bare: Host, history: History) -> None:
     """A service that fails at its start failed by that job, or a moment later by itself."""
     bare.ask("systemctl", "start", "probe-fail.service")
-    rows = history.news()
+    rows = history.news(quiet=SOON)
     assert told(rows)[0] == ("probe-fail.service", "changed", "job:N start")
     assert told(rows)[1:] in ([], [("probe-fail.service", "changed", "exit")])
     assert fields(rows[-1])["result"] == (None, "exit-code")
@@ -123,7 +127,7 @@ def test_a_slow_restart(bare: Host, history: History) -> None:
     bare.ask("systemctl", "start", name)
     history.news()
     bare.ask("systemctl", "restart", name)
-    first, last = rows = history.news(SOON)
+    first, last = rows = history.news(2)
     assert told(rows) == [(name, "changed", "job:N restart")] * 2
     assert first["cause"] == last["cause"]
     assert fields(last)["active_state"] == ("deactivating", "active")
@@ -153,18 +157,22 @@ def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
     path = f"{UNITS}/{RUN}.d/nice.conf"
     bare.write(path, "[Service]\nNice=5\n")
     bare.ask("sh", "-c", f"systemctl daemon-reload; systemctl restart {RUN}")
-    rows = [row for row in history.news(SOON) if row["name"] == RUN]
+    rows = [row for row in history.news(3) if row["name"] == RUN]
     assert told(rows) == [(RUN, "changed", "reload"), (RUN, "event", "job:N restart")]
     assert fields(rows[0]) == {"drop_ins": (None, [path])}
     name = "probe-now.service"
     bare.write(f"/usr/local/lib/systemd/system/{name}", FILES[RUN])
     bare.ask("systemctl", "daemon-reload")
     bare.ask("systemctl", "start", name)
-    history.news(SOON)
+    assert of_units(history.news(3)) == [
+        (name, "appeared", "reload"), (name, "changed", "job:N start")
+    ]  # fmt: skip
     bare.ask("systemctl", "mask", "--now", name)
-    (row,) = rows = history.news()
-    assert told(rows) == [(name, "changed", "job:N stop")]
-    assert fields(row)["masked"] == (False, True)
+    rows = history.news(quiet=SOON)
+    # where the stop is seen before the file is
+    apart = [(name, "changed", "job:N stop"), (name, "changed", "reload")]
+    assert told(rows) in (apart[:1], apart)
+    assert fields(rows[-1])["masked"] == (False, True)
 
 
 def test_a_timer(bare: Host, history: History) -> None:
@@ -172,13 +180,13 @@ def test_a_timer(bare: Host, history: History) -> None:
     timer, service = "probe-once.timer", "probe-once.service"
     bare.write(f"{UNITS}/{timer}", "[Timer]\nOnActiveSec=3\nAccuracySec=1ms\n")
     bare.ask("systemctl", "daemon-reload")
-    assert sorted(told(history.news(SOON))) == [
+    assert sorted(told(history.news(2))) == [
         (f"{UNITS}/{timer}", "appeared", ""), (timer, "appeared", "reload")
     ]  # fmt: skip
     bare.ask("systemctl", "start", timer)
     # loading the service is no change of it, although more is known of it then
     assert told(history.news()) == [(timer, "changed", "job:N start")]
-    rows = told(history.news())
+    rows = told(history.news(2))
     by = f"job:N start by {timer}"
     assert sorted(rows) == [(service, "event", by), (timer, "changed", by)]
     bare.ask("systemctl", "start", service)
@@ -192,9 +200,17 @@ def test_what_starts_a_service(bare: Host, history: History, kind: str) -> None:
     trigger, service = f"probe-by-{kind}.{kind}", f"probe-by-{kind}.service"
     bare.ask("systemctl", "start", trigger)
     assert told(history.news()) == [(trigger, "changed", "job:N start")]
+    by = f"job:N start by {trigger}"
+    # a busy host is slow enough for its run, and what the trigger does meanwhile, to be seen
+    seen = {(service, "changed", by), (service, "changed", "exit"), (trigger, "changed", by)}
+    seen |= {(trigger, "changed", "exit")}
     for _ in range(2):
         bare.ask("sh", "-c", f"{touch} /run/probe-by-{kind}")
-        assert told(history.news()) == [(service, "event", f"job:N start by {trigger}")]
+        rows = told(history.news(quiet=SOON))
+        if rows != [(service, "event", by)]:
+            while (service, "changed", "exit") not in rows:
+                rows += told(history.news(quiet=SOON))
+            assert {(service, "changed", by)} <= set(rows) <= seen
 
 
 def test_a_unit_that_is_started_with_its_file(bare: Host, history: History) -> None:
@@ -204,9 +220,8 @@ def test_a_unit_that_is_started_with_its_file(bare: Host, history: History) -> N
         bare.write(f"{UNITS}/{name}", f"{FILES[RUN]}[Install]\nWantedBy=basic.target\n")
         enable = f"systemctl enable --runtime --now {name}"
         bare.ask("sh", "-c", f"systemctl daemon-reload; sleep {pause}; {enable}")
-        rows = [row for row in history.news(SOON) if row["source"] == "live:systemd"]
-        assert (rows[0]["name"], rows[0]["what"], rows[0]["cause"]) == (name, "appeared", "reload")
-        assert told(rows)[1:] == [(name, "changed", "job:N start")]
+        rows = [row for row in history.news(3) if row["source"] == OF_UNITS]
+        assert told(rows) == [(name, "appeared", "reload"), (name, "changed", "job:N start")]
         assert fields(rows[1])["active_state"] == ("inactive", "active")
         assert fields(rows[1]).keys() <= {"active_state", "sub_state", *ENABLED}
 
@@ -216,13 +231,15 @@ def test_a_port(bare: Host, history: History) -> None:
     unit = "probe-port.service"
     bare.ask("systemctl", "start", unit)
     job = history.until(PORT, "appeared")["cause"]
-    assert told(history.settled(SOON)) == [
+    # which of both is seen first depends on how busy the host is
+    assert sorted(told(history.settled(SOON))) == [
         (unit, "changed", "job:N start"), (PORT, "appeared", "job:N start")
     ]  # fmt: skip
     assert job.startswith("job:")
     bare.ask("systemctl", "kill", unit)
     history.until(PORT, "gone")
-    assert told(history.settled(SOON)) == [(unit, "changed", "exit"), (PORT, "gone", "exit")]
+    rows = sorted(told(history.settled(SOON)))
+    assert rows == [(unit, "changed", "exit"), (PORT, "gone", "exit")]
 
 
 def test_an_address(bare: Host, history: History) -> None:
@@ -230,14 +247,14 @@ def test_an_address(bare: Host, history: History) -> None:
     address = "192.0.2.77/32"
     for what, verb in (("appeared", "add"), ("gone", "del")):
         bare.ask("ip", "address", verb, address, "dev", "lo")
-        rows = told(history.news())
+        rows = told(history.news(2))
         assert sorted(rows) == [(f"{address} on lo", what, "kernel"), ("lo", "changed", "kernel")]
 
 
 def test_an_account(bare: Host, history: History) -> None:
     """An account comes with its group and the files that hold both, for a reason nobody knows."""
     bare.ask("useradd", "--no-create-home", "somebody")
-    rows = told(history.news(LATER))
+    rows = told(history.news(8))
     assert {("somebody", "appeared", "")} <= set(rows)
     files = {"/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"}
     files |= {"/etc/subuid", "/etc/subgid"}
@@ -254,13 +271,14 @@ def test_packages(bare: Host, history: History, tmp_path: Path) -> None:
             file = build(tmp_path, name, version=version, files={f"/usr/share/{name}": version})
             bare.path(f"/root/{file.name}").write_bytes(file.read_bytes())
         bare.ask("sh", "-c", f"dpkg --install /root/probe-*-{version}.deb")
-        rows = history.news(LATER)
+        rows = history.news(len(names))
         assert sorted(told(rows)) == [(name, what, "dpkg:N") for name in names]
         assert len({row["cause"] for row in rows}) == 1
         assert {row["folded"] for row in rows} == {0}
     assert {frozenset(fields(row)) for row in rows} == {frozenset({"version"})}
     bare.ask("dpkg", "--purge", *names)
-    assert sorted(told(history.news(LATER))) == [(name, "gone", "dpkg:N") for name in names]
+    rows = history.news(len(names))
+    assert sorted(told(rows)) == [(name, "gone", "dpkg:N") for name in names]
 
 
 @needs_dpkg
@@ -275,14 +293,14 @@ def test_what_a_package_brings(bare: Host, history: History, tmp_path: Path) -> 
     file = build(tmp_path, "probe", files=files, scripts=scripts)
     bare.path("/root/probe.deb").write_bytes(file.read_bytes())
     bare.ask("dpkg", "--install", "/root/probe.deb")
-    rows = told(history.news(LATER))
+    rows = told(history.news(9))
     assert {cause for _, _, cause in rows} == {"dpkg:N"}
     appeared = {name for name, what, _ in rows if what == "appeared"}
     assert appeared == {"probe", "probe.service", "/etc/probe.conf"}
     bare.ask("systemctl", "start", "probe.service")
     history.news()
     bare.ask("dpkg", "--purge", "probe")
-    gone = {(name, cause) for name, what, cause in told(history.news(LATER)) if what == "gone"}
+    gone = {(name, cause) for name, what, cause in told(history.news(3)) if what == "gone"}
     assert gone == {(name, "dpkg:N") for name in appeared}
 
 
@@ -296,7 +314,7 @@ def test_what_follows_a_package_run(bare: Host, history: History, tmp_path: Path
     others = f"groupadd others; echo [Service] >{drop_in}; systemctl daemon-reload"
     for verb, what in (("--install /root/probe.deb", "appeared"), ("--purge probe-bare", "gone")):
         bare.ask("sh", "-c", f"dpkg {verb}; {others}")
-        rows = told(history.news(LATER))
+        rows = told(history.news(7))
         ours = {("probe-bare", what, "dpkg:N"), ("/etc/probe-bare.conf", what, "dpkg:N")}
         assert ours <= set(rows)
         assert {cause for name, _, cause in rows if "probe-bare" not in name} == {"", "reload"}
