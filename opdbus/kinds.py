@@ -70,6 +70,8 @@ def _telling(thing: Thing) -> str:
     if thing.kind == "package":
         name = thing.name.partition(":")[0]
         return "lib" if name.startswith("lib") else f"-{name.rpartition('-')[2]}"
+    if thing.kind == "file":
+        return "unit" if "/systemd/system/" in thing.name else ""
     return thing.name if thing.kind == "fact" else ""
 
 

@@ -181,6 +181,41 @@ def test_what_came_before_an_event(settings: Config, asked: str) -> None:
     run(settings, work)
 
 
+def test_the_host_comes_before_what_is_declared(settings: Config) -> None:
+    """Rank what the state file says below the host's own, which it neither led to nor followed."""
+
+    async def work(day: Day) -> None:
+        await day.see("account", "alice", home="/home/a", description="alice")
+        await day.see("account", "alice", home="/srv/a", description="alice")
+        await day.see("account", "alice", STATE_FILE, home="/home/a")
+        found = await day.finder.about("home of alice", Filter(), 9)
+        assert [each.row.seq for each in found] == [2, 1, 3]
+        await day.see("mount", "/srv", used_percent=2)
+        await day.see("account", "alice", description="locked alice", can_log_in=False)
+        led = await day.finder.before("alice locked", Filter(), 9)
+        assert led[-1].row.seq == 3
+        (first, *_) = await day.finder.nearest("alice added", Filter(), 1)
+        assert [row.seq for row in first.rows] == [2, 5]
+        declared = await day.finder.about("what was declared of alice?", Filter(), 1)
+        assert [each.row.seq for each in declared] == [3]
+
+    run(settings, work)
+
+
+def test_a_sort_comes_first_where_only_what_happened_is_asked(settings: Config) -> None:
+    """Give the file that was deleted before other things that are gone, whose words are closer."""
+
+    async def work(day: Day) -> None:
+        for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+            await day.see(kind, name, description="Which files were deleted")
+        for kind, name in (("file", "/etc/issue"), ("lamp", "files"), ("mount", "/mnt/files")):
+            await day.see(kind, name)
+        found = names(await day.finder.about("which files were deleted?", Filter(), 3))
+        assert found[0] == "/etc/issue"
+
+    run(settings, work)
+
+
 def test_it_has_happened_before(settings: Config) -> None:
     """Find the earlier changes like one, not itself, with what followed of it within minutes."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from opdbus.history import happening
+from opdbus.history import happening, wording
 from opdbus.history.change import Change, FieldChange, Why, differences, without_values
 from opdbus.history.sentence import of_change
 from opdbus.state.object import Identity
@@ -60,7 +60,12 @@ CASES: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None, str]] = [
     ("mount", {"used_percent": 20}, {"used_percent": 30}, "changed"),
     ("mount", {"read_only": True}, {"read_only": False}, "writable"),
     ("account", {"administrator": False}, {"administrator": True}, "administrator"),
+    ("account", {"administrator": True}, {"administrator": False}, "no administrator"),
     ("account", {"can_log_in": True}, {"can_log_in": False}, "locked out"),
+    ("account", {"can_log_in": False}, {"can_log_in": True}, "may log in"),
+    ("account", {"groups": ["a"]}, {"groups": []}, "left"),
+    ("unit", {"result": "success"}, {"result": "core-dump"}, "failed, killed"),
+    ("file", {"mode": "0644"}, {"mode": "0666"}, "edited, permissions"),
     ("interface", {"state": "up"}, {"state": "down"}, "went down"),
     ("file", {"size": 1}, {"size": 2}, "edited"),
     ("fact", {"hostname": "a"}, {"hostname": "b"}, "renamed"),
@@ -79,9 +84,10 @@ def test_a_change_has_words_for_what_happened(
 @pytest.mark.parametrize(
     ("group", "members", "words"),
     [
-        ("sudo", ["a", "b"], "administrator"),
-        ("sudo", [], "no administrator"),
-        ("web", ["a", "b"], "changed"),
+        ("sudo", ["a", "b"], "administrator, joined"),
+        ("sudo", [], "no administrator, left"),
+        ("web", ["a", "b"], "joined"),
+        ("web", [], "left"),
     ],
 )
 def test_a_group_of_administrators_makes_some(group: str, members: list[str], words: str) -> None:
@@ -109,7 +115,8 @@ def test_what_is_no_state_says_nothing() -> None:
         ("job:7 start by web.timer", "started"),
         ("job:7 start, failed", "failed"),
         ("exit", "restarted"),
-        ("exit:SIGKILL", "failed, restarted"),
+        ("exit:SIGKILL", "failed, killed, restarted"),
+        ("exit:status 1", "failed, restarted"),
         ("start", "restarted"),
         ("", "happened"),
     ],
@@ -150,9 +157,26 @@ def test_drift_has_words_of_its_own(what: Any, word: str) -> None:
 )
 def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
     """Find what happened in a question by other words for it, in any form."""
-    found = happening.words(happening.asked(question))
+    found = wording.words(wording.asked(question))
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        ("who got root access", "administrator"),
+        ("who lost root access", "no administrator"),
+        ("who is no longer an administrator", "no administrator"),
+        ("sudo was taken away from somebody", "no administrator"),
+        ("who was removed from the members of docker", "left"),
+        ("who is not a member of docker any more", "left"),
+        ("which ports are not opened any more", "closed"),
+    ],
+)
+def test_a_question_says_which_way(question: str, word: str) -> None:
+    """Ask for the opposite where something is denied, or where what one may have is lost."""
+    assert wording.words(wording.asked(question)) == [word]
 
 
 @pytest.mark.parametrize(
@@ -165,23 +189,23 @@ def test_a_question_says_what_happened(question: str, words: list[str]) -> None:
 )
 def test_the_rest_of_a_question_says_what_it_is_about(question: str, words: list[str]) -> None:
     """Leave out of a question all that says what happened."""
-    assert happening.besides(question) == words
+    assert wording.besides(question) == words
 
 
 def test_a_broken_declaration_is_drift() -> None:
     """Ask for no failure where what is declared is broken."""
     for question in ("how did the declared state get broken?", "what broke the declared state?"):
-        assert happening.words(happening.asked(question)) == ["drifted"]
+        assert wording.words(wording.asked(question)) == ["drifted"]
 
 
 def test_a_question_is_met_by_the_sentence_of_a_change() -> None:
     """Compare what is asked for with what a sentence says, and with nothing else in it."""
     failed = changed({"active_state": "active"}, {"active_state": "failed"})
     sentence = of_change(failed, TEXT).sentence
-    assert happening.share(happening.asked("what crashed?"), sentence) == 1.0
-    assert happening.share(happening.asked("what was masked?"), sentence) == 0.0
-    assert happening.share(happening.asked("crashed and was upgraded"), sentence) == 0.5
-    assert happening.share([], sentence) == 0.0
+    assert wording.share(wording.asked("what crashed?"), sentence) == 1.0
+    assert wording.share(wording.asked("what was masked?"), sentence) == 0.0
+    assert wording.share(wording.asked("crashed and was upgraded"), sentence) == 0.5
+    assert wording.share([], sentence) == 0.0
 
 
 def test_a_sentence_says_what_it_is_and_what_happened() -> None:

@@ -1,13 +1,11 @@
-"""What happened in a change, in the words that people ask with, from happenings.tsv."""
+"""What happened in a change, in the words of happenings.tsv."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opdbus import kinds, tables, vocabulary
 from opdbus.history import jobs
 from opdbus.state.object import FILE
 
@@ -15,8 +13,6 @@ if TYPE_CHECKING:
     from opdbus.history.change import Change
     from opdbus.state.object import Json
 
-# One bit for each row of the table.
-Happenings: TypeAlias = int
 # The value of a field before and after; None where it has none.
 _Turn: TypeAlias = Callable[["Json", "Json"], str]
 
@@ -40,6 +36,8 @@ _GONE: Final = {
 }
 # Members may become root by sudo or su. Members of adm may only read logs.
 ADMINISTRATORS: Final = frozenset({"sudo", "wheel", "admin"})
+# The field that says who is in a group, and in which groups an account is.
+_MEMBERSHIPS: Final = {"group": "members", "account": "groups"}
 # What a state that a thing comes to is called.
 _STATES: Final = {
     **dict.fromkeys(("failed", "error", "crashed", "degraded"), "failed"),
@@ -54,7 +52,7 @@ _WHATS: Final = {
 }
 # What the state file says is no change of the host.
 _DECLARED: Final = {"appeared": "intended", "changed": "intended", "gone": "undeclared"}
-_OF_DECLARATIONS = re.compile(r"declar|drift|intend|state file")
+OF_DECLARATIONS: Final = frozenset((*_DECLARED.values(), *_WHATS.values()))
 # What left an object as it was, by what a job did.
 _EVENTS: Final = {
     "restart": "restarted",
@@ -84,7 +82,7 @@ def of(change: Change) -> str:
         found += ["edited"]
     if change.what in {"appeared", "changed"}:
         found += _turns(change)
-        if kind == "group" and change.identity.name in ADMINISTRATORS:
+        if kind in _MEMBERSHIPS:
             found += _joined(change)
     again = change.why.folded - sum(jobs.others(change.why.cause).values())
     if "crash loop" not in found and again > 0 and "failed" in found:
@@ -92,80 +90,17 @@ def of(change: Change) -> str:
     return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
 
 
-def asked(question: str) -> list[Happenings]:
-    """Return what a question says to have happened: for each phrase, what it may mean."""
-    words = _telling(vocabulary.plain(question))
-    return list({bits: None for *_, bits in _said(words, question)})
-
-
-def besides(question: str) -> list[str]:
-    """Return the words of a question that do not say what happened."""
-    words = _telling(vocabulary.plain(question))
-    saying = {n for at, length, _ in _said(words, question) for n in range(at, at + length)}
-    return [word for n, word in enumerate(words) if n not in saying]
-
-
-def _said(words: Sequence[str], question: str) -> Iterator[tuple[int, int, Happenings]]:
-    """Yield the phrases that say what happened: `kernel tuning` only names a sort of things."""
-    names = kinds.names(question)
-    for at, length, bits in _phrases().find(words, lambda _at: True):
-        phrase = f" {' '.join(words[at : at + length])} "
-        if not any(phrase in f" {name} " and phrase.strip() != name for name in names):
-            yield at, length, bits
-
-
-def asks_for_declarations(question: str) -> bool:
-    """Return whether a question is about what is declared, and not only about the host."""
-    return bool(_OF_DECLARATIONS.search(question.lower()))
-
-
-def is_of_declaration(sentence: str) -> bool:
-    """Return whether a sentence tells of what the state file says."""
-    return _happened(sentence)[0] in _DECLARED.values()
-
-
-def is_alike(one: str, other: str) -> bool:
-    """Return whether the same happened by two sentences; a failure is first of all that."""
-    return _first(one) == _first(other)
-
-
-def _first(sentence: str) -> str:
-    happened = _happened(sentence)
-    return "failed" if "failed" in happened else happened[0]
-
-
-def _happened(sentence: str) -> list[str]:
-    return sentence.rpartition("; ")[2].partition(":")[0].split(", ")
-
-
-def share(wanted: Sequence[Happenings], sentence: str) -> float:
-    """Return the share of what is asked for that happened by a sentence with the words of `of`."""
-    bits = [_bits().get(word, 0) for word in _happened(sentence)]
-    met = [any(each & bit for bit in bits) for each in wanted]
-    return sum(met) / len(met) if met else 0.0
-
-
-def words(wanted: Sequence[Happenings]) -> list[str]:
-    """Return the words that sentences have for what is asked for."""
-    return [word for word, bit in _bits().items() if any(each & bit for each in wanted)]
-
-
-# What is called as the state that it leads to: the row of the vocabulary that begins so.
-_SAID: Final = {
-    "failed": "failed", "started": "running", "stopped": "stopped", "enabled": "enabled",
-    "disabled": "disabled", "masked": "masked", "filled": "full", "freed": "empty",
-    "went up": "up", "went down": "down", "writable": "writable", "read-only": "read only",
-}  # fmt: skip
-_FILLERS: Final = frozenset("be been being is are was were got get it they to its any".split())
-
-
 def _event(cause: str) -> str:
     # what op-dbus did not see was a restart, too
     if cause.startswith("exit:"):
-        return "failed, restarted"
+        return f"{_ended(cause.removeprefix('exit:'))}, restarted"
     if cause.startswith("start:"):
         return "failed" if cause == "start:failed" else "started"
     return "restarted" if cause in {"exit", "start"} else _EVENTS.get(_done(cause), "happened")
+
+
+def _ended(how: str) -> str:
+    return "failed, killed" if how.startswith(("SIG", "signal", "core")) else "failed"
 
 
 def _done(cause: str) -> str:
@@ -195,11 +130,14 @@ def _is_run(path: Sequence[str], before: object, after: object) -> bool:
 
 
 def _joined(change: Change) -> Iterator[str]:
-    """Yield what became of those who came into a group of administrators, or left it."""
+    """Yield what became of those who came into a group, or left it; some may become root."""
     for path, *sides in change.fields:
-        if path[-1] == "members" and None not in sides:
+        if path[-1] == _MEMBERSHIPS[change.identity.kind] and None not in sides:
             before, after = (_members(values) for values in sides)
-            yield "administrator" if after - before else "no administrator"
+            if change.identity.name in ADMINISTRATORS:
+                yield "administrator" if after - before else "no administrator"
+            if change.what == "changed":
+                yield "joined" if after - before else "left"
 
 
 def _members(values: Json) -> set[str]:
@@ -222,7 +160,7 @@ def _sub(before: Json, after: Json) -> str:
 
 def _result(_before: Json, after: Json) -> str:
     # an earlier result is forgotten when a unit is started
-    return "" if after in (None, "", "success") else "failed"
+    return "" if after in (None, "", "success") else _ended(str(after))
 
 
 def _version(before: Json, after: Json) -> str:
@@ -268,6 +206,7 @@ def _status(before: Json, after: Json) -> str:
     return "removed" if before == "installed" else _state(before, after)
 
 
+_LOGINS: Final = {(False, True): "may log in", (True, False): "locked out"}
 _TURNS: Final[Mapping[str, _Turn]] = {
     "active_state": _active,
     "sub_state": _sub,
@@ -279,36 +218,11 @@ _TURNS: Final[Mapping[str, _Turn]] = {
     "inodes_used_percent": _used,
     "read_only": _either("read-only", "writable"),
     "administrator": _either("administrator", "no administrator"),
-    "can_log_in": _either("", "locked out"),
+    "can_log_in": lambda before, after: _LOGINS.get((before, after), ""),
     "state": _state,
     "status": _status,
     "error": lambda _before, after: "failed" if after else "healed",
     "hostname": lambda before, _after: "renamed" if before else "",
+    "mode": lambda before, after: "permissions" if before and after else "",
     "drop_ins": lambda _before, _after: "edited",
 }
-
-
-@cache
-def _bits() -> Mapping[str, Happenings]:
-    rows = tables.rows("happenings")
-    return {phrases.partition("|")[0]: 1 << number for number, (phrases,) in enumerate(rows)}
-
-
-@cache
-def _phrases() -> tables.Phrases:
-    said = {row.phrases.partition("|")[0]: row.phrases for row in vocabulary.rows()}
-    rows = (
-        ("|".join([phrases, *filter(None, [said.get(_SAID.get(word, ""))])]), bit)
-        for (phrases,), (word, bit) in zip(tables.rows("happenings"), _bits().items(), strict=True)
-    )
-    return tables.Phrases(
-        (
-            ("|".join(" ".join(_telling(each.split())) for each in phrases.split("|")), bit)
-            for phrases, bit in rows
-        ),
-        vocabulary.stem,
-    )
-
-
-def _telling(words: Iterable[str]) -> list[str]:
-    return [word for word in words if word not in _FILLERS]

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from opdbus import kinds
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.history import happening, question
+from opdbus.history import question, wording
 from opdbus.history.question import Clause, Filter, Row
 from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
@@ -31,6 +31,8 @@ _ROWS_AT_A_TIME: Final = 1 << 15
 # For what comes before an event: what it counts to be alike, and to be close in time.
 COSINE_WEIGHT: Final = 0.5
 CLOSE_WEIGHT: Final = 0.2
+# What the state file says led to nothing on the host: less than all that happened there.
+_OF_FILE_LESS: Final = 2.0
 # How long before an event is looked at, and how long after a past change, in microseconds.
 WITHIN: Final = 30 * 60 * 1_000_000
 FOLLOWS: Final = 10 * 60 * 1_000_000
@@ -148,6 +150,7 @@ class ChangeFinder:
             alike, closeness = near.get(row.sentence, 0.0), 1 - (event.at - row.at) / within
             related = relations.relation(row, event, things)
             less = 0.0 if related else kinds.of_thing(Thing(*row.identity[1:]))[1]
+            less += _OF_FILE_LESS * _is_beside(row, event)
             return related - less + COSINE_WEIGHT * alike + CLOSE_WEIGHT * closeness
 
         return _distinct([Found(row, 1, score(row), event.seq) for row in rows])[:limit]
@@ -160,7 +163,11 @@ class ChangeFinder:
         window = Filter(since=row.at, before=row.at + FOLLOWS, after=row.seq, is_oldest_first=True)
         rows = await past.first(self._memory, window, _MOST_ROWS)
         things = await connected.around(self._memory, Thing(*row.identity[1:]))
-        near = [r for r in rows if relations.relation(r, row, things) >= relations.SAME]
+        near = [
+            each
+            for each in rows
+            if relations.relation(each, row, things) >= relations.SAME and not _is_beside(each, row)
+        ]
         first = {each.sentence or each.seq: each for each in reversed(near)}
         return sorted(first.values(), key=lambda each: each.seq)[:MOST_FOLLOWING]
 
@@ -225,9 +232,15 @@ class ChangeFinder:
             last = block.ids[-1] if len(block.ids) == _AT_A_TIME else -1
 
 
+def _is_beside(row: Row, other: Row) -> bool:
+    """Return whether a row tells of the state file, and the other of the host: neither led on."""
+    is_of_file, of_file = (wording.is_of_declaration(r.sentence) for r in (row, other))
+    return is_of_file and not of_file
+
+
 def _is_like(one: Row, other: Row) -> bool:
     is_same_sort = one.identity[1:3] == other.identity[1:3]
-    return is_same_sort and happening.is_alike(one.sentence, other.sentence)
+    return is_same_sort and wording.is_alike(one.sentence, other.sentence)
 
 
 def _parts(items: T, size: int) -> Iterator[T]:

@@ -3,13 +3,14 @@
 Nothing is tuned to a day: see benchmarks/host/day.py.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus import kinds
-from opdbus.history import happening
+from opdbus.history import wording
 from opdbus.history.sentences import Said, Sentences
 from opdbus.index import calibration, lexical, relations
 from opdbus.index.search import (
@@ -24,6 +25,8 @@ from opdbus.index.store import Store
 
 # What it counts that what a question says happened.
 HAPPENED_WEIGHT: Final = 0.3
+# Where a question says only what happened, to which sort of things: what it counts to be of it.
+SORT_WEIGHT: Final = 0.5
 # Of what is equally good the newest comes first.
 NEWEST_WEIGHT: Final = 0.02
 # A question that is less likely to be about anything is answered by nothing. With each level no
@@ -74,7 +77,7 @@ def _besides_asking(asked: str) -> str:
 
 def is_foreign(asked: str, near: Near, found: Sequence[Candidate]) -> bool:
     """Return whether no change has to do with a question: by no word of it, and by no meaning."""
-    is_open = happening.asked(asked) or not _besides_asking(asked)
+    is_open = wording.asked(asked) or not _besides_asking(asked)
     if is_open or not near.background or any(each.share for each in found):
         return False
     best = max((each.cosine for each in found), default=0.0)
@@ -90,7 +93,7 @@ def candidates(
     shares = _shares(sentences, asked)
     ids = set(sorted(cosines, key=cosines.__getitem__, reverse=True)[:_CANDIDATES])
     ids.update(shares)
-    for word in happening.words(happening.asked(asked)):
+    for word in wording.words(wording.asked(asked)):
         ids.update(sentences.words.having(word, _CANDIDATES))
     if meant is not None:
         ids &= meant.keys()
@@ -105,20 +108,23 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sai
     """Return what may answer with its scores, best first.
 
     Where a question says only that something happened, that must have happened, if it ever did.
-    What the state file says is given only where a question is about that, or names the thing.
+    Of a sort that such a question names, it comes first. What the state file says is given only
+    where a question is about that, or names the thing, and then counts less than the host's own.
     """
     names = {name.lower() for name in lexical.names(asked)}
     things = store.sentences.things([each.said.seq for each in found])
-    if not happening.asks_for_declarations(asked):
+    is_of_host = not wording.asks_for_declarations(asked)
+    if is_of_host:
         found = [
             each
             for each in found
             if names & relations.called(things[each.said.seq])
-            or not happening.is_of_declaration(each.said.text)
+            or not wording.is_of_declaration(each.said.text)
         ] or found
-    happened, sorts = happening.asked(asked), kinds.asked(asked, lexical.STOP_WORDS)
-    if _is_of_happenings(asked):
-        found = [each for each in found if happening.share(happened, each.said.text)] or found
+    happened = wording.asked(asked)
+    sorts = kinds.asked(asked, lexical.STOP_WORDS | wording.saying(asked))
+    if is_of_happenings := _is_of_happenings(asked):
+        found = [each for each in found if wording.share(happened, each.said.text)] or found
     numbers = [each.said.seq for each in found]
     oldest, newest = min(numbers, default=0), max(numbers, default=0)
     scored = []
@@ -126,12 +132,26 @@ def rank(store: Store, asked: str, found: Sequence[Candidate]) -> list[tuple[Sai
         thing = things[each.said.seq]
         sort, less = kinds.of_thing(thing)
         score = each.cosine + LEXICAL_WEIGHT * each.share
-        score += HAPPENED_WEIGHT * happening.share(happened, each.said.text)
+        score += HAPPENED_WEIGHT * wording.share(happened, each.said.text)
         score += NEWEST_WEIGHT * (each.said.seq - oldest) / max(1, newest - oldest)
         score += NAME_WEIGHT * bool(names & relations.called(thing))
         score += KIND_WEIGHT * bool(sort & sorts.subject) - less * (not sort & sorts.named)
-        scored.append((each.said, score))
-    return sorted(scored, key=lambda pair: (-pair[1], -pair[0].seq))
+        score += is_of_happenings * SORT_WEIGHT * bool(sort & sorts.named)
+        scored.append((each, score))
+    if is_of_host:
+        scored = _host_first(scored)
+    return sorted(
+        ((each.said, score) for each, score in scored), key=lambda pair: (-pair[1], -pair[0].seq)
+    )
+
+
+def _host_first(scored: Sequence[tuple[Candidate, float]]) -> list[tuple[Candidate, float]]:
+    """Take what the state file says below all of the host that has words of the question."""
+    is_declared = [wording.is_of_declaration(each.said.text) for each, _ in scored]
+    both = list(zip(scored, is_declared, strict=True))
+    least = min((score for (each, score), of in both if each.share and not of), default=math.inf)
+    below = math.nextafter(least, -math.inf)
+    return [(each, min(score, below) if of else score) for (each, score), of in both]
 
 
 def _terms(asked: str) -> list[str]:
@@ -141,9 +161,9 @@ def _terms(asked: str) -> list[str]:
 
 def _is_of_happenings(asked: str) -> bool:
     """Return whether a question names nothing but what happened, and to which sort of things."""
-    rest = (word for word in happening.besides(asked) if not _ASKING.fullmatch(word))
+    rest = (word for word in wording.besides(asked) if not _ASKING.fullmatch(word))
     said = lexical.terms(" ".join(rest))
-    return bool(happening.asked(asked)) and all(
+    return bool(wording.asked(asked)) and all(
         kinds.asked(word, lexical.STOP_WORDS).named for word in said
     )
 

@@ -22,7 +22,10 @@ _NAME = re.compile(r"[^\W_][\w@.+:-]*")
 _TEXTS: Final = frozenset(DESCRIBING)
 # Shorter names, and those of many things, are ordinary words in what other things say.
 _SHORTEST: Final = 3
-_ORDINARY: Final = frozenset("fact hostname hardware kernel locale os time root user users".split())
+_ORDINARY: Final = frozenset(
+    "fact hostname hardware kernel locale os time root user users"
+    " bin etc games lib local mail man news opt sbin share srv sys system tmp usr var".split()
+)
 # Causes of everything that changed at such a time.
 _COMMON: Final = frozenset(("", "exit", "kernel", "reload", BOOT, FIRST, SOURCE, START))
 
