@@ -4,6 +4,7 @@ Bounds are for a busy machine with two cores; `tests/robustness/hostile.py` meas
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,15 +32,38 @@ PAUSE_SECONDS = 5.0
 MOST_MIB = {"32 MiB array": 15, "signals of 4 MiB": 15, "vanishing": 15}
 
 
-@pytest.fixture
-def daemon(daemons: Callable[..., Running], tmp_path: Path) -> Iterator[Running]:
-    """Run a daemon with many objects, all of them vectorized."""
+def declared(folder: Path) -> Path:
+    """Write a state file with many objects."""
     units = {f"u{n}.service": f"mail server {n} for the office" for n in range(OBJECTS)}
-    file = state_file(tmp_path / "state.json", units)
-    with daemons(STATE_FILE=file, LOG_LEVEL="info") as running:
-        running.wait_for_log("model proven")
-        running.wait_for_log("state file read")
-        wait_until_vectorized(running)
+    return state_file(folder / "state.json", units)
+
+
+def until_served(daemon: Running) -> None:
+    """Wait until all that is declared has vectors."""
+    daemon.wait_for_log("model proven")
+    daemon.wait_for_log("state file read")
+    wait_until_vectorized(daemon)
+
+
+@pytest.fixture(scope="module")
+def filled(
+    shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Give the state of a daemon with many objects, all of them vectorized."""
+    file = declared(tmp_path_factory.mktemp("declared"))
+    with shared_daemons(STATE_FILE=file, LOG_LEVEL="info") as running:
+        until_served(running)
+        assert running.stop() == 0
+    return running.state_dir
+
+
+@pytest.fixture
+def daemon(daemons: Callable[..., Running], filled: Path, tmp_path: Path) -> Iterator[Running]:
+    """Run a daemon with these objects."""
+    made = daemons(STATE_FILE=declared(tmp_path), LOG_LEVEL="info")
+    shutil.copytree(filled, made.state_dir, dirs_exist_ok=True)
+    with made as running:
+        until_served(running)
         yield running
 
 
