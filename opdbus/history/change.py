@@ -84,6 +84,8 @@ def to_json(fields: Sequence[FieldChange]) -> str:
 
     What is too large is written without its values.
     """
+    if not fields:
+        return "[]"  # thousands are listed at a time
     text = canonical([field if field.before is not None else field[:1] for field in fields])
     if len(text) > MAX_VALUES:
         return canonical([field[:1] for field in fields])

@@ -152,15 +152,17 @@ class Ledger:
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes at one moment, in microseconds since 1970; return their numbers."""
         state = self.state()
-        head, size, rows = state.head, state.bytes, []
-        for change in changes:
-            head, row = self._row(head, change, at, boot)
+        first, last, size = state.head.seq, state.head.hash, state.bytes
+        frontier, rows = list(state.head.frontier), []
+        for seq, change in enumerate(changes, first + 1):
+            row, last = self._row(seq, last, change, at, boot)
+            chain.grow(frontier, seq - 1, last)
             size += _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str))
             rows.append(row)
+        added = range(first + 1, first + len(rows) + 1)
         if rows:
             self.database.executemany(_INSERT, rows)
-            self.set_state(State(head, size))
-        added = range(state.head.seq + 1, head.seq + 1)
+            self.set_state(State(Head(first + len(rows), last, tuple(frontier)), size))
         blocks = {seq // BLOCK for seq in added}
         self.database.executemany(_EXTEND_TIMES, ((block, at) for block in blocks))
         return added
@@ -223,15 +225,15 @@ class Ledger:
         )
 
     def _row(
-        self, head: Head, change: Change, at: int, boot: str
-    ) -> tuple[Head, tuple[str | int | bytes | None, ...]]:
+        self, seq: int, before: bytes, change: Change, at: int, boot: str
+    ) -> tuple[tuple[str | int | bytes | None, ...], bytes]:
+        """Return a row that follows the one with the hash `before`, and its own hash."""
         fields, salt = to_json(change.fields), secrets.token_bytes(chain.SALT_BYTES)
         covered = chain.values_digest(salt, fields)
         cause, folded, *_ = change.why
-        first = (head.seq + 1, at, boot, *change.identity, change.what, cause)
-        row = chain.row_hash(head.hash, [*first, folded, covered.hex()])
-        sentence = self._sentence(change.sentence)
-        return head.next(row), (*first, fields, salt, covered, folded, sentence, row)
+        first = (seq, at, boot, *change.identity, change.what, cause)
+        row = chain.row_hash(before, [*first, folded, covered.hex()])
+        return (*first, fields, salt, covered, folded, self._sentence(change.sentence), row), row
 
     def _sentence(self, text: str) -> int | None:
         """Return the number of a sentence, which is kept once."""

@@ -173,7 +173,7 @@ def commit(store: Store, update: Update, generation: int, at: int, boot: str) ->
             *(one.identity.source for one in gone),
         }:
             store.set_fact(DECLARED, "")
-        entries = store.put(records)
+        entries = store.put(records, update.known)
     return Committed(entries, rows, _moved(update, changes, rows))
 
 

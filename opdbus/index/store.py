@@ -1,9 +1,10 @@
 """Objects and vectors on disk: the statements on the SQLite database."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from threading import Event
@@ -25,16 +26,16 @@ from opdbus.vocabulary import TRAIT_BYTES
 
 _UPSERT: Final = """
 INSERT INTO objects
-    (source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
+    (id, source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
      updated_at, passing, traits)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     owner = excluded.owner, properties = excluded.properties, text = excluded.text,
     words = excluded.words, fingerprint = excluded.fingerprint,
     text_digest = excluded.text_digest, updated_at = excluded.updated_at,
     passing = excluded.passing, traits = excluded.traits
-RETURNING id
 """
+_LAST_ID: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
 # The size of an object in bytes, as Record.size.
 _SIZE: Final = " + ".join(
     f"length(CAST({column} AS BLOB))" for column in ("name", "properties", "text", "words")
@@ -207,9 +208,20 @@ class Store:
         query = "SELECT max(updated_at) FROM objects WHERE source = ?"
         return int(self._database.execute(query, (source,)).fetchone()[0] or 0)
 
-    def put(self, records: Iterable[Record]) -> list[Entry]:
-        """Insert or replace objects and return their entries; call inside a transaction."""
-        return [self._put(record) for record in records]
+    def put(self, records: Collection[Record], known: Mapping[Identity, Entry] = {}) -> list[Entry]:
+        """Insert objects, or replace the `known` ones, and return their entries.
+
+        Call inside a transaction. New ones get the next ids: to ask SQLite for the id of each
+        takes as long as to store it.
+        """
+        new = count(self._database.execute(_LAST_ID).fetchone()[0] + 1)
+        there = (known.get(record.identity) for record in records)
+        ids = [entry.id if entry else next(new) for entry in there]
+        self._database.executemany(_UPSERT, self._rows(ids, records))
+        return [
+            Entry(number, record.identity, *_CATALOGUED(record))
+            for number, record in zip(ids, records, strict=True)
+        ]
 
     def remove_all(self) -> None:
         """Delete every object; call inside a transaction."""
@@ -352,11 +364,10 @@ class Store:
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
 
-    def _put(self, record: Record) -> Entry:
-        self.require_running()
-        values = (*record.identity, *_STORED(record))
-        (number,) = self._database.execute(_UPSERT, values).fetchone()
-        return Entry(number, record.identity, *_CATALOGUED(record))
+    def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
+        for number, record in zip(ids, records, strict=True):
+            self.require_running()
+            yield number, *record.identity, *_STORED(record)
 
 
 def _after(first: int) -> bytes:
