@@ -126,16 +126,19 @@ class Memory:
         parts, why = _parts(changed), _always(change.FIRST if is_first else change.STATE_FILE)
 
         async def following() -> list[StateObject]:
-            # to redact the objects of a part takes as long as to write them
             return await asyncio.to_thread(next, parts, [])
 
         async def work() -> Mapping[Thing, Change]:
             changes: dict[Thing, Change] = {}
-            part = await following()
-            while later := await following():
-                async with self._one_writer:
-                    changes |= await self._write(part, [], owner=ROOT, why=why)
-                part = later
+            part, later = await following(), await following()
+            while later:
+                # the objects of a part are redacted while SQLite stores those before
+                ahead = asyncio.ensure_future(following())
+                try:
+                    async with self._one_writer:
+                        changes |= await self._write(part, [], owner=ROOT, why=why)
+                finally:
+                    part, later = later, await ahead
             async with self._one_writer:
                 gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
                 changes |= await self._write(part, gone, owner=ROOT, why=why)
