@@ -6,7 +6,8 @@ What a text holds was decided by measurement: see benchmarks/quality.py.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.glossary import gloss
 from opdbus.state.fields import split
@@ -22,6 +23,8 @@ MAX_SETTINGS: Final = 8
 MAX_VALUE: Final = 48
 MAX_LINE: Final = 240
 MAX_LIST: Final = 4
+# Longer names are split each time.
+_MAX_KEPT: Final = 100
 
 # Keys whose values describe an object in words; the first one found is part of the line.
 DESCRIBING: Final = (
@@ -88,8 +91,17 @@ NOUNS: Final = {
     ("kernel", "sysctl"): "kernel setting, sysctl",
 }
 
-# The dotted name of a value, its last key in one word, and the value.
-_Pair: TypeAlias = tuple[str, str, str]
+
+class _Name(NamedTuple):
+    """A dotted name in words, its last key in words, and that in one: `fullname`."""
+
+    words: str
+    last: str
+    key: str
+
+
+# The name of a value, its last key in one word, and the value.
+_Pair: TypeAlias = tuple[_Name, str, str]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
@@ -168,7 +180,15 @@ def _short(value: Json) -> str:
 
 def _pair(name: str, value: Json) -> _Pair:
     """Spell `full_name`, `fullName` and `fullname` alike."""
-    return name, "".join(split(name.rpartition(".")[2])), _short(value)
+    found = _name(name) if len(name) <= _MAX_KEPT else _name.__wrapped__(name)
+    return found, found.key, value if type(value) is str else _short(value)
+
+
+@lru_cache(maxsize=4096)
+def _name(name: str) -> _Name:
+    """Split a name once: most objects have those of others of their kind."""
+    last = split(name.rpartition(".")[2])
+    return _Name(" ".join(split(name)), " ".join(last), "".join(last))
 
 
 def _described(pairs: list[_Pair]) -> Iterator[str]:
@@ -193,9 +213,9 @@ def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
         rank = TELLING.get(key, len(TELLING) if settings else None)
         if rank is None or not value or REDACTED in value:
             continue
-        words = split(name if settings else name.rpartition(".")[2])
-        if VOLATILE.isdisjoint(words):
-            ranked.append((rank, " ".join(words), value[:MAX_VALUE]))
+        words = name.words if settings else name.last
+        if VOLATILE.isdisjoint(words.split()):
+            ranked.append((rank, words, value[:MAX_VALUE]))
     ranked.sort()
     return [(key, value) for _, key, value in ranked[: MAX_SETTINGS if settings else MAX_PAIRS]]
 
@@ -206,7 +226,7 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     What its name means is there twice, to count as much as words of the text.
     """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
-    parts += [f"{' '.join(split(name))} {value}" for name, _, value in pairs if value != REDACTED]
+    parts += [f"{name.words} {value}" for name, _, value in pairs if value != REDACTED]
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 
 

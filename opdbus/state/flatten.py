@@ -7,13 +7,22 @@ import marshal
 import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opdbus.state.object import FILE, MAX_NAME, SETTINGS, Identity, canonical, digest, hash_name
-from opdbus.state.redact import redact_identity, redact_object
+from opdbus.state.object import (
+    FILE,
+    MAX_NAME,
+    SETTINGS,
+    Identity,
+    StateObject,
+    canonical,
+    digest,
+    hash_name,
+)
+from opdbus.state.redact import redact_identity, redact_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from opdbus.state.object import Json, StateObject
+    from opdbus.state.object import Json
 
     # plugin, kind, the name if there is one, and properties
     Raw: TypeAlias = tuple[str, str, str | None, Json]
@@ -24,6 +33,8 @@ NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpo
 
 # What says that all things of a kind are declared; see `claimed`.
 EXCLUSIVE: Final = "exclusive"
+# Bytes of a character.
+_WIDEST: Final = 4
 _IRREGULAR: Final = {
     "aliases": "alias",
     "indices": "index",
@@ -146,7 +157,7 @@ class Reader:
     def _changed(self, found: Sequence[tuple[Identity, bytes, Json]]) -> Iterator[StateObject]:
         for identity, hashed, properties in found:
             if self._seen.get(identity) != hashed:
-                yield redact_object(identity, properties)
+                yield StateObject(identity, redact_properties(identity, properties))
         self._seen = {identity: hashed for identity, hashed, _ in found}
 
     def forget(self) -> None:
@@ -164,7 +175,7 @@ class Reader:
 
 
 def _content(identity: Identity, properties: Json) -> str:
-    return canonical(redact_object(identity, properties).properties)
+    return canonical(redact_properties(identity, properties))
 
 
 def _distinct(
@@ -188,6 +199,8 @@ def bounded(identity: Identity) -> Identity:
 
 
 def _cut(part: str, most: int) -> str:
+    if len(part) * _WIDEST <= most:
+        return part
     data = part.encode()
     if len(data) <= most:
         return part

@@ -70,17 +70,21 @@ def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
 
 def redact_identity(identity: Identity) -> Identity:
     """Replace every secret in plugin, kind and name."""
-    return Identity(identity.source, *(redact_text(part) for part in identity[1:]))
+    source, plugin, kind, name = identity
+    return Identity(source, _redact_key(plugin), _redact_key(kind), redact_text(name))
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
-    """Make the state object; everything in a list or table of a secret name is secret."""
+    """Make the state object of what has secrets in its identity, too."""
+    return StateObject(redact_identity(identity), redact_properties(identity, properties))
+
+
+def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dict[str, Json]:
+    """Copy an object's properties without secrets: all in a list or table of a secret name is."""
     single = identity.kind == SETTINGS
     if is_secret_name(identity.plugin if single else identity.kind):
-        clean = _hide_leaves(properties, naming=not single)
-    else:
-        clean = redact(properties)
-    return StateObject(redact_identity(identity), clean)
+        return _hide_leaves(properties, naming=not single)
+    return redact(properties)
 
 
 def _redact_value(value: Json) -> Json:
