@@ -11,11 +11,12 @@ import pytest
 from conftest import EXAMPLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import state_file
 
 from opdbus.errors import StateFileError
 from opdbus.state import document
 from opdbus.state.document import json_path, parse
-from opdbus.state.file import MAX_BYTES, StateFile
+from opdbus.state.file import MAX_BYTES, StateFile, signature
 
 PATH = Path("/x/state.json")
 HEAD = '{\n  "version": 1,\n  "plugins": {\n'
@@ -389,3 +390,22 @@ def test_any_truncation_is_refused(value: Any, cut: int) -> None:
     text = json.dumps({"version": 1, "plugins": value}, indent=1)
     with pytest.raises(StateFileError, match="line"):
         parse(text[: min(cut, len(text) - 1)], PATH)
+
+
+def test_a_known_file_is_only_compared_with(tmp_path: Path) -> None:
+    """Give nothing of a file that is known, and of the next one only what is other in it."""
+    path = state_file(tmp_path / "state.json", {"a": "one", "b": "two"})
+    file = StateFile(path)
+    present, changed = file.stream(lambda found: found == signature(path))
+    assert ({one.name for one in present}, list(changed)) == ({"a", "b"}, [])
+    state_file(path, {"a": "one", "b": "other"})
+    present, changed = file.stream(lambda _found: False)
+    assert ({one.name for one in present}, [one.name for one in changed]) == ({"a", "b"}, ["b"])
+
+
+def test_secret_names_of_several_objects_stay_apart(tmp_path: Path) -> None:
+    """Give objects the names under which they are present, also where secrets are replaced."""
+    path = state_file(tmp_path / "state.json", {f"token=Abcdefgh{n}": "one" for n in range(3)})
+    present, changed = StateFile(path).read()
+    assert {one.identity for one in changed} == present
+    assert {one.name for one in present} == {f"token=[redacted]{n}" for n in ("", "#2", "#3")}

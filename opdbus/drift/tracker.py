@@ -20,7 +20,6 @@ from opdbus.drift.record import Records
 from opdbus.drift.table import Sort
 from opdbus.drift.unobserved import Unobserved, unobserved
 from opdbus.drift.waiting import AT_A_TIME, Waiting
-from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
@@ -165,8 +164,8 @@ class Tracker:
         self._crossings.recall(stored)
         self._activate(self._claimed)
         # of other observed things nothing is known that could be forgotten
-        declared = self._memory.catalogue.of_source(FILE)
-        self._waiting.add([*(thing_of(entry) for entry in declared), *stored])
+        catalogue = self._memory.catalogue
+        self._waiting.add([*catalogue.things_of(FILE, catalogue.sources[FILE]), *stored])
 
     async def work(self) -> bool:
         """Compare some of what has changed, and count what is due; return whether more waits."""

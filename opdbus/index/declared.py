@@ -66,7 +66,8 @@ class Declared:
     async def _load(self) -> None:
         async with self._one_reader:
             try:
-                present, changed = await asyncio.to_thread(self._stream)
+                noted = await self._noted()
+                present, changed = await asyncio.to_thread(self._stream, noted)
                 await self._record("")
                 # before the objects are told of: who asks then is not told of an earlier fault
                 self._set_error("")
@@ -113,12 +114,12 @@ class Declared:
         mark = _mark(await asyncio.to_thread(signature, self.path))
         return bool(mark) and mark == await self._noted()
 
-    def _stream(self) -> tuple[set[Identity], Iterator[StateObject]]:
+    def _stream(self, noted: str) -> tuple[set[Identity], Iterator[StateObject]]:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
             return set(), iter(())
         try:
-            return self._file.stream()
+            return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

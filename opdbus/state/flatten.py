@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 import marshal
 import secrets
+import struct
+from array import array
+from bisect import bisect_left
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.state.object import (
@@ -20,7 +24,7 @@ from opdbus.state.object import (
 from opdbus.state.redact import redact_identity, redact_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from opdbus.state.object import Json
 
@@ -33,6 +37,7 @@ NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpo
 
 # What says that all things of a kind are declared; see `claimed`.
 EXCLUSIVE: Final = "exclusive"
+_MARK: Final = struct.Struct("q")
 # Bytes of a character.
 _WIDEST: Final = 4
 _IRREGULAR: Final = {
@@ -124,12 +129,14 @@ class Reader:
     """Makes StateObjects of raw ones, skipping those that have not changed since the last call.
 
     What was read is remembered as a hash under a random key that never leaves this process, so
-    the memory holds no secret; 10,000 unchanged objects take a fifth of the time of new ones.
+    the memory holds no secret, and 8 bytes of each object; 10,000 unchanged objects take a fifth of
+    the time of new ones.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(16)
-        self._seen: dict[Identity, bytes] = {}
+        # in order
+        self._seen = array("q")
 
     def read(
         self, plugins: Mapping[str, Mapping[str, Json]]
@@ -139,11 +146,11 @@ class Reader:
         return present, list(changed)
 
     def stream(
-        self, plugins: Mapping[str, Mapping[str, Json]]
+        self, plugins: Mapping[str, Mapping[str, Json]], *, are_known: bool = False
     ) -> tuple[set[Identity], Iterator[StateObject]]:
         """Return the same, with the objects one by one: they count as read after the last.
 
-        To redact 100,000 takes seconds.
+        To redact 100,000 takes seconds. Where all `are_known`, they are read and none is returned.
         """
         groups: dict[Identity, list[tuple[bytes, Json]]] = {}
         for plugin, kind, name, properties in flatten(plugins):
@@ -151,24 +158,35 @@ class Reader:
             hashed = digest(marshal.dumps(properties, 2), self._key)
             identity = self._identity(plugin, kind, name, properties)
             groups.setdefault(identity, []).append((hashed, properties))
-        found = [*_distinct(groups)]
-        return {identity for identity, _, _ in found}, self._changed(found)
+        found = deque(_distinct(groups))
+        present = {identity for identity, _, _ in found}
+        seen = array("q", sorted(self._mark(identity, hashed) for identity, hashed, _ in found))
+        if are_known:
+            self._seen = seen
+            return present, iter(())
+        return present, self._changed(found, seen)
 
-    def _changed(self, found: Sequence[tuple[Identity, bytes, Json]]) -> Iterator[StateObject]:
-        for identity, hashed, properties in found:
-            if self._seen.get(identity) != hashed:
+    def _changed(
+        self, found: deque[tuple[Identity, bytes, Json]], seen: array[int]
+    ) -> Iterator[StateObject]:
+        while found:
+            # what is not needed any more makes room for what is made of it
+            identity, hashed, properties = found.popleft()
+            if not _has(self._seen, self._mark(identity, hashed)):
                 yield StateObject(identity, redact_properties(identity, properties))
-        self._seen = {identity: hashed for identity, hashed, _ in found}
+        self._seen = seen
+
+    def _mark(self, identity: Identity, hashed: bytes) -> int:
+        """Return 64 bits that another object, or the same with another content, does not have."""
+        (mark,) = _MARK.unpack_from(digest(marshal.dumps((*identity, hashed), 2), self._key))
+        return int(mark)
 
     def forget(self) -> None:
         """Take every object as changed at the next call."""
-        self._seen = {}
+        self._seen = array("q")
 
     def _identity(self, plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
-        raw = Identity(FILE, plugin, kind, name or "")
-        if name is not None and raw in self._seen:
-            return raw  # redacting it again would change nothing
-        identity = bounded(redact_identity(raw))
+        identity = bounded(redact_identity(Identity(FILE, plugin, kind, name or "")))
         if name is not None:
             return identity
         return identity._replace(name=hash_name(_content(identity, properties)))
@@ -190,6 +208,12 @@ def _distinct(
             free = itertools.chain(free, (name for name in names if name not in groups))
         for hashed, properties in group:
             yield next(free), hashed, properties
+
+
+def _has(marks: array[int], mark: int) -> bool:
+    """Return whether a mark is one of those in order."""
+    at = bisect_left(marks, mark)
+    return at < len(marks) and marks[at] == mark
 
 
 def bounded(identity: Identity) -> Identity:
