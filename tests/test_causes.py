@@ -38,8 +38,25 @@ def test_a_port_has_the_last_job_of_its_unit() -> None:
     clock.now += 1
     causes.note_job("web.service", "job:2 start")
     assert causes.of_ports(units) == "job:2 restart"
+    clock.now += 1
+    causes.note("web.service", "reload")
+    assert causes.of_ports(units) == "job:2 restart"
     clock.now += FOLLOWS_SECONDS
     assert causes.of_ports(units) == ""
+
+
+def test_a_port_is_closed_by_no_start() -> None:
+    """What ended a unit closed its ports, also where a start follows before anybody looks."""
+    clock = Clock()
+    causes, units = Causes(clock), ["web.service"]
+    for noted in ("job:1 start", "exit", "job:2 start"):
+        causes.note_job("web.service", noted)
+        clock.now += 1
+    assert causes.of_ports(units) == "job:2 start"
+    assert causes.of_ports(units, are_closed=True) == "exit"
+    clock.now += FOLLOWS_SECONDS
+    causes.note("web.service", "job:3 start")
+    assert causes.of_ports(units, are_closed=True) == ""
 
 
 def test_a_run_is_the_cause_of_what_was_changed_while_it_went_on() -> None:

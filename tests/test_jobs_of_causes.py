@@ -87,6 +87,9 @@ def test_restarts_that_started_a_unit() -> None:
         ("job:3 restart, after 1 stop 2 start", 3, "a.service restarted (after 1 stop, 2 starts)"),
         ("job:3 restart", 1, "a.service restarted (2 times)"),
         ("exit, after 1 start", 1, "a.service ended and was started again (after 1 start)"),
+        ("job:9 start, after 1 exit", 1, "a.service ended and was started again"),
+        ("job:9 start, after 2 stop", 3, "a.service was stopped and started again (2 times)"),
+        ("job:9 start, after 2 stop", 2, "a.service was stopped and started again (after 2 stops)"),
     ],
 )
 def test_what_else_there_was_is_told(cause: str, folded: int, said: str) -> None:

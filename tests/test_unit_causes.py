@@ -123,13 +123,13 @@ async def test_systemd_restarts_by_a_job(tmp_path: Path, system_bus: str) -> Non
 
 @in_loop
 async def test_systemd_gives_up(tmp_path: Path, system_bus: str) -> None:
-    """A service that systemd restarts no more failed by itself: the job that tried did nothing."""
+    """A service that ends too often is given up: the job that would start it stops nothing."""
     async with watched(system_bus, tmp_path) as (fake, host):
         fake.work(ONE, 0, ("failed", "failed"), WAITS)
         await until(host, tmp_path, ONE, ("changed", "exit", 0))
         fake.work(ONE, 9, ("failed", "failed"))
         fake.end(ONE, 9)
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
 
 
 @in_loop
@@ -267,7 +267,31 @@ async def test_a_unit_that_ends_too_often(tmp_path: Path, system_bus: str) -> No
         fake.units[ONE]["Result"] = "start-limit-hit"
         fake.work(ONE, 7, ("failed", "failed"))
         fake.end(ONE, 7, "failed")
-        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit", 0))
+        await until(host, tmp_path, ONE, ("changed", "exit", 0), ("changed", "exit:start limit", 0))
+
+
+@in_loop
+async def test_systemd_gives_up_before_a_look(tmp_path: Path, system_bus: str) -> None:
+    """That a service was given up is the cause also where its restarts are told with that."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, WAITS)
+        fake.work(ONE, 7, DOWN, UP)
+        fake.end(ONE, 7)
+        fake.work(ONE, 0, WAITS)
+        fake.work(ONE, 8, ("failed", "failed"))
+        fake.end(ONE, 8, "failed")
+        cause = "exit:start limit, after 1 restart"
+        await until(host, tmp_path, ONE, ("changed", cause, 1))
+
+
+@in_loop
+async def test_a_kill_and_a_start_at_once(tmp_path: Path, system_bus: str) -> None:
+    """What was killed and started again before a look did not only run."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 0, DOWN)
+        fake.work(ONE, 7, UP)
+        fake.end(ONE, 7)
+        await until(host, tmp_path, ONE, ("event", "job:7 start, after 1 exit", 1))
 
 
 @in_loop

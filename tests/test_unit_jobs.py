@@ -105,6 +105,43 @@ def test_several_jobs_are_counted() -> None:
     assert jobs.take(UNIT) == Work("job:8 stop, after 1 restart", 2)
 
 
+def test_a_start_after_an_exit() -> None:
+    """That a process ended without a job is told with the job that started it again."""
+    jobs = heard(RUNS, told("inactive", ended=NOW))
+    assert jobs.of(UNIT) == "exit"
+    for signal in (told("inactive", 7, ended=NOW), told("active", 7, began=LATER)):
+        jobs.changed(UNIT, signal)
+    assert jobs.take(UNIT).cause == "job:7 start"
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work("job:7 start, after 1 exit", 2)
+    jobs = heard(RUNS, told("inactive", ended=NOW))
+    assert jobs.take(UNIT) == Work()
+    assert not jobs.has(UNIT)
+
+
+def test_what_follows_what_was_read_is_no_cause_of_it() -> None:
+    """A job that began only after a unit was read is told when the unit is read again."""
+    jobs = heard(*LIVES["stop"])
+    jobs.removed(7, UNIT)
+    jobs.has_read(UNIT, NOW)
+    jobs.changed(UNIT, told("inactive", 8, ended=NOW))
+    jobs.changed(UNIT, told("active", 8, began=LATER, ended=NOW))
+    jobs.learn({8: "start"})
+    assert jobs.take(UNIT) == Work("job:7 stop", 1)
+    jobs.removed(8, UNIT)
+    assert jobs.take(UNIT) == Work()
+    jobs.has_read(UNIT, LATER)
+    assert jobs.take(UNIT) == Work("job:8 start", 1)
+
+
+def test_a_start_that_is_refused_is_no_reload() -> None:
+    """A unit that does not run and changes no more than its time was to be started."""
+    failed = told("failed", 7, ended=NOW)
+    jobs = heard(failed, {**failed, "StateChangeTimestampMonotonic": LATER})
+    jobs.removed(7, UNIT)
+    assert jobs.take(UNIT) == Work("job:7 start", 1)
+
+
 @pytest.mark.parametrize("kind", ["timer", "path", "socket"])
 def test_what_triggered_a_unit_is_named(kind: str) -> None:
     """A trigger waits for its unit before that comes up; one that follows it waits later."""

@@ -15,6 +15,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "reload": "systemd reloaded its units",
     "exit": "its own process ended",
     "state file": "by the state file",
+    jobs.GAVE_UP: "it ended too often: systemd gave up",
     NOT_FOLLOWED: "the state file was not followed",
     "kernel": "by the kernel",
     "source": "with its source",

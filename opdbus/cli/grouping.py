@@ -116,7 +116,9 @@ def _how_often(change: Change) -> str:
     if others and change["what"] == "changed" and jobs.act(change["cause"]) == "restart":
         # what changed says started
         said = [_of(times, "restart")]
-    besides = [_of(n, word) for word, n in others.items()]
+    # an end that each start followed is in the words for both
+    ended = jobs.ended_by(change["cause"]) if change["what"] == "event" else ""
+    besides = [_of(n, word) for word, n in others.items() if (word, n) != (ended, times)]
     said += [f"after {', '.join(besides)}"] if besides else []
     return f" ({', '.join(said)})" if said else ""
 

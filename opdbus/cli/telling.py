@@ -87,7 +87,7 @@ def tell(change: Change) -> Told:
         said = _changed(sort, values, jobs.alone(change["cause"]))
         return Told(subject, *(said or ("changed", field_values.in_words(values))))
     if what == "event":
-        return Told(subject, _happened(sort, jobs.alone(change["cause"])))
+        return Told(subject, _happened(sort, change["cause"]))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
         rows = f"{count} row{'' if count == '1' else 's'}"

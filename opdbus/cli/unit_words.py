@@ -18,18 +18,22 @@ def found(values: Values) -> Iterator[str]:
         yield f"failed{_in_brackets(_fault(values))}"
 
 
+_ENDED: Final = {"exit": "ended and was started again", "stop": "was stopped and started again"}
+
+
 def happened(cause: str) -> str:
     """Say what left a unit as it was; "" where that was no job and no end of its process."""
+    ended, cause = jobs.ended_by(cause), jobs.alone(cause)
     if not cause.startswith("job:"):
-        since = {"start:failed": "failed again", "start:ran": "ran"}
-        if cause in since:
-            return since[cause]
-        verbs = {"exit": "ended and was started again", "start": "restarted"}
+        exact = {"start:failed": "failed again", "start:ran": "ran", jobs.GAVE_UP: "failed again"}
+        if cause in exact:
+            return exact[cause]
+        verbs = {"exit": _ENDED["exit"], "start": "restarted"}
         return verbs.get(cause.partition(":")[0], "")
     if cause.endswith(", failed"):
         return "failed again"
     verbs = {"restart": "restarted", "reload": "reloaded", "stop": "stopped"}
-    return verbs.get(jobs.act(cause), "ran")
+    return verbs.get(jobs.act(cause), _ENDED.get(ended, "ran"))
 
 
 def changed(values: Values, cause: str) -> tuple[str, str] | None:

@@ -69,7 +69,8 @@ _NUMBER = re.compile(r"\d+")
 def of(change: Change) -> str:
     """Return what happened, the words joined with commas; "changed" where nothing else is known."""
     if change.what == "event":
-        return _event(jobs.alone(change.why.cause))
+        cause = change.why.cause
+        return "restarted" if jobs.ended_by(cause) else _event(jobs.alone(cause))
     if change.identity.source == FILE and change.what in _DECLARED:
         return _DECLARED[change.what]
     kind = change.identity.kind
@@ -92,6 +93,8 @@ def of(change: Change) -> str:
 
 def _event(cause: str) -> str:
     # what op-dbus did not see was a restart, too
+    if cause == jobs.GAVE_UP:
+        return "failed"
     if cause.startswith("exit:"):
         return f"{_ended(cause.removeprefix('exit:'))}, restarted"
     if cause.startswith("start:"):

@@ -7,6 +7,9 @@ from typing import Final
 # the job or the exit; what happened before, how often; and how it went
 _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(.*)", re.DOTALL)
 
+# A service ended so often that systemd does not start it any more.
+GAVE_UP: Final = "exit:start limit"
+
 
 def act(cause: str) -> str:
     """Return what was done, such as restart; empty where a cause is neither a job nor an exit."""
@@ -21,6 +24,12 @@ def others(cause: str) -> Mapping[str, int]:
     parts = _PARTS.fullmatch(cause)
     words = (parts[2] or "").split() if parts else []
     return {word: int(n) for n, word in zip(words[::2], words[1::2], strict=False) if n.isdigit()}
+
+
+def ended_by(cause: str) -> str:
+    """Return what ended a unit, exit or stop, that a start made what it was; empty without."""
+    before = others(cause) if act(cause) == "start" else {}
+    return next((word for word in ("exit", "stop") if word in before), "")
 
 
 def alone(cause: str) -> str:

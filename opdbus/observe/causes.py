@@ -4,9 +4,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from opdbus.history import jobs
+
+_EXIT: Final = "exit"
 # A port that opens or closes so long after its unit has changed follows from that.
 FOLLOWS_SECONDS: Final = 60.0
 _MAX_UNITS: Final = 10_000
@@ -40,8 +43,12 @@ class Causes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._units: dict[str, _Change] = {}
+        # the jobs and exits among that
+        self._acts: dict[str, _Change] = {}
         # jobs of units that were heard of, before it was looked what they did
         self._jobs: dict[str, _Change] = {}
+        # those that may have closed ports
+        self._ends: dict[str, _Change] = {}
         # has the runs of package managers noted that began or ended just now
         self.look_for_runs: Callable[[], None] = lambda: None
         self._looked_at = -math.inf
@@ -51,18 +58,23 @@ class Causes:
 
     def note(self, unit: str, cause: str) -> None:
         """Note why a unit has changed just now."""
-        self._units = self._lately(self._units)
-        self._units[unit] = _Change(self._clock(), cause)
+        self._units, self._acts = self._lately(self._units), self._lately(self._acts)
+        self._units[unit] = change = _Change(self._clock(), cause)
+        if cause.startswith(("job:", _EXIT)):
+            self._acts[unit] = change
 
     def note_job(self, unit: str, job: str) -> None:
-        """Note a job that works on a unit, or has: ports change before anybody looks at the unit.
+        """Note a job that works on a unit, or has, or an exit: ports change before units are read.
 
         What is noted of the same job when it was looked at says more.
         """
-        noted = self._units.get(unit, _NONE).cause
-        if job.partition(" ")[0] != noted.partition(" ")[0]:
-            self._jobs = self._lately(self._jobs)
-            self._jobs[unit] = _Change(self._clock(), job)
+        noted = self._acts.get(unit, _NONE).cause
+        if job.partition(" ")[0] == noted.partition(" ")[0] and jobs.act(job) != _EXIT:
+            return
+        self._jobs, self._ends = self._lately(self._jobs), self._lately(self._ends)
+        self._jobs[unit] = change = _Change(self._clock(), job)
+        if _may_close(job):
+            self._ends[unit] = change
 
     def run_begins(self, cause: str, begun: float) -> None:
         """Note that packages are being installed or removed, and since when."""
@@ -96,17 +108,20 @@ class Causes:
 
     def of_units(self, units: Iterable[str], seconds: float = FOLLOWS_SECONDS) -> str:
         """Return why one of some units changed within the last seconds; empty if none did."""
-        return self._latest(units, [self._units], seconds)
+        return self._latest((self._units.get(unit, _NONE) for unit in units), seconds)
 
-    def of_ports(self, units: Iterable[str]) -> str:
-        """Return why the units of a port have changed last, or what works on them."""
-        return self._latest(units, [self._units, self._jobs], FOLLOWS_SECONDS)
+    def of_ports(self, units: Iterable[str], *, are_closed: bool = False) -> str:
+        """Return which job or exit of the units of a port was the last: files open no port.
 
-    def _latest(
-        self, units: Iterable[str], noted: Sequence[dict[str, _Change]], seconds: float
-    ) -> str:
+        A start closes none, either.
+        """
+        noted = [self._acts, self._ends if are_closed else self._jobs]
         known = (changes.get(unit, _NONE) for unit in units for changes in noted)
-        last = max(known, key=lambda change: change.at, default=_NONE)
+        fitting = (each for each in known if not are_closed or _may_close(each.cause))
+        return self._latest(fitting, FOLLOWS_SECONDS)
+
+    def _latest(self, changes: Iterable[_Change], seconds: float) -> str:
+        last = max(changes, key=lambda change: change.at, default=_NONE)
         return last.cause if last.at > self._clock() - seconds else ""
 
     def _lately(self, changes: dict[str, _Change]) -> dict[str, _Change]:
@@ -115,3 +130,7 @@ class Causes:
             return changes
         since = self._clock() - FOLLOWS_SECONDS
         return {name: last for name, last in changes.items() if last.at > since}
+
+
+def _may_close(cause: str) -> bool:
+    return jobs.act(cause) != "start"

@@ -118,7 +118,8 @@ class Sockets:
         """Report ports whose units have changed lately, with the cause of that."""
         units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
         for name in report.names("listener") - named.keys():
-            report.gone("listener", name, report.causes.of_ports(self.units.get(name, ())))
+            why = report.causes.of_ports(self.units.get(name, ()), are_closed=True)
+            report.gone("listener", name, why)
         for name, values in named.items() if report.has_listed("listener") else ():
             report.put("listener", name, values, report.causes.of_ports(units[name]))
         self.units.clear()

@@ -332,6 +332,7 @@ class _Units:
         self._loaded -= names
         for name in names:
             self._loops.forget(name)
+            self._causes.has_read(name, {})
         await self._tell_files(names, await self._pid1.files_of(names), cause)
 
     async def _tell_files(

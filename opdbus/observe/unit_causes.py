@@ -12,14 +12,20 @@ from opdbus.observe.causes import Causes
 from opdbus.observe.pid1 import Pid1
 from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.system_bus import Signal
-from opdbus.observe.unit_jobs import RESTART, START, TRIGGERS, UnitJobs, Work
+from opdbus.observe.unit_jobs import (
+    EXIT,
+    RESTART,
+    START,
+    TRIGGERS,
+    WITH_PROCESSES,
+    UnitJobs,
+    Work,
+)
 from opdbus.observe.unit_loops import LOOP
 from opdbus.observe.unit_properties import DOWN, differ, fault_of, is_same_state
 from opdbus.state.object import Json
 
-EXIT, KERNEL, RELOAD = "exit", "kernel", "reload"
-# Units that have processes of their own.
-_WITH_PROCESSES: Final = (".service", ".scope")
+KERNEL, RELOAD = "kernel", "reload"
 # PID 1 unloads a unit, and its document is read, so long after it has changed.
 _AFTER_SECONDS: Final = 5.0
 # What a cause ends with where a unit that had failed was started and failed again.
@@ -129,16 +135,14 @@ class UnitCauses:
         # a unit that was unloaded since is triggered by nothing
         triggers = listed(now, "triggered_by") or listed(before or {}, "triggered_by")
         work = self._jobs.take(unit, triggers)
-        cause = work.cause or (other if own is None else own)
-        if before and _ends_too_often(own, work, before, now):
-            cause = EXIT
-        elif not is_other and now.get("active_state") == "failed" and _starts(work.cause):
-            cause += FAILED_AGAIN
-        elif work.is_automatic and is_other and now.get("n_restarts"):
-            cause += AUTOMATIC
-        elif work.is_automatic and not is_other:
-            fault = self._faults.get(unit, "")
-            cause = f"{EXIT}:{fault}" if fault else EXIT
+        begins_loop = before and LOOP in now and LOOP not in before
+        is_given_up = own == EXIT and now.get("result") == _GAVE_UP
+        if begins_loop or is_given_up:
+            cause = EXIT if begins_loop else jobs.GAVE_UP
+        elif work.cause:
+            cause = self._of_work(unit, work, now, is_other=is_other)
+        else:
+            cause = other if own is None else own
         if work.cause and is_other:
             self._jobs.told(unit)
         if cause and (work.cause or is_other):
@@ -149,6 +153,19 @@ class UnitCauses:
         if work.earlier:
             cause = jobs.joined(work.earlier, work.ended, cause)
         return Why(cause, folded, is_event=work.ended > 0)
+
+    def _of_work(self, unit: str, work: Work, now: Mapping[str, Json], *, is_other: bool) -> str:
+        """Return what worked on a unit as a cause that says how it went."""
+        if jobs.alone(work.cause) == jobs.GAVE_UP:
+            return work.cause
+        if not is_other and now.get("active_state") == "failed" and _starts(work.cause):
+            return work.cause + FAILED_AGAIN
+        if work.is_automatic and is_other and now.get("n_restarts"):
+            return work.cause + AUTOMATIC
+        if work.is_automatic and not is_other:
+            fault = self._faults.get(unit, "")
+            return f"{EXIT}:{fault}" if fault else EXIT
+        return work.cause
 
     def why_gone(self, unit: str, before: Mapping[str, Json], other: str, of_file: str) -> str:
         """Return why a unit is gone: with its file, if it had one, also where a job stopped it."""
@@ -164,7 +181,7 @@ class UnitCauses:
         return not self._jobs.has(unit), unit.endswith(TRIGGERS)
 
     def _changed(self, unit: str, properties: object) -> None:
-        """Hear that a unit changed, and note at once which job works on it."""
+        """Hear that a unit changed, and note at once which job works on it, or that it ended."""
         self._jobs.changed(unit, properties)
         if job := self._jobs.of(unit):
             self._causes.note_job(unit, job)
@@ -189,7 +206,7 @@ class UnitCauses:
             return self._causes.of_units(_others(now), _AFTER_SECONDS) or None
         if LOOP in before and state == "active":
             return ""  # it runs, and has for a while
-        has_ended = unit.endswith(_WITH_PROCESSES) and was and was not in DOWN
+        has_ended = unit.endswith(WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
 
 
@@ -217,15 +234,6 @@ def _is_of_own_file(unit: str, properties: Mapping[str, Json]) -> bool:
 
 def _is_of_files(cause: str) -> bool:
     return cause == RELOAD or cause.startswith(("apt:", "dpkg:"))
-
-
-def _ends_too_often(
-    own: str | None, work: Work, before: Mapping[str, Json], now: Mapping[str, Json]
-) -> bool:
-    """Return whether PID 1 began to restart a service again and again, or gave it up just now."""
-    is_refused = work.is_automatic and now.get("active_state") == "failed"
-    is_given_up = own == EXIT and (now.get("result") == _GAVE_UP or is_refused)
-    return is_given_up or (LOOP in now and LOOP not in before)
 
 
 def _starts(job: str) -> bool:

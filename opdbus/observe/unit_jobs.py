@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, NamedTuple
 
 from opdbus.bus.transport.values import Plain
@@ -10,22 +11,32 @@ from opdbus.history import jobs
 from opdbus.observe.report import MAX_OBJECTS
 from opdbus.observe.unit_files import is_unit
 from opdbus.observe.unit_properties import DOWN, ODD
+from opdbus.observe.unit_values import as_text
 
 START, STOP, RESTART, RELOAD = "start", "stop", "restart", "reload"
 # Units that are there to start others.
 TRIGGERS: Final = (".timer", ".socket", ".path", ".automount")
 _WAITS: Final = "auto-restart"
 _TYPES: Final = frozenset({START, STOP, RESTART, RELOAD})
+# That a process ended by itself is no job, but one that starts the unit again may follow.
+EXIT: Final = "exit"
+WITH_PROCESSES: Final = (".service", ".scope")
+# More that ended between two looks are told together, whenever each ended.
+_MAX_ENDED: Final = 8
 
 
 class _State(NamedTuple):
     """A unit at a moment: when it last came up, went down and changed in any way."""
 
-    is_up: bool
+    active: str
     began: int
     ended: tuple[int, int]
     changed: int
     sub_state: str
+
+    @property
+    def is_up(self) -> bool:
+        return self.active not in DOWN
 
 
 @dataclass(slots=True)
@@ -46,7 +57,9 @@ class _Job:
 
     @property
     def cause(self) -> str:
-        """The job as the cause of a change."""
+        """The job as the cause of a change; PID 1 gives a unit up by one that would start it."""
+        if self.is_automatic and self.after.active == "failed":
+            return jobs.GAVE_UP
         return " ".join(filter(None, [f"job:{self.number}", self.type]))
 
     @property
@@ -55,9 +68,9 @@ class _Job:
         return self.before.sub_state.startswith(_WAITS)
 
     @property
-    def span(self) -> tuple[int, int]:
-        """When the unit had changed before the job, and when it came up by it."""
-        return self.before.changed, self.after.began
+    def span(self) -> "_Span":
+        """When it did what it did so far."""
+        return _Span(self.before.changed, self.after.began, self.after.changed)
 
 
 class Work(NamedTuple):
@@ -73,11 +86,19 @@ class Work(NamedTuple):
     earlier: str = ""
 
 
-class _Ended(NamedTuple):
-    """The same, and what the job's `span` was."""
+class _Span(NamedTuple):
+    """When a unit had changed before a job, when it came up by it and changed last."""
 
-    work: Work = Work()
-    span: tuple[int, int] = (0, 0)
+    since: int = 0
+    began: int = 0
+    changed: int = 0
+
+
+class _Ended(NamedTuple):
+    """Work that is over, and when it was done."""
+
+    work: Work
+    span: _Span = _Span()
 
 
 class UnitJobs:
@@ -85,10 +106,10 @@ class UnitJobs:
 
     def __init__(self) -> None:
         self._known: dict[str, _State] = {}
-        # when units of which no signal was heard had changed last, as they were read
+        # when units had changed last, as they were read
         self._read: dict[str, int] = {}
         self._working: dict[str, _Job] = {}
-        self._ended: dict[str, _Ended] = {}
+        self._ended: dict[str, list[_Ended]] = {}
         # when timers, sockets and paths began to wait for what they had started
         self._triggered: dict[str, int] = {}
 
@@ -106,6 +127,8 @@ class UnitJobs:
             if len(self._known) > MAX_OBJECTS:
                 self._known.clear()
             known, self._known[unit] = self._known.get(unit), after
+            if known and not number and unit.endswith(WITH_PROCESSES):
+                self._changed_itself(unit, known, after)
             # a socket says so again once its service is up
             waits = after.sub_state == "running" and (not known or known.sub_state != "running")
             if waits and unit.endswith(TRIGGERS):
@@ -113,13 +136,20 @@ class UnitJobs:
                     self._triggered.clear()
                 self._triggered[unit] = after.changed
 
+    def _changed_itself(self, unit: str, known: _State, after: _State) -> None:
+        """Note that a process ended, until it is looked at or PID 1 starts it again."""
+        if after.sub_state.startswith(_WAITS) and _are_exit(self._ended.get(unit, ())):
+            del self._ended[unit]
+        elif known.is_up and not after.is_up and not self.has(unit):
+            self._end(unit, Work(EXIT, 1), _Span(known.changed, after.began, after.changed))
+
     def removed(self, number: Plain, unit: str) -> None:
         """Hear that a job of a unit has ended, in whatever way."""
         if not isinstance(number, int) or not is_unit(unit):
             return
         job = self._working.pop(unit, None)
         if job is None or job.number != number:
-            self._end(unit, Work(f"job:{number}"))
+            self._end(unit, Work(f"job:{number}"), _Span())
         else:
             ended = int(job.type in _TYPES and not job.is_told)
             self._end(unit, Work(job.cause, ended, job.is_automatic), job.span)
@@ -144,6 +174,7 @@ class UnitJobs:
 
     def has_read(self, unit: str, changed: Plain) -> None:
         """Note when a unit had changed last, by PID 1's clock, at the time it was read."""
+        self._read.pop(unit, None)
         if isinstance(changed, int):
             if len(self._read) > MAX_OBJECTS:
                 self._read.clear()
@@ -161,19 +192,47 @@ class UnitJobs:
             job.asked = name if name in _TYPES else ""
 
     def take(self, unit: str, triggers: Collection[str] = ()) -> Work:
-        """Return what has worked on a unit since the last time, and which trigger wanted that."""
-        work, span = self._ended.pop(unit, _Ended())
+        """Return what has worked on a unit since the last time, and which trigger wanted that.
+
+        What changed the unit only after it was read is left for the next time.
+        """
         job = self._working.get(unit)
-        if job and job.type:
+        works = job is not None and bool(job.type) and not self._is_later(unit, job.span)
+        work, span = self._take_ended(unit, is_followed=works)
+        if job and works:
             earlier = work.cause if work.ended else ""
             work, span = Work(job.cause, work.ended, job.is_automatic, earlier), job.span
         by = next((name for name in triggers if self._has_started(name, unit, span)), "")
         return work._replace(cause=f"{work.cause} by {by}") if by and work.cause else work
 
+    def _take_ended(self, unit: str, *, is_followed: bool) -> _Ended:
+        """Return all that ended before a unit was read; an exit alone is seen by its state.
+
+        One that is followed by a job is told with that when it has ended.
+        """
+        ended = self._ended.pop(unit, [])
+        left = [each for each in ended if self._is_later(unit, each.span)]
+        taken = [each for each in ended if each not in left]
+        if _are_exit(taken):
+            left, taken = (taken if is_followed or left else []) + left, []
+        if left:
+            self._ended[unit] = left
+        return reduce(_joined, taken, _Ended(Work()))
+
+    def _is_later(self, unit: str, span: _Span) -> bool:
+        """Return whether what was read of a unit is from before something changed it.
+
+        One that was unloaded and is loaded again has changed at no time: what was before is past.
+        """
+        read = self._read.get(unit, span.changed)
+        return read <= span.since < span.changed and (read != 0 or not span.since)
+
     def of(self, unit: str) -> str:
         """Return the job that works on a unit, or has since the last time; empty without."""
         job = self._working.get(unit)
-        return job.cause if job and job.type else self._ended.get(unit, _Ended()).work.cause
+        if job and job.type:
+            return job.cause
+        return self._ended[unit][-1].work.cause if unit in self._ended else ""
 
     def has(self, unit: str) -> bool:
         """Return whether a job works on a unit, or has since the last time."""
@@ -184,24 +243,34 @@ class UnitJobs:
         if job := self._working.get(unit):
             job.is_told = True
 
-    def _has_started(self, trigger: str, unit: str, span: tuple[int, int]) -> bool:
+    def _has_started(self, trigger: str, unit: str, span: _Span) -> bool:
         """Return whether a unit came up since a trigger wanted it to.
 
         One that only follows what somebody else has started waits for it later. A socket that has
         a service for each connection waits for none of them.
         """
-        since, began = span
         socket, _, kind = trigger.rpartition(".")
         is_connection = kind == "socket" and unit.startswith(f"{socket}@")
-        return is_connection or since <= self._triggered.get(trigger, -1) <= began
+        return is_connection or span.since <= self._triggered.get(trigger, -1) <= span.began
 
-    def _end(self, unit: str, work: Work, span: tuple[int, int] = (0, 0)) -> None:
+    def _end(self, unit: str, work: Work, span: _Span) -> None:
         if len(self._ended) > MAX_OBJECTS:
             self._ended.clear()
-        before = self._ended.get(unit, _Ended()).work
-        cause = jobs.joined(before.cause, before.ended, work.cause) if before.ended else work.cause
-        ended = before.ended + work.ended
-        self._ended[unit] = _Ended(work._replace(cause=cause, ended=ended), span)
+        ended = self._ended.setdefault(unit, [])
+        ended.append(_Ended(work, span))
+        if len(ended) > _MAX_ENDED:
+            ended[:2] = [_joined(*ended[:2])]
+
+
+def _are_exit(ended: Collection[_Ended]) -> bool:
+    return [each.work.cause for each in ended] == [EXIT]
+
+
+def _joined(before: _Ended, after: _Ended) -> _Ended:
+    """Return what stands for work and what followed it."""
+    work, count = after.work, before.work.ended
+    cause = jobs.joined(before.work.cause, count, work.cause) if count else work.cause
+    return _Ended(work._replace(cause=cause, ended=count + work.ended), after.span)
 
 
 def _state(properties: Plain) -> _State:
@@ -211,7 +280,7 @@ def _state(properties: Plain) -> _State:
         properties["InactiveEnterTimestampMonotonic"],
     )
     return _State(
-        properties["ActiveState"] not in DOWN,
+        as_text(properties["ActiveState"]),
         properties["InactiveExitTimestampMonotonic"],
         ended,
         properties["StateChangeTimestampMonotonic"],
@@ -225,4 +294,7 @@ def _did(before: _State, after: _State) -> str:
         return RESTART if before.is_up else START
     if after.ended != before.ended:
         return STOP
-    return RELOAD if after.changed != before.changed else ""
+    if after.changed == before.changed:
+        return ""
+    # what does not run is not reloaded: PID 1 refused to start it
+    return RELOAD if after.is_up else START
