@@ -214,7 +214,7 @@ class UnitJobs:
         left = [each for each in ended if self._is_later(unit, each.span)]
         taken = [each for each in ended if each not in left]
         if _are_exit(taken):
-            left, taken = (taken if is_followed or left else []) + left, []
+            left, taken = left or (taken if is_followed else []), []
         if left:
             self._ended[unit] = left
         return reduce(_joined, taken, _Ended(Work()))
@@ -275,17 +275,12 @@ def _joined(before: _Ended, after: _Ended) -> _Ended:
 
 def _state(properties: Plain) -> _State:
     """Read a signal; raises one of ODD where it is not as PID 1 sends it."""
-    ended = (
-        properties["ActiveExitTimestampMonotonic"],
-        properties["InactiveEnterTimestampMonotonic"],
+    began, left, ended, changed = (
+        int(properties[f"{name}TimestampMonotonic"])
+        for name in ("InactiveExit", "ActiveExit", "InactiveEnter", "StateChange")
     )
-    return _State(
-        as_text(properties["ActiveState"]),
-        properties["InactiveExitTimestampMonotonic"],
-        ended,
-        properties["StateChangeTimestampMonotonic"],
-        str(properties.get("SubState", "")),
-    )
+    sub_state = str(properties.get("SubState", ""))
+    return _State(as_text(properties["ActiveState"]), began, (left, ended), changed, sub_state)
 
 
 def _did(before: _State, after: _State) -> str:
