@@ -156,7 +156,7 @@ class AllInOne(ControlGroups):
 async def test_a_port_is_for_what_its_unit_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
 ) -> None:
-    """The unit says better than /etc/services what a port is for; it is asked for once."""
+    """The unit says better than /etc/services what a port is for; it is asked once a reload."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus_address)
     row = ["a.service", "Ticket portal", *["", "", "", ""], f"{PATH}/unit/a", 0, "", "/"]
     async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
@@ -168,8 +168,15 @@ async def test_a_port_is_for_what_its_unit_is_for(
         async with watched(tmp_path, groups=AllInOne()) as (net, host):
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 described = "Ticket portal, for this machine only"
-                await host.until_shown("net/listener/tcp 127.0.0.1:22", description=described)
-    assert asked == [["a.service"]]
+                name = "net/listener/tcp 127.0.0.1:22"
+                await host.until_shown(name, description=described)
+                assert asked == [["a.service"]]
+                row[1] = "Coffee"
+                manager = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager.Reloading"
+                for begins in (True, False):
+                    pid1.signal(*manager, "b", begins)
+                await host.until_shown(name, description="Coffee, for this machine only")
+    assert asked == [["a.service"]] * 2
 
 
 def tell(pid1: FakeService) -> None:

@@ -75,7 +75,8 @@ class Sockets:
     async def observe(self, report: Report) -> None:
         """Follow the host's ports."""
         changed = asyncio.Event()
-        await until_first_ends(self._list_often(report, changed), _follow_units(changed))
+        follow = _follow_units(changed, self.purposes)
+        await until_first_ends(self._list_often(report, changed), follow)
 
     async def _list_often(self, report: Report, changed: asyncio.Event) -> None:
         with Channel(self.passed, DIAG, 0, _UNIT) as channel:
@@ -184,15 +185,20 @@ def observer(passed: socket.socket | None) -> Observer:
     return Observer("sockets", "net", Sockets(passed).observe)
 
 
-async def _follow_units(changed: asyncio.Event) -> None:
-    """Say when a unit has changed; where systemd cannot be asked, ports are read less often."""
+async def _follow_units(changed: asyncio.Event, purposes: Known[str, str]) -> None:
+    """Say when a unit has changed; where systemd cannot be asked, ports are read less often.
+
+    After a reload units may be for something else.
+    """
     delays = pauses(_RETRY_SECONDS)
     while True:
         with suppress(Absent, LostSource):
             async with pid1.connected() as manager:
-                await manager.subscribe(pid1.UNIT_CHANGED)
+                await manager.subscribe(pid1.UNIT_CHANGED, pid1.of_manager("Reloading"))
                 delays = pauses(_RETRY_SECONDS)
-                async for _ in manager.bursts():
+                async for burst in manager.bursts():
+                    if any(signal.body == [False] for signal in burst):
+                        purposes.clear()
                     changed.set()
         changed.set()
         await asyncio.sleep(next(delays))
