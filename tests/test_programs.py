@@ -244,6 +244,8 @@ def _provoke(served: Running) -> None:
     replace(file, "{ bad")
     served.wait_for_log("state file refused")
     state_file(file, {"drifting": "network name server"})
+    # declared before it is observed
+    busctl(served, "call", NAME, ROOT_PATH, VECTORIZER, "Reload", "a{sv}", "0")
     busctl(
         served, "call", NAME, STATE_PATH, STATE, "Publish", "sa(sssa{sv})a{sv}",
         "drift", "1", "systemd", "unit", "drifting", "1", "description", "s", "0 1 2 3", "0",
