@@ -234,6 +234,24 @@ SAID = [
     (change("changed", PACKAGE, "x", on_hold=(None, True)), "package x put on hold"),
     (change("appeared", PACKAGE, "hello", version=(None, "2.10")), "package hello installed 2.10"),
     (
+        change("appeared", PACKAGE, "x", version=(None, "1"), status=(None, "unpacked")),
+        "package x left unpacked 1",
+    ),
+    (
+        change("changed", PACKAGE, "x", removed=(True, None), status=("x", "half-configured")),
+        "package x left half-configured",
+    ),
+    (
+        change(
+            "changed",
+            UNIT,
+            "a.service",
+            enabled=(True, None),
+            load_state=("loaded", "not-found"),
+        ),
+        "a.service has no file any more",
+    ),
+    (
         change("changed", PACKAGE, "hello", removed=(None, True), status=("installed", "x")),
         "package hello removed, its configuration is left",
     ),

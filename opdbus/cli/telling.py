@@ -73,6 +73,7 @@ def tell(change: Change) -> Told:
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
     comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
+    comes = _left_as(values) or comes if sort[1] == "package" else comes
     subject, what = subject_of(sort, change["name"], values), change["what"]
     if sort == STATE_FILE:
         return Told(subject, *_readable(change["fields"]))
@@ -192,7 +193,7 @@ def _package(values: Values) -> tuple[str, str] | None:
     if values["removed"].after == "yes":
         return "removed", ", its configuration is left"
     if values["removed"].before == "yes":
-        return "installed", f" {after}" if after else ""
+        return _left_as(values) or "installed", f" {after}" if after else ""
     if before and after:
         verb = "upgraded" if versions.compare(before, after) < 0 else "downgraded"
         more = _besides_version(values)
@@ -200,6 +201,12 @@ def _package(values: Values) -> tuple[str, str] | None:
     if status.after == "installed" and not after:
         return "installed", ""
     return (_held(values), "") if values.keys() == {"on_hold"} else None
+
+
+def _left_as(values: Values) -> str:
+    """Say how a package manager left a package that it did not install to the end."""
+    status = values["status"].after
+    return f"left {status}" if status not in {"", "installed", "config-files"} else ""
 
 
 def _besides_version(values: Values) -> list[str]:

@@ -82,7 +82,9 @@ def _in_brackets(text: str) -> str:
 
 
 def _file_state(values: Values) -> str:
-    """Say whether a unit was masked or enabled, or was so and is not any more."""
+    """Say whether a unit was masked or enabled, or was so and is not any more, or lost its file."""
+    if values["load_state"].after == "not-found" and "yes" not in values["masked"]:
+        return "has no file any more"
     for field, yes, no in (("masked", "masked", "unmasked"), ("enabled", "enabled", "disabled")):
         before, after, _ = values[field]
         if "yes" in {before, after}:
