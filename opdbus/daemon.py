@@ -184,9 +184,6 @@ class Daemon:
         self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
-        self._vectorizer = VectorizerInterface(
-            serving, self._health, bulk, load, self._reloader.reload
-        )
         threshold = Severity[self._config.drift_threshold.upper()]
         self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         self._state = StateInterface(
@@ -198,6 +195,9 @@ class Daemon:
             self._supervisor,
             self._drifts,
             bulk,
+        )
+        self._vectorizer = VectorizerInterface(
+            serving, self._health, bulk, load, self._reloader.reload, self._state
         )
         fixed = (
             HistoryInterface(memory, ChangeFinder(self._vectors), self._drifts, required_by),

@@ -2,10 +2,11 @@
 
 import ctypes
 import gc
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import cache
 from typing import Final
 
 # The parameters of mallopt that malloc.h names so.
@@ -39,10 +40,15 @@ def limit_fragmentation() -> None:
 def resident_bytes() -> int:
     """Return how much memory this process has in use; 0 where there is no /proc to ask."""
     try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(os.pread(_statm(), 256, 0).split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def _statm() -> int:
+    """Open what the kernel says of this process's memory, once: it is read often."""
+    return os.open("/proc/self/statm", os.O_RDONLY)
 
 
 def keep_searches_short() -> None:

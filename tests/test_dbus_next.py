@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 from conftest import ROOT
 
-FILES = "connection descriptors dispatch properties limits replies programs".split()
+FILES = "all_properties connection descriptors dispatch properties limits replies programs".split()
 BLOCKER = ROOT / "tests" / "without_dbus_fast"
 needs_dbus_next = pytest.mark.skipif(
     find_spec("dbus_next") is None, reason="needs dbus-next (extra dbus-next)"

@@ -154,6 +154,19 @@ def test_a_lease_ends() -> None:
     run(work, lease=0.01)
 
 
+def test_each_turn_has_a_lease_of_its_own() -> None:
+    """A turn that begins while the lease of another one runs ends by itself, too."""
+
+    async def work(works: Works) -> None:
+        await works.begin("short")
+        await works.end("short")
+        first = await works.begin("first")
+        async with asyncio.timeout(5), works.turns.turn(2, ":1.2"):
+            assert not first.done()
+
+    run(work, lease=0.01)
+
+
 def test_a_turn_given_up_is_over_once() -> None:
     """Let exactly one other work for a turn that is given up, and not another at its end."""
 

@@ -23,6 +23,8 @@ class AsyncCache(Generic[T]):
         if question not in asked:
             task = asked[question] = asyncio.create_task(ask())
             task.add_done_callback(lambda done: self._settle(sender, question, done))
+        if asked[question].done():
+            return asked[question].result()
         # a caller that stops waiting does not stop the question for the others
         return await asyncio.shield(asked[question])
 

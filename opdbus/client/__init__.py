@@ -76,8 +76,10 @@ class Client:
 
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
-        vectorizer = await self._properties(paths.ROOT, VECTORIZER)
-        return vectorizer | await self.state()
+        try:
+            return dict(await self._one(paths.ROOT, VECTORIZER, "Status", "a{sv}", {}))
+        except errors.UnknownMethod:  # of a daemon of another version
+            return await self._properties(paths.ROOT, VECTORIZER) | await self.state()
 
     async def state(self) -> dict[str, Json]:
         """Return all properties of the state."""

@@ -9,14 +9,13 @@ from typing import Final, NamedTuple
 
 from opdbus.bus import paths
 from opdbus.bus.authorization.authorizer import GROUP
-from opdbus.bus.names import BUS_NAME, STATE, VECTORIZER
+from opdbus.bus.names import BUS_NAME, VECTORIZER
 from opdbus.bus.transport.connection import Connection, RemoteError
-from opdbus.bus.transport.values import Plain
 from opdbus.config import Config
 from opdbus.doctor.verdict import RESTART, START, Verdict, objects
 from opdbus.errors import BusError
 
-# A daemon answers for a property at once; one that does not is stuck.
+# A daemon says at once how it is; one that does not is stuck.
 _PATIENCE_SECONDS: Final = 10.0
 
 
@@ -48,21 +47,19 @@ async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
     except RemoteError:
         return Answer(_membership() if is_service else [await _ownership(connection)])
     try:
-        state = await _property(connection, paths.ROOT, VECTORIZER, "State")
-        observers = await _property(connection, paths.STATE, STATE, "Observers")
-        drifted = await _property(connection, paths.STATE, STATE, "Drifted")
-        fault = await _property(connection, paths.STATE, STATE, "LastError")
-        path = await _property(connection, paths.STATE, STATE, "StateFile")
-        unread = await _property(connection, paths.STATE, STATE, "StateFileError")
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            member = f"{VECTORIZER}.Status"
+            (status,) = await connection.call(BUS_NAME, paths.ROOT, member, "a{sv}", {})
     except TimeoutError:
         finding = f"it did not answer within {_PATIENCE_SECONDS:.0f} s"
         return Answer([Verdict("daemon", "wrong", finding, f"look into its log, or {RESTART}")])
     except RemoteError as error:
         finding, _, advice = str(error).partition(": ")
         return Answer([Verdict("daemon", "wrong", finding, _cure() or advice or RESTART)])
-    served = _served(str(state), str(fault))
-    verdicts = [served, _drift(int(drifted)), *(_observer(*row) for row in observers)]
-    return Answer(verdicts, Path(str(path)), str(unread))
+    served = _served(status["State"], status["LastError"])
+    observers = (_observer(*row) for row in status["Observers"])
+    verdicts = [served, _drift(status["Drifted"]), *observers]
+    return Answer(verdicts, Path(status["StateFile"]), status["StateFileError"])
 
 
 def _served(state: str, fault: str) -> Verdict:
@@ -92,13 +89,6 @@ def _observer(name: str, state: str, count: int, detail: str) -> Verdict:
     if state != "failed":
         return Verdict(f"observer {name}", "ok", finding)
     return Verdict(f"observer {name}", "warning", finding, "it is tried again; the log says more")
-
-
-async def _property(connection: Connection, path: str, interface: str, name: str) -> Plain:
-    member = "org.freedesktop.DBus.Properties.Get"
-    async with asyncio.timeout(_PATIENCE_SECONDS):
-        (value,) = await connection.call(BUS_NAME, path, member, "ss", interface, name)
-    return value
 
 
 async def _ownership(connection: Connection) -> Verdict:

@@ -5,6 +5,7 @@ import json
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import structlog
@@ -33,9 +34,13 @@ _RETRY_SECONDS: Final = (0.2, 1.0, 5.0, 20.0, 60.0)
 _LEAST_SECONDS: Final = 0.1
 # An observer that ran for so long begins with the short pause again.
 _STEADY_SECONDS: Final = 5.0
+# How old it may be what is said of fields that change all the time: it is about an hour.
+_NOISE_SECONDS: Final = 10.0
 # Read of a sentence, and shown of it.
 _MAX_READ: Final = 4096
 _MAX_SHOWN: Final = 500
+# Lines that are made once: a status has some of each observer.
+_REMEMBERED: Final = 64
 STARTING, UP, ABSENT, FAILED = "starting", "up", "absent", "failed"
 
 
@@ -62,6 +67,8 @@ class _Watched:
         self.is_first = True
         # whether it ever told of all objects of a kind
         self.has_listed = False
+        self._noise_at = -_NOISE_SECONDS
+        self._noise_said = ""
         self.begin()
         self.state = STARTING
         self.reason = ""
@@ -93,8 +100,15 @@ class _Watched:
     @property
     def detail(self) -> str:
         said = (self.reason, self.writer.fault, self.report.left_out, self.writer.left_out)
-        noise = self.changes.proposal(self.observer.plugin, self.report.count)
-        return "; ".join(filter(None, (*said, _line(self.report.said), noise)))
+        return "; ".join(filter(None, (*said, _line(self.report.said), self._noise())))
+
+    def _noise(self) -> str:
+        """Say what is noise, or was some seconds ago: it takes a look at all changes of an hour."""
+        now = self.changes.clock()
+        if now - self._noise_at >= _NOISE_SECONDS:
+            self._noise_at = now
+            self._noise_said = self.changes.proposal(self.observer.plugin, self.report.count)
+        return self._noise_said
 
     def set(self, state: str, reason: str = "") -> None:
         reason = _line(reason)
@@ -235,6 +249,7 @@ async def _tell(watched: _Watched) -> None:
     await asyncio.Event().wait()
 
 
+@lru_cache(_REMEMBERED)
 def _line(text: str) -> str:
     """Make one line without secrets of what a fault or a source says, cut where it is long."""
     line = " ".join(redact_text(text[:_MAX_READ]).split())

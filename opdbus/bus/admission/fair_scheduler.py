@@ -28,7 +28,7 @@ class Turn:
         self.uid = uid
         self.sender = sender
         self._scheduler = scheduler
-        self._expiry: asyncio.TimerHandle | None = None
+        self._is_acquired = False
 
     async def __aenter__(self) -> Self:
         """Wait for the turn."""
@@ -53,14 +53,12 @@ class Turn:
     async def acquire(self) -> None:
         """Wait for the turn, also again after it was released."""
         await self._scheduler.acquire(self)
-        loop = asyncio.get_running_loop()
-        self._expiry = loop.call_later(self._scheduler.lease_seconds, self.release)
+        self._is_acquired = True
 
     def release(self) -> None:
         """Let the next call work already; this one goes on beside it."""
-        if self._expiry:
-            self._expiry.cancel()
-            self._expiry = None
+        if self._is_acquired:
+            self._is_acquired = False
             self._scheduler.release(self)
 
 
@@ -83,6 +81,8 @@ class FairScheduler:
         self._clock = clock
         self._holder: Turn | None = None
         self._since = 0.0
+        self._leased = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
         self._waiting: dict[int, dict[str, deque[_Waiter]]] = {}
         self._calls: Counter[Hashable] = Counter()
         self._users = FairQueue()
@@ -98,13 +98,15 @@ class FairScheduler:
 
     def add(self, turn: Turn) -> None:
         """Count a call that begins."""
-        self._calls.update((turn.uid, turn.sender))
+        self._calls[turn.uid] += 1
+        self._calls[turn.sender] += 1
         self._users.add(turn.uid)
         self._senders.setdefault(turn.uid, FairQueue()).add(turn.sender)
 
     def remove(self, turn: Turn) -> None:
         """Stop counting a call that has ended."""
-        self._calls.subtract((turn.uid, turn.sender))
+        self._calls[turn.uid] -= 1
+        self._calls[turn.sender] -= 1
         if not self._calls[turn.sender]:
             del self._calls[turn.sender]
             self._senders[turn.uid].remove(turn.sender)
@@ -138,6 +140,21 @@ class FairScheduler:
 
     def _begin(self, turn: Turn | None) -> None:
         self._holder, self._since = turn, self._clock()
+        if turn:
+            loop = asyncio.get_running_loop()
+            self._leased = loop.time()
+            # one timer for all turns, of which most end long before
+            self._expiry = self._expiry or loop.call_later(self.lease_seconds, self._expire)
+
+    def _expire(self) -> None:
+        """End the turn that has lasted as long as one may; look again when this one will have."""
+        self._expiry = None
+        if self._holder:
+            loop = asyncio.get_running_loop()
+            if (left := self._leased + self.lease_seconds - loop.time()) > 0:
+                self._expiry = loop.call_later(left, self._expire)
+            else:
+                self._holder.release()
 
     def _end(self, turn: Turn) -> None:
         if self._holder is turn:

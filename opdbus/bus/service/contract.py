@@ -130,6 +130,7 @@ def action_to_set(called: str, name: str) -> str:
     return next((p.action for p in properties if p and p.is_writable), READ)
 
 
+@cache
 def snake(name: str) -> str:
     """Give the Python name of a member: VectorizeMany is vectorize_many, List is list_."""
     snaked = _CAMEL.sub("_", name).lower()

@@ -9,10 +9,11 @@ from xml.etree import ElementTree as ET
 from opdbus.bus import paths
 from opdbus.bus.admission.limits import SMALL_BYTES
 from opdbus.bus.service import contract
+from opdbus.bus.service.all_properties import joined
 from opdbus.bus.service.contract import PropertyInfo
 from opdbus.bus.service.node import BusInterface, Caller, Node
 from opdbus.bus.transport.call import Call
-from opdbus.bus.transport.values import Plain, Typed
+from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.errors import (
     InvalidArgs,
     LimitsExceeded,
@@ -153,12 +154,9 @@ async def _set(call: Call, caller: Caller, interface: BusInterface, wanted: Prop
     await getattr(interface, f"set_{contract.snake(wanted.name)}")(caller, call.body[2])
 
 
-async def _all(node: Node, name: str) -> dict[str, Plain]:
-    return {
-        member: Typed(interface.info.properties[member].signature, value)
-        for interface in ([node.interface(name)] if name else node.interfaces)
-        for member, value in (await interface.properties()).items()
-    }
+async def _all(node: Node, name: str) -> Entries:
+    wanted = [node.interface(name)] if name else node.interfaces
+    return Entries(joined([await node.properties(interface) for interface in wanted]))
 
 
 def _require_method(call: Call) -> None:

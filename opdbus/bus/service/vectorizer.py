@@ -11,10 +11,11 @@ from opdbus import __version__, gc_tuning
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
 from opdbus.bus.service import contract
+from opdbus.bus.service.all_properties import AllProperties, joined
 from opdbus.bus.service.bulk import Bulk, BulkOptions
 from opdbus.bus.service.formats import Format, chosen
 from opdbus.bus.service.options import Options
-from opdbus.bus.transport.values import Plain, Typed
+from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opdbus.bus.admission.accounting import RunningCalls
-    from opdbus.bus.service.node import Caller
+    from opdbus.bus.service.node import BusInterface, Caller
     from opdbus.bus.service.options import Given
     from opdbus.bus.transport.descriptors import Descriptor
     from opdbus.engine.embedder import Embedder
+    from opdbus.engine.gate import Report
     from opdbus.index.health import Health
     from opdbus.serving.serving import Serving
 
@@ -48,6 +50,7 @@ class VectorizerInterface:
         bulk: Bulk,
         load: RunningCalls,
         reload: Callable[[], Awaitable[None]],
+        state: BusInterface,
     ) -> None:
         self._serving = serving
         self._health = health
@@ -55,6 +58,10 @@ class VectorizerInterface:
         self._load = load
         self._reload = reload
         self._truncated = 0
+        self._reports: Mapping[str, Report | None] = {}
+        self._accuracy: Sequence[Mapping[str, Plain]] = []
+        self._state = state
+        self._status = (AllProperties(self.info), AllProperties(state.info))
 
     async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
         """Embed one text."""
@@ -104,6 +111,13 @@ class VectorizerInterface:
             rows.append((level.name, level.repository, level.dimension, status, detail))
         return rows
 
+    async def status(self, _caller: Caller, options: Given) -> Entries:
+        """Give all properties of this interface and of State1."""
+        Options(options, {})
+        both = (await self.properties(), await self._state.properties())
+        told = (each.encoded(values) for each, values in zip(self._status, both, strict=True))
+        return Entries(joined(told))
+
     async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""
         Options(options, {})
@@ -129,13 +143,21 @@ class VectorizerInterface:
             "Level": config.vector_level,
             "State": self._health.state,
             "RequestedProvider": str(config.execution_provider),
-            "Accuracy": _accuracy(self._serving.loaded),
+            "Accuracy": self._graded(),
             "Truncated": self._truncated,
             "Memory": gc_tuning.resident_bytes(),
             "Jobs": self._bulk.jobs.paths(),
             "Version": __version__,
             **(_engine_properties(embedder) if embedder else _NO_ENGINE),
         }
+
+    def _graded(self) -> Sequence[Mapping[str, Plain]]:
+        """Give what `_accuracy` gives, the same list until other engines serve."""
+        loaded = self._serving.loaded
+        reports = {level: engine.proven.report for level, engine in loaded.items()}
+        if reports != self._reports:
+            self._reports, self._accuracy = reports, _accuracy(reports)
+        return self._accuracy
 
     def _level_status(self, name: str) -> tuple[str, str]:
         config, loaded = self._serving.config, self._serving.loaded.get(name)
@@ -186,9 +208,8 @@ class VectorizerInterface:
         return chosen(options, found.vectors.shape[1]), found.vectors
 
 
-def _accuracy(loaded: Mapping[str, Embedder]) -> list[Mapping[str, Plain]]:
-    """Give what the accuracy gate saw of each precision, for each level that is loaded."""
-    reports = {level: engine.proven.report for level, engine in loaded.items()}
+def _accuracy(reports: Mapping[str, Report | None]) -> list[Mapping[str, Plain]]:
+    """Give what the accuracy gate saw of each precision, for each level that has a report."""
     return [
         {
             "level": level,

@@ -19,7 +19,7 @@ from opdbus.bus.transport.messages import (
     new_signal,
 )
 from opdbus.bus.transport.send_queue import Written
-from opdbus.bus.transport.values import UNFIT, Plain, from_wire, received
+from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
 
 _BUS: Final = "org.freedesktop.DBus"
@@ -234,6 +234,9 @@ class Connection:
 
     def written(self, call: Call, signature: str, body: Sequence[Plain]) -> Written:
         """Encode the reply to a call; raises ValueError or TypeError if the values do not fit."""
+        if body and isinstance(body[0], Entries):
+            data = frames.reply(self._next_serial(), call.serial, call.sender, body[0].data)
+            return Written(data, destination=call.sender)
         return self.encoded(new_reply(call, signature, body))
 
     def send(self, written: Written) -> None:

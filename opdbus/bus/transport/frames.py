@@ -10,6 +10,7 @@ from opdbus.bus.transport.values import split
 # header's fields (D-Bus specification, "Message Format").
 FIXED: Final = 16
 METHOD_CALL: Final = 1
+METHOD_RETURN: Final = 2
 SIGNAL: Final = 4
 NO_REPLY_EXPECTED: Final = 1
 NO_AUTO_START: Final = 2
@@ -17,7 +18,10 @@ MAY_INTERACT: Final = 4
 
 _LITTLE, _BIG = b"lB"
 # The fields that we read, their types, and the bytes that each type is aligned to.
-_PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _SENDER, _SIGNATURE, _DESCRIPTORS = 1, 2, 3, 5, 7, 8, 9
+_PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _DESTINATION = 1, 2, 3, 5, 6
+_SENDER, _SIGNATURE, _DESCRIPTORS = 7, 8, 9
+# The fixed part of a reply; the call's serial; a signature of five letters; a receiver, begun.
+_REPLY: Final = struct.Struct("<cBBBIII BB2sI BB2sB6s5x BB2sI")
 _STRINGS: Final = frozenset("sog")
 _FIXED_SIZES: Final = {
     "y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "h": 4, "x": 8, "t": 8, "d": 8,
@@ -83,6 +87,15 @@ def header(data: bytes | bytearray) -> Header:
         reply_serial=int(fields.get(_REPLY_SERIAL, 0)),
         descriptors=int(fields.get(_DESCRIPTORS, 0)),
     )
+
+
+def reply(serial: int, reply_serial: int, receiver: str, entries: bytes) -> bytes:
+    """Encode a reply of one `a{sv}`, the entries of which are encoded already."""
+    name = receiver.encode() + b"\0"
+    fixed = (b"l", METHOD_RETURN, 0, 1, len(entries) + 8, serial, _REPLY.size - FIXED + len(name))
+    fields = (_REPLY_SERIAL, 1, b"u", reply_serial, _SIGNATURE, 1, b"g", 5, b"a{sv}")
+    start = _REPLY.pack(*fixed, *fields, _DESTINATION, 1, b"s", len(name) - 1) + name
+    return start + bytes(-len(start) % 8) + struct.pack("<II", len(entries), 0) + entries
 
 
 def parts(data: bytes | bytearray, size: int) -> Iterator[bytes]:

@@ -87,6 +87,8 @@ class MessageSocket:
         self._files: deque[list[Received] | None] = deque()
         self._out = SendQueue()
         self._sent: asyncio.Future[None] | None = None
+        # whether the loop says when the bus accepts more
+        self._is_writing = False
         self.is_open = True
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._loop.add_reader(self._socket, self._read)
@@ -109,6 +111,7 @@ class MessageSocket:
         if is_first:
             self._write()
             if self._out.size and self.is_open:
+                self._is_writing = True
                 self._loop.add_writer(self._socket, self._write)
 
     async def flushed(self) -> None:
@@ -141,7 +144,9 @@ class MessageSocket:
         except OSError:
             self.close()
             return
-        self._loop.remove_writer(self._socket)
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._socket)
         self._all_sent()
 
     def _send_some(self, data: memoryview, descriptors: Sequence[HasFileno]) -> int:

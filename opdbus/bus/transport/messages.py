@@ -3,11 +3,20 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from opdbus.bus.transport import frames
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.descriptors import Descriptor
-from opdbus.bus.transport.library import Message, MessageType, decode
+from opdbus.bus.transport.library import Message, MessageType, decode, encode
 from opdbus.bus.transport.message_socket import Frame
-from opdbus.bus.transport.values import UNFIT, Plain, require_sendable, split, to_wire
+from opdbus.bus.transport.values import (
+    UNFIT,
+    Plain,
+    Typed,
+    require_sendable,
+    split,
+    to_wire,
+    variant,
+)
 from opdbus.errors import InvalidArgs
 
 # The text of an error may quote the caller's values, which may be large.
@@ -55,6 +64,16 @@ def new_reply(call: Call, signature: str, body: Sequence[Plain]) -> Outgoing:
         unix_fds=_numbers(files),
     )
     return Outgoing(message, files)
+
+
+def entry(name: str, value: Typed) -> bytes:
+    """Encode an entry of an `a{sv}`; raises what the library raises if it does not fit."""
+    body = [{name: variant(value)}]
+    message = Message(
+        message_type=MessageType.METHOD_RETURN, reply_serial=1, signature="a{sv}", body=body
+    )
+    data = encode(message)
+    return data[frames.measure(data).header + 8 :]
 
 
 def new_error(call: Call, name: str, text: str) -> Outgoing:

@@ -22,6 +22,12 @@ class Typed(NamedTuple):
     value: Plain
 
 
+class Entries(NamedTuple):
+    """What is in a dict, as it is in messages, where each entry begins at 8 bytes."""
+
+    data: bytes
+
+
 def split(signature: str) -> list[str]:
     """Split a signature into single complete types: `sa{sv}` into `s` and `a{sv}`."""
     types, start, depth = [], 0, 0
