@@ -53,7 +53,7 @@ class Drifting:
 
 
 @pytest.fixture
-def drifting(host: Host, observer: Service) -> Iterator[Callable[..., Any]]:
+def drifting(host: Host, service: Service) -> Iterator[Callable[..., Any]]:
     """Give what declares something, and listens."""
     host.write(
         f"/usr/lib/systemd/system/{UNIT}",
@@ -65,7 +65,7 @@ def drifting(host: Host, observer: Service) -> Iterator[Callable[..., Any]]:
 
         def declare(observers: str, **plugins: Any) -> Drifting:
             host.write(STATE_FILE, json.dumps({"version": 1, "plugins": plugins}))
-            observer.observe(observers)
+            service.observe(observers)
             return Drifting(host, heard)
 
         yield declare
