@@ -19,16 +19,21 @@ UNITS = {"nginx.service": "web server", "evil\x1b[2J.service": "\u65e5\u672c"}
 def served(
     shared_daemons: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
 ) -> Running:
-    """Serve two units without a model."""
-    file = state_file(tmp_path_factory.mktemp("declared") / "state.json", UNITS)
-    return shared_daemons(STATE_FILE=file, VECTOR_LEVEL="none").start().vectorized()
+    """Serve two units without a model, which are declared after the first listing."""
+    file = state_file(tmp_path_factory.mktemp("declared") / "state.json", {})
+    daemon = shared_daemons(STATE_FILE=file, VECTOR_LEVEL="none").start().vectorized()
+    state_file(file, UNITS)
+    return daemon
+
+
+LISTED = "declared (by the state file)"
 
 
 @pytest.fixture
 def shown(served: Running) -> Iterator[Screen]:
     """Show it on a terminal."""
     with Screen(environ_of(served), "top") as screen:
-        screen.until("declared (by the state file)")
+        screen.until(LISTED)
         yield screen
 
 
@@ -81,7 +86,7 @@ def test_colours_are_for_those_that_want_them(shown: Screen, served: Running) ->
     """NO_COLOR takes the colours, and the screen says the same."""
     assert "\x1b[0;36m" in shown.sent
     with Screen(environ_of(served) | {"NO_COLOR": "1"}, "top") as plain:
-        plain.until("declared (by the state file)")
+        plain.until(LISTED)
         assert "\x1b[0;3" not in plain.sent
         # both show how long ago something was, and how much memory is in use
         plain.until(lambda text: text.splitlines()[1:] == shown.text.splitlines()[1:])
@@ -107,7 +112,7 @@ def test_it_can_be_stopped_and_goes_on(shown: Screen) -> None:
     assert shown.settings == shown.before
     shown.resize(80, 24)
     os.kill(shown.process.pid, signal.SIGCONT)
-    shown.until("declared (by the state file)")
+    shown.until(LISTED)
     assert shown.sent.count(SHOWN) == 2
     os.kill(shown.process.pid, signal.SIGHUP)
     assert_ended(shown, 129)

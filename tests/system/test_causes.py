@@ -169,10 +169,11 @@ def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
     ]  # fmt: skip
     bare.ask("systemctl", "mask", "--now", name)
     rows = history.news(quiet=SOON)
-    # where the stop is seen before the file is
-    apart = [(name, "changed", "job:N stop"), (name, "changed", "reload")]
-    assert told(rows) in (apart[:1], apart)
-    assert fields(rows[-1])["masked"] == (False, True)
+    # a busy host is slow enough for the way to it to be seen
+    stop, reload = ((name, "changed", cause) for cause in ("job:N stop", "reload"))
+    assert told(rows)[0] == stop
+    assert set(told(rows)) <= {stop, reload}
+    assert (False, True) in [fields(row).get("masked") for row in rows]
 
 
 def test_a_timer(bare: Host, history: History) -> None:
