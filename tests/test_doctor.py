@@ -16,7 +16,7 @@ from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config, ProviderRequest
-from opdbus.doctor.daemon import _observer
+from opdbus.doctor.daemon import _observer, _served
 from opdbus.doctor.examine import examine
 from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
@@ -231,6 +231,28 @@ def test_only_a_failed_observer_is_a_warning(state: str, status: str) -> None:
     verdict = _observer("users", state, 3, "it took too long")
     assert (verdict.status, "it took too long" in verdict.finding) == (status, True)
     assert bool(verdict.advice) == (status == "warning")
+
+
+@pytest.mark.parametrize(
+    ("state", "fault", "status", "said"),
+    [
+        ("ready", "", "ok", "it is ready"),
+        ("loading", "", "ok", "it is loading"),
+        (
+            "ready",
+            "the file was damaged; it is kept",
+            "warning",
+            "it is ready: the file was damaged",
+        ),
+        ("degraded", "the disk is full; make room", "wrong", "it is degraded: the disk is full"),
+        ("failed", "", "warning", "it is failed"),
+    ],
+)
+def test_what_a_daemon_says_of_itself(state: str, fault: str, status: str, said: str) -> None:
+    """A fault is told of, also that of a database that was replaced while all is well now."""
+    verdict = _served(state, fault)
+    assert (verdict.status, verdict.finding.partition("; ")[2]) == (status, said)
+    assert bool(verdict.advice) == (status != "ok")
 
 
 def test_a_daemon_that_serves(daemons: Callable[..., Running], healthy: Config) -> None:

@@ -25,6 +25,7 @@ OBSERVED = [
     ("packages", "package", "x", {"version": "2.0"}),
     ("packages", "package", "gone-tool", {}),
     ("files", "file", "/srv/tool", {}),
+    ("systemd", "unit", "tools.service", {"aliases": ["extra.timer", "Tool.service"]}),
     ("users", "account", "bob smith", {}),
     ("users", "group", "bob smith", {}),
 ]
@@ -64,9 +65,15 @@ def test_the_observed_one_is_meant(served: Callable[..., Any]) -> None:
     """Take a name that is declared and observed as the observed thing, and tell of both."""
 
     async def work(caller: Caller, command: Callable[..., Any]) -> None:
-        for name, meant in (("acme", "systemd/unit/acme.service"), ("x", "packages/package/x")):
-            found, _ = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", name, {})
-            assert ["/".join(row[1:]) for row in found] == [meant]
+        for name, meant in (
+            ("acme", "systemd/unit/acme.service"),
+            ("x", "packages/package/x"),
+            # a name that only a unit's aliases have
+            ("extra.timer", "systemd/unit/tools.service"),
+            ("unit/tool.service", "systemd/unit/tools.service"),
+        ):
+            found, close = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", name, {})
+            assert (["/".join(row[1:]) for row in found], close) == ([meant], [])
         told = await command("history", "acme")
         assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
             "acme declared",

@@ -65,13 +65,13 @@ async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
 def _served(state: str, fault: str) -> Verdict:
     """Say how the daemon is, and what keeps it from reading or storing something."""
     finding = f"{BUS_NAME} is served; it is {state}"
-    # while all is well, the fault is of a database that was replaced at the start
-    if state in {"ready", "loading"}:
-        return Verdict("daemon", "ok", finding)
+    is_well = state in {"ready", "loading"}
     if not fault:
-        return Verdict("daemon", "warning", finding, "`op-dbus status` says why")
+        advice = "" if is_well else "`op-dbus status` says why"
+        return Verdict("daemon", "ok" if is_well else "warning", finding, advice)
     reason, _, advice = fault.partition("; ")
-    return Verdict("daemon", "wrong", f"{finding}: {reason}", advice)
+    # while all is well, the fault is of a database that was replaced at the start
+    return Verdict("daemon", "warning" if is_well else "wrong", f"{finding}: {reason}", advice)
 
 
 def _drift(count: int) -> Verdict:

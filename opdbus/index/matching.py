@@ -38,6 +38,13 @@ async def things(memory: Memory, conditions: Sequence[Condition]) -> frozenset[T
     return frozenset(view.things(view.there(await found(memory, conditions))))
 
 
+async def aliased(memory: Memory, name: str) -> list[Thing]:
+    """Return the units that have another name, which may be given without `.service`."""
+    names = (name.lower(), f"{name.lower()}.service")
+    found = [await things(memory, [Condition("aliases", "=", each)]) for each in names]
+    return sorted(frozenset().union(*found))
+
+
 async def found(
     memory: Memory, conditions: Sequence[Condition], *, only_first: bool = False
 ) -> Found:

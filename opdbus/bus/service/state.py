@@ -150,6 +150,8 @@ class StateInterface:
         # on a thread: of 100,000 objects it takes 0.1 s
         known = self._memory.catalogue.known()
         found, close = await asyncio.to_thread(short_names.find, known, name)
+        if not found and (found := await matching.aliased(self._memory, name.rpartition("/")[2])):
+            close = []
         if is_past and not found:
             known = await past.things(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
