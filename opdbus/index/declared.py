@@ -69,8 +69,6 @@ class Declared:
                 noted = await self._noted()
                 present, changed = await asyncio.to_thread(self._stream, noted)
                 await self._record("")
-                # before the objects are told of: who asks then is not told of an earlier fault
-                self._set_error("")
                 changes = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
                 # what was read but not stored is read again as soon as it can be stored
@@ -81,6 +79,7 @@ class Declared:
                     self._memory.archive.when_writable(self.try_load)
                 self._set_error(str(error))
                 raise
+            self._set_error("")
             await self._note()
         self._memory.notify(Claimed(self._file.claims))
         log.info("state file read", path=str(self.path), objects=len(present), changed=len(changes))

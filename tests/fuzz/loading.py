@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from running import ROOT_PATH, STATE, STATE_PATH, VECTORIZER
 
 from fuzz.documents import Document, documents
 from fuzz.drawn import each
-from fuzz.wire import Wire
+from fuzz.wire import PATIENCE_SECONDS, Wire
 from opdbus import text
 from opdbus.errors import StateFileError
 from opdbus.state.file import StateFile
@@ -101,8 +102,12 @@ class Watched:
         if answer.error and not self._last_error():
             self._reading.fault("LastError is empty", data)
         self._mark()
-        if self._last_error():
-            self._reading.fault(f"LastError stays: {self._last_error()}", data)
+        # it is empty a moment after the objects were told of
+        end = time.monotonic() + PATIENCE_SECONDS
+        while (error := self._last_error()) and time.monotonic() < end:
+            time.sleep(0.01)
+        if error:
+            self._reading.fault(f"LastError stays: {error}", data)
 
     def _mark(self) -> None:
         """Replace the file by one with an object of a new name, and wait until that is there."""
