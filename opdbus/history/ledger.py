@@ -11,6 +11,7 @@ from typing import Final
 from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import ERASED, Change, to_json
+from opdbus.history.insertion import insert
 from opdbus.state.object import Identity
 from opdbus.text import digest_of
 
@@ -65,7 +66,6 @@ _INSERT: Final = """
 INSERT INTO history
     (seq, at, boot, source, plugin, kind, name, what, cause, fields, salt, digest, folded,
      sentence, hash)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _EXTEND_TIMES: Final = """
 INSERT INTO history_times VALUES (?1, ?2, ?2) ON CONFLICT (block) DO UPDATE SET
@@ -161,7 +161,7 @@ class Ledger:
             rows.append(row)
         added = range(first + 1, first + len(rows) + 1)
         if rows:
-            self.database.executemany(_INSERT, rows)
+            insert(self.database, _INSERT, rows)
             self.set_state(State(Head(first + len(rows), last, tuple(frontier)), size))
         blocks = {seq // BLOCK for seq in added}
         self.database.executemany(_EXTEND_TIMES, ((block, at) for block in blocks))

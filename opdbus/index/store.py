@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from opdbus.errors import StoreError
 from opdbus.history.forget import Forgotten, Target, forget
+from opdbus.history.insertion import insert
 from opdbus.history.ledger import Ledger
 from opdbus.history.prune import prune
 from opdbus.history.question import Reader
@@ -24,17 +25,19 @@ from opdbus.index.words import Words
 from opdbus.state.object import Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
-_UPSERT: Final = """
+_INTO: Final = """
 INSERT INTO objects
     (id, source, plugin, kind, name, owner, properties, text, words, fingerprint, text_digest,
      updated_at, passing, traits)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_OR_UPDATE: Final = """
 ON CONFLICT (source, plugin, kind, name) DO UPDATE SET
     owner = excluded.owner, properties = excluded.properties, text = excluded.text,
     words = excluded.words, fingerprint = excluded.fingerprint,
     text_digest = excluded.text_digest, updated_at = excluded.updated_at,
     passing = excluded.passing, traits = excluded.traits
 """
+_VECTORS: Final = "INSERT OR REPLACE INTO vectors (key, text_digest, data)"
 _LAST_ID: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'objects'"
 # The size of an object in bytes, as Record.size.
 _SIZE: Final = " + ".join(
@@ -217,7 +220,7 @@ class Store:
         new = count(self._database.execute(_LAST_ID).fetchone()[0] + 1)
         there = (known.get(record.identity) for record in records)
         ids = [entry.id if entry else next(new) for entry in there]
-        self._database.executemany(_UPSERT, self._rows(ids, records))
+        insert(self._database, _INTO, self._rows(ids, records), _OR_UPDATE)
         return [
             Entry(number, record.identity, *_CATALOGUED(record))
             for number, record in zip(ids, records, strict=True)
@@ -269,9 +272,7 @@ class Store:
         """Store vectors (keys, dimension) of the texts with these digests, in one commit."""
         rows = zip(keys, digests, (v.astype("<f4").tobytes() for v in vectors), strict=True)
         with self.transaction():
-            self._database.executemany(
-                "INSERT OR REPLACE INTO vectors (key, text_digest, data) VALUES (?, ?, ?)", rows
-            )
+            insert(self._database, _VECTORS, rows)
 
     def vectors_of(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         """Return (key, little-endian float32) of those of these vectors that there are."""

@@ -1,0 +1,31 @@
+"""Rows are inserted many with each statement.
+
+With one for each row, the full-text index writes its words down after each of them, which takes as
+long as all the rest. And SQLite gives Python's lock back for as long as a statement runs: a thread
+that computes meanwhile keeps it waiting after each.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any, Final
+
+# Some milliseconds' work; SQLite takes 32,766 values with a statement.
+_AT_A_TIME: Final = 128
+
+
+def insert(
+    database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], after: str = ""
+) -> None:
+    """Insert rows `into` a table, such as `INSERT INTO it (a, b)`, and what comes `after`."""
+    rest = iter(rows)
+    while part := [*islice(rest, _AT_A_TIME)]:
+        values = _values(len(part), len(part[0]))
+        database.execute(f"{into} VALUES {values} {after}", [*chain.from_iterable(part)])
+
+
+@lru_cache(maxsize=_AT_A_TIME)
+def _values(rows: int, columns: int) -> str:
+    one = f"({', '.join('?' * columns)})"
+    return ", ".join([one] * rows)
