@@ -1,6 +1,6 @@
 """Which declared things are not observed, and whether they would be if they were there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -78,6 +78,10 @@ class Coverage:
         missing.add(thing)
         if self._until.get(thing) == _STILL:
             self._until[thing] = self._wall()
+
+    def note_missing(self, sort: Sort, things: Iterable[Thing]) -> None:
+        """Note declared things of a sort that were never observed."""
+        self._missing.setdefault(table.of_declared(sort).observed, set()).update(things)
 
     def forget(self, thing: Thing) -> None:
         """Forget a thing that is not declared any more."""

@@ -19,6 +19,7 @@ from opdbus.state.object import SETTINGS, Json, Thing
 Sort: TypeAlias = tuple[str, str]
 
 _TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
+_ENDINGS: Final = tuple(f".{one}" for one in _TYPES)
 _SWAPPED: Final = str.maketrans("./", "/.")
 
 
@@ -79,7 +80,7 @@ def _sorts(names: str) -> tuple[Sort, ...]:
 
 
 def _unit(kind: str, name: str) -> str:
-    if name.endswith(tuple(f".{one}" for one in _TYPES)):
+    if name.endswith(_ENDINGS):
         return name
     return f"{name}.{'service' if kind == 'unit' else kind}"
 
@@ -274,6 +275,12 @@ def is_claimed(thing: Thing, claims: frozenset[Sort]) -> bool:
     """Return whether an observed thing would be declared, as all things of some sorts are."""
     row = of_observed(thing[:2])
     return any(sort in claims and row.covers(sort[1], thing.name) for sort in row.declared)
+
+
+def is_read(sort: Sort) -> bool:
+    """Return whether an observed object's fields say what else it is called, or belongs to."""
+    row = of_observed(sort)
+    return bool(row.aliases or row.members)
 
 
 def of_observed(sort: Sort) -> Row:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from opdbus.drift import look, ranking, table
+from opdbus.drift.alone import Alone
 from opdbus.drift.coverage import Coverage
 from opdbus.drift.crossings import MOST_QUIET_SECONDS, Crossing, Crossings, Drifted
 from opdbus.drift.field import Field
@@ -54,6 +55,7 @@ class Tracker:
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
         self._coverage = Coverage(self._pairs, wall)
+        self._alone = Alone(memory.catalogue, self._pairs, self._coverage)
         self._intended = Intended(memory, self._pairs, self._records, self._coverage, wall)
         # when this began, or a source listed objects for the first time
         self._news_at = clock()
@@ -188,6 +190,11 @@ class Tracker:
 
     async def _take(self, things: Sequence[Thing]) -> None:
         """Find out which declared things changes concern, and compare those."""
+        taken = self._alone.take(things, self._crossings)
+        if taken.declared_at:
+            await self._records.declare(taken.declared_at)
+            self._activate(taken.sorts)
+        things = taken.left
         concerned: dict[Thing, None] = {}
         observed = [thing for thing in things if thing[:2] in self._pairs.active]
         for thing in things:
@@ -230,7 +237,7 @@ class Tracker:
     async def _observe(self, things: Sequence[Thing]) -> dict[Thing, None]:
         """Take in what was observed of things; return the declared ones that this concerns."""
         there = {thing: self._pairs.sides(thing).observed for thing in things}
-        readable = [t for t in things if there[t] and _is_read(t[:2])]
+        readable = [t for t in things if there[t] and table.is_read(t[:2])]
         contents = await self._memory.content([e for t in readable for e in there[t]])
         concerned: dict[Thing, None] = {}
         for thing in things:
@@ -294,9 +301,3 @@ class Tracker:
             for crossing in found:
                 self._on_change(crossing)
             await asyncio.sleep(0)
-
-
-def _is_read(sort: Sort) -> bool:
-    """Return whether an object's properties say what else it is called, or belongs to."""
-    row = table.of_observed(sort)
-    return bool(row.aliases or row.members)

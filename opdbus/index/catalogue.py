@@ -194,6 +194,16 @@ class Catalogue:
         """Return (source, entries) of each source, the largest first; at most MAX_SOURCES."""
         return [row for row in self.sources.most_common(MAX_SOURCES) if row[1]]
 
+    def places(self, things: Sequence[Thing]) -> list[int]:
+        """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
+        keys = np.fromiter(map(hash, things), np.int64, len(things)).astype(np.uint64)
+        places = self._by_thing.find_each(keys)
+        found = self.view.things(np.maximum(places, 0))
+        return [
+            place if place < 0 or thing == other else next(iter(self._at(thing)), -1)
+            for place, thing, other in zip(places.tolist(), things, found, strict=True)
+        ]
+
     def known(self) -> list[Thing]:
         """Return a copy of all things, in no order, which other threads may read."""
         return self._things(self.view.taken())

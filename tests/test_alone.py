@@ -1,0 +1,56 @@
+"""What is declared of sorts that nothing else tells of is taken in together, and found later."""
+
+from pathlib import Path
+
+from drifting import checking
+from observing import in_loop
+
+from opdbus.drift.alone import Alone
+from opdbus.drift.coverage import Coverage
+from opdbus.drift.crossings import Crossings
+from opdbus.drift.pairs import Pairs
+from opdbus.state.object import Thing
+
+PLUGINS = {
+    "systemd": {"units": {"a": {"active_state": "active"}, "b.service": {}}},
+    "net": {"interfaces": {"eth0": {"type": "ethernet"}, "eth1": {}}},
+    "sysctl": {"vm.swappiness": 10},
+}
+
+
+@in_loop
+async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> None:
+    """Things are taken together where nobody tells of their sort, and they are declared."""
+    async with checking(tmp_path) as checked:
+        await checked.declare(PLUGINS, tmp_path)
+        await checked.observe({"net/interface/lo": {}}, [])
+        catalogue = checked.memory.catalogue
+        pairs = Pairs(catalogue)
+        alone = Alone(catalogue, pairs, Coverage(pairs, lambda: 0.0))
+        there = [*catalogue.things({}), Thing("systemd", "unit", "gone")]
+        taken = alone.take(there, Crossings({}))
+        assert set(taken.left) == {
+            Thing("systemd", "unit", "gone"),
+            Thing("sysctl", "settings", "sysctl"),
+            *(Thing("net", "interface", name) for name in ("eth0", "eth1", "lo")),
+        }
+        assert taken.sorts == {("systemd", "unit")}
+        assert taken.declared_at == catalogue.about(Thing("systemd", "unit", "a"))[0].updated_at
+
+
+@in_loop
+async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_path: Path) -> None:
+    """A unit that was declared under its short name meets the observed one that comes later."""
+    async with checking(tmp_path) as checked:
+        await checked.declare(PLUGINS, tmp_path)
+        await checked.until(1000.0)
+        assert checked.fields == {}
+        await checked.observe({"systemd/unit/a.service": {"active_state": "failed"}}, [])
+        await checked.until(2000.0)
+        assert [*checked.fields] == ["systemd/unit/a"]
+        await checked.observe({}, ["systemd/unit"])
+        await checked.until(3000.0)
+        assert [*checked.fields] == ["systemd/unit/a", "systemd/unit/b.service"]
+        await checked.declare({}, tmp_path)
+        await checked.until(4000.0)
+        assert checked.fields == {}
