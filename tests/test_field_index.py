@@ -205,7 +205,8 @@ def test_names_are_those_that_were_put() -> None:
     expected = [f"ü{n}" for n in range(50)]
     encoded = [name.encode() for name in ("lost", *expected)]
     sizes = np.array([*map(len, encoded)], np.uint32)
-    names.load(bytearray(b"".join(encoded)), sizes, np.arange(1, len(encoded)))
+    at = np.arange(1, len(encoded))
+    names.add(bytearray(b"".join(encoded)), sizes, at, at - 1)
     for step in range(4000):
         place, name = chance.randrange(len(expected) + 1), "x" * chance.randrange(80) + str(step)
         names.put(place, name)

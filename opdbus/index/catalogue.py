@@ -20,6 +20,8 @@ from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing
 Change: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers name as many sources as they like.
 MAX_SOURCES: Final = 100
+# Entries that are put in columns: it takes a fourth of the time, and some for the arrays.
+_MANY: Final = 16
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
@@ -58,33 +60,46 @@ class Catalogue:
 
     def load(self, columns: Columns) -> None:
         """Take all entries of a start; there is none before."""
+        others = columns.entries(self._add(columns))
+        self._put_each(sorted(others, key=lambda entry: entry.updated_at))
+
+    def _add(self, columns: Columns) -> list[int]:
+        """Take the entries of new things that have no other; return where the others are."""
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
         _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        is_alone = counts[which] == 1
+        is_alone = (counts[which] == 1) & (self._by_thing.find_each(keys) < 0)
         alone = np.flatnonzero(is_alone)
         texts = self.texts.come(columns.digest_rows()[alone])
-        self.view.load(columns, alone, texts)
-        self._by_thing.add_each(keys[alone], np.arange(len(alone)))
-        self._count_loaded()
-        if len(alone) < len(keys):
-            others = columns.entries(np.flatnonzero(~is_alone).tolist())
-            self.put(sorted(others, key=lambda entry: entry.updated_at))
+        places = self.view.add(columns, alone, texts)
+        self._by_thing.add_each(keys[alone], places)
+        self._count(places)
+        return np.flatnonzero(~is_alone).tolist()
 
-    def _count_loaded(self) -> None:
-        view, part = self.view, slice(self.view.end)
+    def _count(self, places: NDArray[np.intp]) -> None:
+        """Count the entries of new things."""
+        view = self.view
         self._comings += 1
         self._sorts.update((plugin, kind) for _, plugin, kind in view.of_number[1:])
-        for number, count in enumerate(np.bincount(view.sorts[part]).tolist()):
-            if count:
-                self.sources[view.of_number[number][0]] += count
-        published = view.of_sorts(lambda sort: sort[0].startswith(PUBLISHED))
+        sorts = np.bincount(view.sorts[places]).tolist()
+        for number in filter(sorts.__getitem__, range(len(sorts))):
+            self.sources[view.of_number[number][0]] += sorts[number]
+        is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
+        published = places[is_published[view.sorts[places]]]
         owners, sizes = view.owners[published], view.sizes[published]
         for owner in np.unique(owners).tolist():
             mine = owners == owner
             self.usage.add(owner, Quota(int(mine.sum()), int(sizes[mine].sum())))
 
-    def put(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+    def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and return how their things changed."""
+        if len(entries) < _MANY:
+            return self._put_each(entries)
+        columns = Columns()
+        columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
+        changes: dict[Thing, Change] = dict.fromkeys(map(thing_of, entries), "added")
+        return changes | self._put_each([entries[at] for at in self._add(columns)])
+
+    def _put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)

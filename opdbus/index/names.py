@@ -23,30 +23,48 @@ class Names:
         self._starts = np.empty(0, np.uint32)
         self._sizes = np.empty(0, np.uint32)
 
-    def load(self, data: bytearray, sizes: NDArray[np.uint32], at: NDArray[np.intp]) -> None:
-        """Take some of the names that are one after the other, as those of the first places."""
-        starts = np.cumsum(sizes, dtype=np.int64) - sizes
-        self._starts, self._sizes = starts[at].astype(np.uint32), sizes[at]
-        self._bytes = np.frombuffer(data, np.uint8)
-        self._end = len(self._bytes)
-        self._gone = self._end - int(self._sizes.sum())
+    def add(
+        self,
+        data: bytearray,
+        sizes: NDArray[np.uint32],
+        at: NDArray[np.intp],
+        places: NDArray[np.intp],
+    ) -> None:
+        """Take some of the names that are one after the other, as those of some places."""
+        if not len(places):
+            return
+        self._free_room(places)
+        starts, new = np.cumsum(sizes, dtype=np.int64) - sizes, np.frombuffer(data, np.uint8)
+        # those of a start are not copied
+        held = with_room(self._bytes, self._end, len(new)) if self._end else new
+        end = self._end + len(new)
+        held[self._end : end] = new
+        self._bytes = held
+        self._starts[places], self._sizes[places] = self._end + starts[at], sizes[at]
+        self._gone += len(new) - int(sizes[at].sum())
+        self._end = end
 
     def put(self, place: int, name: str) -> None:
         """Put a name in place of another one, or of none."""
-        known, encoded = len(self._sizes), name.encode()
-        if place >= known:
-            more = max(place + 1, known + known // 4) - known
-            self._starts = np.append(self._starts, np.zeros(more, np.uint32))
-            self._sizes = np.append(self._sizes, np.zeros(more, np.uint32))
-        self._gone += int(self._sizes[place])
-        self._sizes[place] = 0
-        if self._gone > _LEFT + self._end // 2:
-            self._close_up()
+        encoded = name.encode()
+        self._free_room(np.array([place], np.intp))
         end = self._end + len(encoded)
         self._bytes = with_room(self._bytes, self._end, len(encoded))
         self._bytes[self._end : end] = np.frombuffer(encoded, np.uint8)
         self._starts[place], self._sizes[place] = self._end, len(encoded)
         self._end = end
+
+    def _free_room(self, places: NDArray[np.intp]) -> None:
+        """Forget the names of some places, of which each may be new."""
+        known, last = len(self._sizes), int(places.max())
+        if last >= known:
+            more = max(last + 1, known + known // 4) - known
+            self._starts = np.append(self._starts, np.zeros(more, np.uint32))
+            self._sizes = np.append(self._sizes, np.zeros(more, np.uint32))
+        self._gone += int(self._sizes[places].sum())
+        self._sizes[places] = 0
+        if self._gone > _LEFT + self._end // 2:
+            self._close_up()
 
     def _close_up(self) -> None:
         """Leave out what is gone."""

@@ -83,19 +83,33 @@ class View:
         self._numbers: dict[Sort, int] = {}
         self.of_number: list[Sort] = [("", "", "")]
 
-    def load(self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]) -> None:
-        """Take some entries of columns, and the numbers of their texts, as the first ones."""
-        self.end = len(at)
-        self._reserve(self.end + self.end // 16)
-        self.of_number += columns.numbers_of_sorts
-        self._numbers = {sort: number for number, sort in enumerate(self.of_number) if number}
-        self.names.load(columns.names, np.frombuffer(columns.sizes_of_names, np.uint32), at)
-        part = slice(self.end)
-        self.sorts[part], self.texts[part] = np.frombuffer(columns.sorts, np.int32)[at] + 1, texts
+    def add(
+        self, columns: Columns, at: NDArray[np.intp], texts: NDArray[np.int32]
+    ) -> NDArray[np.intp]:
+        """Take some new entries of columns, and the numbers of their texts; return the places."""
+        places = self._room(len(at))
+        sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
+        self.names.add(columns.names, sizes, at, places)
+        numbers = np.array([*map(self._number, columns.numbers_of_sorts)], np.int32)
+        self.sorts[places], self.texts[places] = (
+            numbers[np.frombuffer(columns.sorts, np.int32)[at]],
+            texts,
+        )
         for name, column in columns.arrays().items():
-            getattr(self, name)[part] = column[at]
-        self.places.add_each(self.ids[part])
+            getattr(self, name)[places] = column[at]
+        self.places.add_each(self.ids[places], places)
         self.version += 1
+        return places
+
+    def _room(self, count: int) -> NDArray[np.intp]:
+        """Return places for new entries."""
+        free = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        end = self.end + count - len(free)
+        if end > len(self.ids):
+            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
+        new = range(self.end, end)
+        self.end = end
+        return np.array([*free, *new], np.intp)
 
     def put(self, entry: Entry, text: int, place: int | None) -> int:
         """Put an entry with the number of its text where it is known, or where there is room.
@@ -103,7 +117,7 @@ class View:
         Returns where.
         """
         if place is None:
-            place = self._new()
+            (place,) = self._room(1).tolist()
             self.places.add(entry.id, place)
             self.names.put(place, entry.identity.name)
         source, plugin, kind, name = entry.identity
@@ -125,14 +139,6 @@ class View:
             getattr(self, name)[place] = 0
         self.texts[place] = NO_TEXT
         self.version += 1
-
-    def _new(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if self.end == len(self.ids):
-            self._reserve(self.end + max(_FIRST_SIZE, self.end // 4))
-        self.end += 1
-        return self.end - 1
 
     def _reserve(self, size: int) -> None:
         for name in _COLUMNS:
@@ -252,9 +258,9 @@ class Places:
         """Add an entry."""
         self._table.add(number, place)
 
-    def add_each(self, ids: NDArray[np.int64]) -> None:
-        """Add the first entries, at places from 0 on."""
-        self._table.add_each(ids.astype(np.uint64), np.arange(len(ids)))
+    def add_each(self, ids: NDArray[np.int64], places: NDArray[np.intp]) -> None:
+        """Add entries."""
+        self._table.add_each(ids.astype(np.uint64), places)
 
     def remove(self, number: int) -> int:
         """Remove an entry that is there, and return its place."""

@@ -1,0 +1,84 @@
+"""Entries that come many at a time are taken as if they came one by one."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from opdbus.index.catalogue import Catalogue
+from opdbus.index.quota import Usage
+from opdbus.index.store import Entry
+from opdbus.state.object import FILE, Identity, digest
+from opdbus.vocabulary import TRAIT_BYTES
+
+SOURCES = (FILE, "publish:one", "publish:two", "live:three")
+
+
+def _entry(number: int, identity: Identity, chance: random.Random) -> Entry:
+    return Entry(
+        number,
+        identity,
+        owner=chance.randrange(3),
+        fingerprint=chance.randbytes(16).hex(),
+        # some begin just so, and are others
+        text_digest=bytes(8) + bytes([chance.randrange(3)] * 8)
+        if chance.random() < 0.1
+        else digest(str(chance.randrange(60)).encode()),
+        updated_at=chance.randrange(1000),
+        transient=chance.random() < 0.1,
+        size=chance.randrange(1000),
+        traits=chance.randbytes(TRAIT_BYTES),
+    )
+
+
+def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
+    texts, things = catalogue.texts, catalogue.things({})
+    return [
+        {entry.id: entry for entry in catalogue},
+        {thing: catalogue.entries(thing) for thing in things},
+        +catalogue.sources,
+        catalogue.sorts,
+        {*catalogue.shared()},
+        [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
+        [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
+        {*texts.lacking(layer, 1000)},
+        [catalogue.get(entry.identity) == entry for entry in catalogue],
+        catalogue.places([*things]) == [catalogue.places([thing])[0] for thing in things],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_entries_are_taken_as_if_they_came_one_by_one(seed: int) -> None:
+    """A catalogue holds, counts and tells the same, however the entries came."""
+    chance = random.Random(seed)  # noqa: S311 -- no secret
+    together, one_by_one = Catalogue(Usage()), Catalogue(Usage())
+    layers = together.texts.layer(), one_by_one.texts.layer()
+    there: dict[Identity, Entry] = {}
+    number = 0
+    for _ in range(30):
+        batch: list[Entry] = []
+        for _ in range(chance.choice((1, 15, 16, 100))):
+            kind, name = chance.choice("ab"), f"n{chance.randrange(700)}"
+            identity = Identity(chance.choice(SOURCES), "p", kind, name)
+            number += 1
+            known = there.get(identity)
+            there[identity] = _entry(known.id if known else number, identity, chance)
+            batch.append(there[identity])
+        if chance.random() < 0.5:
+            batch = [*{entry.identity: entry for entry in batch}.values()]
+        said = [together.put(batch), {}]
+        for entry in batch:
+            for thing, change in one_by_one.put([entry]).items():
+                said[1].setdefault(thing, change)
+        assert said[0] == said[1]
+        assert [*said[0]] == [*said[1]]
+        gone = chance.sample([*there.values()], len(there) // 4)
+        for entry in gone:
+            del there[entry.identity]
+        assert together.remove(gone) == one_by_one.remove(gone)
+        if chance.random() < 0.2:
+            for catalogue in (together, one_by_one):
+                catalogue.texts.forget(catalogue.texts.unused())
+        assert _state(together, layers[0]) == _state(one_by_one, layers[1])
+    assert {entry.id for entry in together} == {entry.id for entry in there.values()}
