@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from house import House, unit, units
+from house import House, beside, unit, units
 from running import (
     ROOT_PATH,
     STATE,
@@ -27,9 +27,12 @@ from opdbus.config import Config
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
 from opdbus.index.asked import Asked
+from opdbus.index.cascade import Cascade
 from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
+from opdbus.index.indexer import Indexer
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.search import SAID_WEIGHT
 from opdbus.index.second_stage import COMPARED, COMPUTED
 from opdbus.models.folder import Model
@@ -189,6 +192,35 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
         assert "cups" in names(hits)
 
     live(work, cascade=LONG)
+
+
+def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
+    live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait for the model where very many vectors were left, and make static ones if it has none."""
+    monkeypatch.setattr("opdbus.index.cascade.MANY", 10)
+
+    async def work(made: House) -> None:
+        await made.declare(*units(100))
+        folder = made.memory.archive.folder
+        assert folder
+        folder.mkdir()
+        (folder / "of_before.rows").touch()
+        vectors = ObjectVectors(made.memory, made.serving)
+        first = Cascade(vectors, LONG).first
+        async with beside(first.run()):
+            await first.ready(LONG)
+            assert (first.index, first.is_broken) == (None, False)
+            await made.serving.start()
+            gate.shut()
+            async with beside(Indexer(vectors).run()):
+                while first.count() < 100:
+                    made.memory.unstaged.set()
+                    await first.ready(LONG)
+                gate.open()
+
+    gate = Gate()
+    live(work, engine=False, opener=gate.opener)
 
 
 def unsaid(hit: Hit) -> float:

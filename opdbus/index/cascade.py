@@ -12,6 +12,7 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.second_stage import Asking, SecondStage, Vector
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import MANY
+from opdbus.serving.states import State
 from opdbus.tasks import cancel
 
 # Of very many objects, one of so many may lack its vector before all get static ones again.
@@ -56,7 +57,18 @@ class Cascade:
     def _is_worth_it(self) -> bool:
         """Return whether static vectors are worth their memory: not beside very many others."""
         objects = len(self._vectors.memory.catalogue)
-        return self._always or objects <= MANY or self._waiting() > objects // _SHARE
+        if self._always or objects <= MANY:
+            return True
+        return not self._may_be_stored() and self._waiting() > objects // _SHARE
+
+    def _may_be_stored(self) -> bool:
+        """Return whether the level's vectors are not read yet, and most of them may be stored.
+
+        A restart took twice as long while static vectors of a million objects were made beside it.
+        """
+        vectors = self._vectors
+        state = vectors.serving.phase.state
+        return vectors.were_left and vectors.current is None and state is not State.FAILED
 
     def _waiting(self) -> float:
         """Return how many objects lack a vector of what serves; all of them if nothing does."""

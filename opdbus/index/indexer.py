@@ -62,7 +62,8 @@ class Indexer:
             async for phase in changes:
                 if phase.embedder:
                     self._memory.stale.set()
-                    self._memory.unstaged.set()
+                # whether there are vectors of the level decides whether static ones are worth it
+                self._memory.unstaged.set()
 
     async def _work(self) -> None:
         delays = pauses(self._retry_seconds)
@@ -90,6 +91,7 @@ class Indexer:
         with embedder.held():
             index = await self._vectors.index(embedder.numerics, embedder.dimension)
             self._vectors.keep_only(index)
+            self._memory.unstaged.set()
             await self._vectors.save_rest(index)
             computed = 0
             while True:

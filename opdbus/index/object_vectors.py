@@ -42,6 +42,9 @@ class ObjectVectors:
         self.fault = ""
         # texts that searches wanted a vector of that was missing
         self.asked = Asked()
+        folder = memory.archive.folder
+        # whether a run before this one has left very many vectors, perhaps of what will serve
+        self.were_left = folder is not None and any(folder.glob("*.rows"))
         self._indexes: dict[str, asyncio.Task[VectorIndex]] = {}
 
     async def index(self, numerics: str, dimension: int) -> VectorIndex:
