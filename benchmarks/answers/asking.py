@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,14 +23,18 @@ from opdbus.index.matching import things
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.search import MODES, Score
+from opdbus.observe.table import chosen
+from opdbus.parsing import AUTO
 from opdbus.serving.serving import Serving
 from opdbus.state.conditions import parse
 from opdbus.state.file import StateFile
-from opdbus.state.object import FILE, StateObject
+from opdbus.state.object import FILE, Identity, Json, StateObject
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"
-HOSTS: Final = ("example", "packages", "values")
+# Those that strangers wrote questions about, also such as the host has no answer to.
+EXAMS: Final = ("cluster", "office")
+HOSTS: Final = ("example", "packages", "values", *EXAMS)
 # Those with a question about each object.
 DESCRIBED: Final = HOSTS[:2]
 HALVES: Final = ("fit", "told")
@@ -43,9 +47,9 @@ Question = dict[str, Any]
 class Answer:
     """How a question was answered: by a kind of a half, on a host, in a mode.
 
-    `kind` is answerable, typos, foreign or taken out; of the best hits `scores` are theirs, and
-    `right` whether each is the answer or a near copy of it. `rank` is that of the answer itself, 0
-    if it is not among the best.
+    `kind` is answerable, typos, foreign, taken out or absent; of the best hits `names` and `scores`
+    are theirs, and `right` whether each is the answer or a near copy of it. `rank` is that of the
+    answer itself, 0 if it is not among the best.
     """
 
     host: str
@@ -53,6 +57,7 @@ class Answer:
     half: str
     mode: str
     question: str
+    names: Sequence[str]
     scores: Sequence[Score]
     right: Sequence[bool]
     rank: int
@@ -68,6 +73,8 @@ def contents(host: str) -> list[StateObject]:
     """Return the objects of a host."""
     if host == "values":
         return of_the_value_host()
+    if host in EXAMS:
+        return [StateObject(Identity(*row[:4]), row[4]) for row in load(host)]
     path = ROOT / "state.example.json" if host == "example" else DATA / "packages.json"
     return list(StateFile(path).read()[1])
 
@@ -83,14 +90,37 @@ async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVe
         vectors = ObjectVectors(memory, serving)
         await serving.embedder()
         found = contents(host)
-        await memory.replace(FILE, {each.identity for each in found}, found)
+        if host in EXAMS:
+            await memory.observe(*_as_observed(found))
+        else:
+            await memory.replace(FILE, {each.identity for each in found}, found)
         await vectorize(vectors)
         yield vectors
+
+
+def _as_observed(
+    found: Sequence[StateObject],
+) -> tuple[list[StateObject], set[Identity], dict[Identity, Mapping[str, Json]]]:
+    """Return objects as observers tell of them: with the fields apart that move by themselves."""
+    moving = {
+        (each.source, kind): names
+        for each in chosen([AUTO], {})
+        for kind, names in each.volatile.items()
+    }
+    lasting, moved = [], {}
+    for each in found:
+        names = moving.get((each.identity.source, each.identity.kind), frozenset())
+        moved[each.identity] = {k: v for k, v in each.properties.items() if k in names}
+        kept = {k: v for k, v in each.properties.items() if k not in names}
+        lasting.append(StateObject(each.identity, kept))
+    return lasting, set(), moved
 
 
 async def questions(host: str, memory: Memory) -> list[Question]:
     """Return all questions about a host, with the kind of each, its answers, and what says so."""
     foreign = [{**row, "kind": "foreign"} for row in load("foreign")]
+    if host in EXAMS:
+        return [*_of_an_exam(host), *foreign]
     if host not in DESCRIBED:
         return [*(await _of_values(memory)), *foreign]
     out = {row["question"] for row in load("taken_out") if row["set"] == host}
@@ -106,6 +136,13 @@ async def questions(host: str, memory: Memory) -> list[Question]:
     for row in found:
         row["answers"], row["copies"] = {row["object"]}, copies[row["object"]]
     return [*found, *foreign]
+
+
+def _of_an_exam(host: str) -> list[Question]:
+    return [
+        {**row, "kind": "answerable" if row["answers"] else "absent", "copies": set(row["answers"])}
+        for row in load(f"{host}_questions")
+    ]
 
 
 async def _of_values(memory: Memory) -> list[Question]:
@@ -128,14 +165,16 @@ def _copies(host: str) -> dict[str, set[str]]:
     }
 
 
-async def answers(host: str, level: str, scratch: Path) -> list[Answer]:
-    """Ask all questions about a host in all modes."""
+async def answers(
+    host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
+) -> list[Answer]:
+    """Ask all questions about a host in some modes."""
     async with opened(host, level, scratch) as vectors:
         finder, found = Finder(vectors), []
         for row in await questions(host, vectors.memory):
             gone = row["copies"] if row["kind"] == "taken out" else set()
             async with _without(vectors.memory, host, gone):
-                found += [await _answer(finder, host, row, mode) for mode in MODES]
+                found += [await _answer(finder, host, row, mode) for mode in modes]
         return found
 
 
@@ -156,13 +195,14 @@ async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer
     hits = await finder.search(row["question"], Page(_KEPT), mode)
     right = row.get("copies", set())
     names = ["/".join(hit.thing) for hit in hits]
-    ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", set())]
+    ranks = [rank for rank, name in enumerate(names, 1) if name in row.get("answers", ())]
     return Answer(
         host,
         row["kind"],
         row["half"],
         mode,
         row["question"],
+        names,
         [hit.score for hit in hits],
         [name in right for name in names],
         next(iter(ranks), 0),

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 import structlog
-from asking import HOSTS, Answer, answers
+from asking import EXAMS, HOSTS, Answer, answers
 from numpy.typing import NDArray
 
 from opdbus.index.calibration import RIGHT, TOPIC, Curve, Features, featured
@@ -25,7 +25,7 @@ from opdbus.index.search import MODES
 
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
 LEVELS: Final = ("static", "low", "medium", "high")
-_HOST_WEIGHTS: Final = {"example": 3.0, "packages": 1.0, "values": 4.0}
+_HOST_WEIGHTS: Final = {"example": 3.0, "packages": 1.0, "values": 4.0, **dict.fromkeys(EXAMS, 4.0)}
 # Each question is asked both ways; more people ask for what is there.
 _TAKEN_OUT_WEIGHT: Final = 0.5
 # A hit behind the first one counts for so much.
@@ -44,6 +44,9 @@ _WRITTEN_BY_HAND: Final = """\
 # Written by benchmarks/answers/fit.py.
 """
 
+# Of these the host has nothing.
+_NOTHING: Final = ("foreign", "absent")
+
 # A hit, its answer, whether it is right, and how much it counts.
 _Row = tuple[Features, Answer, bool, float]
 
@@ -56,8 +59,8 @@ def fitted(found: Sequence[Answer]) -> Curve:
     # where there is a cosine, the last feature, how much the question says, only adds noise
     is_lexical = found[0].mode == "lexical"
     names = TOPIC if is_lexical else TOPIC[:-1]
-    topic = _logistic(about, names, lambda row: row[1].kind != "foreign")
-    rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
+    topic = _logistic(about, names, lambda row: row[1].kind not in _NOTHING)
+    rows = [row for each in used if each.kind not in _NOTHING for row in _rows(each, _HITS)]
     right = _logistic(rows, RIGHT, lambda row: row[2])
     curve = Curve((*topic, *([] if is_lexical else [0.0])), tuple(right), 0.0)
     return Curve(curve.topic, curve.right, _least(curve, first))

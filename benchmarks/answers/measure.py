@@ -112,7 +112,7 @@ def figures(found: Sequence[Answer]) -> dict[str, Any]:
                 if (some := of(told, kind=kind, host=host))
             }
             | {"all": _mean(map(is_refused, of(told, kind=kind)))}
-            for kind in ("answerable", "typos", "foreign", "taken out")
+            for kind in ("answerable", "typos", "foreign", "taken out", "absent")
         },
         "taken out": {
             "questions": len(out),
