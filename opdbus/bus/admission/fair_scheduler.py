@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 from opdbus.bus.transport.fair_queue import FairQueue
 
 # A call that takes longer waits for something else than the loop: others go on meanwhile.
-LEASE_SECONDS: Final = 0.1
+LEASE_SECONDS: Final = 0.025
 # A user that waits for more answers than this does not need each of them at once.
 _FEW_CALLS: Final = 4
 
