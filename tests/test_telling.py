@@ -12,7 +12,14 @@ from opdbus.cli import causes, grouping, history, printing, telling
 
 
 def change(
-    what: str, kind: str, name: str, *, cause: str = "", folded: int = 0, **fields: Any
+    what: str,
+    kind: str,
+    name: str,
+    *,
+    cause: str = "",
+    source: str = "",
+    folded: int = 0,
+    **fields: Any,
 ) -> dict[str, Any]:
     """Make a change as the bus gives it; a field is (before, after), or None."""
     plugin, _, kind = kind.partition("/")
@@ -26,6 +33,7 @@ def change(
         "name": name,
         "what": what,
         "cause": cause,
+        "source": source,
         "folded": folded,
         "fields": list(sides),
     }
@@ -196,6 +204,8 @@ SAID = [
     (change("event", UNIT, "a.service", cause="start:ran"), "a.service ran"),
     (change("event", UNIT, "a.service", cause="job:7 stop"), "a.service stopped"),
     (change("appeared", UNIT, "a", masked=(None, True)), "a appeared, masked"),
+    (change("appeared", "backup/run", "a", source="publish:backup"), "run a published"),
+    (change("gone", "backup/run", "a", source="publish:backup"), "run a no longer published"),
     (change("event", UNIT, "a.service", cause="reload"), "a.service changed, and is as it was"),
     (change("event", "files/file", "/etc/a"), "/etc/a changed, and is as it was"),
     (change("event", "devices/usb", "1-1"), "USB device 1-1 had an event"),

@@ -9,7 +9,7 @@ from opdbus.cli.causes import NOT_FOLLOWED
 from opdbus.cli.field_values import Values
 from opdbus.drift import versions
 from opdbus.history import jobs
-from opdbus.state.object import FILE
+from opdbus.state.object import FILE, PUBLISHED
 
 # A change as History1 gives it.
 Change: TypeAlias = Mapping[str, Any]
@@ -32,6 +32,7 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("cron", "job"): ("added", "removed"),
     ("machined", "machine"): ("started", "ended"),
 }
+_PUBLISHED: Final = ("published", "no longer published")
 _UNIT: Final = ("systemd", "unit")
 # Sorts whose names say themselves what they are.
 _PLAIN: Final = frozenset({_UNIT, ("files", "file")})
@@ -72,7 +73,8 @@ def tell(change: Change) -> Told:
     """Say in plain words what happened."""
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
-    comes, leaves = _COMES.get(sort, ("appeared", "is gone"))
+    is_published = str(change.get("source", "")).startswith(PUBLISHED)
+    comes, leaves = _PUBLISHED if is_published else _COMES.get(sort, ("appeared", "is gone"))
     comes = _left_as(values) or comes if sort[1] == "package" else comes
     subject, what = subject_of(sort, change["name"], values), change["what"]
     if sort == STATE_FILE:
