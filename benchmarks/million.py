@@ -2,7 +2,7 @@
 
 `fill FOLDER` publishes objects in batches and has them get their vectors; `measure FOLDER...` gives
 all figures of daemons that were filled, as JSON. A filled folder can be measured again and again.
-`first FOLDER` follows the first start of a daemon with a state file of so many objects.
+`first FOLDER` follows first starts with a state file of so many objects, in FOLDER-LEVEL each.
 With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
 million; recall is measured on real texts, by recall.py.
 """
@@ -269,6 +269,11 @@ async def asked(daemon: Running, rounds: int) -> dict[str, Any]:
     return found
 
 
+def headed(report: dict[str, Any]) -> dict[str, Any]:
+    """Give a report with when and where it was measured."""
+    return {"date": f"{datetime.now(UTC):%F}", "machine": describe().line, **report}
+
+
 def with_more(report: dict[str, Any]) -> dict[str, Any]:
     """Give the private memory above an empty daemon's, if one was measured: the first one."""
     empty = report["sizes"][0]
@@ -293,7 +298,7 @@ def main() -> None:
     starting = commands.add_parser("first")
     starting.add_argument("folder", type=Path)
     starting.add_argument("--objects", type=int, default=100_000)
-    starting.add_argument("--level", default="static")
+    starting.add_argument("--levels", nargs="+", default=["static", "medium"])
     measuring = commands.add_parser("measure")
     measuring.add_argument("folders", type=Path, nargs="+")
     measuring.add_argument("--limit", default="2G")
@@ -306,11 +311,14 @@ def main() -> None:
         found = fill(given.folder, given.objects, given.level, is_mixed=given.mixed)
         print(json.dumps(found))
     elif given.command == "first":
-        print(json.dumps(first(given.folder, given.objects, given.level)))
+        named = {
+            each: given.folder.with_name(f"{given.folder.name}-{each}") for each in given.levels
+        }
+        starts = [first(path, given.objects, level) for level, path in named.items()]
+        print(json.dumps(headed({"starts": starts}), indent=1))
     else:
         rows = [measure(folder, given.limit, given.rounds) for folder in given.folders]
-        report = {"date": f"{datetime.now(UTC):%F}", "machine": describe().line, "sizes": rows}
-        print(json.dumps(with_more(report), indent=1))
+        print(json.dumps(headed(with_more({"sizes": rows})), indent=1))
 
 
 if __name__ == "__main__":
