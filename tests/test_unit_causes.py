@@ -98,6 +98,26 @@ async def test_a_slow_stop_has_its_job_twice(tmp_path: Path, system_bus: str) ->
         assert len(fake.asked("ListJobs")) == 1
 
 
+@pytest.mark.parametrize("seconds", [0.0, NEVER])
+@in_loop
+async def test_a_reload_is_one_row_unless_it_lasts(
+    tmp_path: Path, system_bus: str, seconds: float
+) -> None:
+    """That a unit reloads is told only where it does not end soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(systemd, "_RELOAD_SECONDS", seconds)
+        async with watched(system_bus, tmp_path) as (fake, host):
+            read = len(fake.asked("GetAll"))
+            fake.work(ONE, 7, ("reloading", "reload"))
+            await host.until(lambda: len(fake.asked("GetAll")) > read)
+            lasts = [("changed", "job:7 reload", 0)] if not seconds else []
+            await host.until(lambda: len(rows(tmp_path, ONE)) > len(lasts))
+            fake.work(ONE, 7, UP)
+            fake.end(ONE, 7)
+            end = ("changed" if lasts else "event", "job:7 reload", 0)
+            await until(host, tmp_path, ONE, *lasts, end)
+
+
 @in_loop
 async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -> None:
     """A unit that fails without a job did so itself; that it is forgotten later is no exit."""

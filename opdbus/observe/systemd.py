@@ -26,6 +26,8 @@ _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFi
 _OF_ALL: Final = frozenset(("UnitNew", "UnitRemoved"))
 # Signals are read together: those of a change that is seen already come within this time.
 _WAIT_SECONDS: Final = 1.5 * BURST_SECONDS
+# A unit that has reloaded by then is as it was before: that is told, and not that it reloads.
+_RELOAD_SECONDS: Final = 1.0
 _NEVER: Final = float("inf")
 
 
@@ -233,6 +235,9 @@ class _Units:
         is_behind = self._causes.is_behind(unit.name, values, is_new=is_new)
         if is_behind and self._waits_for(unit.name, cause):
             return {}
+        is_reloading = values.get("ActiveState") == "reloading" and not self.told.is_quiet
+        if is_reloading and self._waits_for(unit.name, cause, _RELOAD_SECONDS):
+            return {}
         self._causes.has_read(unit.name, values)
         if is_new and isinstance(at := values.get("StateChangeTimestamp"), int) and at:
             self._came[unit.name] = at / 1e6
@@ -245,9 +250,9 @@ class _Units:
             self._pace.changed(unit.name, again_in)
         return lasting
 
-    def _waits_for(self, name: str, cause: str) -> bool:
+    def _waits_for(self, name: str, cause: str, seconds: float = _WAIT_SECONDS) -> bool:
         """Return whether signals of a unit may still come; it is looked at again, then."""
-        until, _ = self._waited_for.setdefault(name, (self._clock() + _WAIT_SECONDS, cause))
+        until, _ = self._waited_for.setdefault(name, (self._clock() + seconds, cause))
         wait = until - self._clock()
         if wait > 0:
             self._pace.changed(name, wait)
