@@ -10,11 +10,12 @@ from conftest import EXAMPLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
 from opdbus.state.redact import redact, redact_object, redact_text
 from opdbus.state.secret_names import is_plural, is_secret_name
-from opdbus.state.secret_text import REDACTED
+from opdbus.state.secret_text import REDACTED, is_suspect
 from opdbus.text import render
 
 # Every secret in these strings contains SECRET, and no other part of them does.
@@ -675,6 +676,50 @@ def test_any_string_under_a_secret_name_is_hidden(value: str, name: str) -> None
     """Hide any string under a secret name that is not known to be harmless."""
     found = redact({name: f"zq{value}"})[name]
     assert found == REDACTED or "." in value
+
+
+MARKS = [
+    *"ghp_0123456789abcdef glpat-0123456789abcd xoxb-0123456789abcd sk-0123456789abcdef".split(),
+    *"SG.0123456789abcdef AKIA0123456789ABCDEF ya29.0123456789ab AGE-SECRET-KEY-1ABC".split(),
+    *("https://hooks.slack.com/services/T0/B0/x", "/api/webhooks/1/x", f"123456789:AA{'x' * 30}"),
+    *"$6$a$b {SSHA}x SCRAM-SHA-256$4096 LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVk eyJhbGci.eyJz".split(),
+    *"sk_live_0123456789abcd hvs.0123456789abcd shpat_0123456789abcd hf_0123456789abcd".split(),
+    *("a:b@tcp(h)", "https://a:b@h", "https://0123456789abcdefgh@h", "jdbc:oracle:thin:a/b@h"),
+    *("<Password>x</Password>", "?SIG=abcdef", "add_user a b", "LOGIN a PASSWORD b", "psk abc"),
+    *(
+        ': PSK "abc"',
+        "echo root:x | chpasswd",
+        "mysql -pabc",
+        "/bin/mysql -p abc",
+        "bEarer abcdefg",
+    ),
+    *("Author\u0131zation: abc", "coo\u212aie: a=b", "\u017fet-cookie: a=b", "authorization=abc"),
+    *("nmcli password x", "login1 a password b", "redis-cli -a x", "x curl\n-u a:b", "api_key  x"),
+]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(FRAGMENTS | st.sampled_from(MARKS), max_size=6), st.sampled_from(["", " ", "\n"]))
+def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between: str) -> None:
+    """Leave patterns out only where they match nothing."""
+    text = between.join(parts)
+    if not is_suspect(text):
+        assert not secret_patterns.SUSPICIOUS.search(text)
+    for mark, pattern in secret_patterns.IN_CONTEXT:
+        assert mark in text.lower() or not pattern.search(text)
+    if secret_patterns.SECRET_FLAGS.keys().isdisjoint(secret_patterns.PROGRAM.findall(text)):
+        assert not secret_patterns.COMMAND.search(text)
+    if not any(mark in text for mark in secret_patterns.IN_SHAPES):
+        assert not secret_patterns.SHAPES.search(text)
+    assert "bearer" in text.lower() or not secret_patterns.BEARER.search(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_a_look_at_all_texts_together_leaves_nothing_out(properties: dict[str, Any]) -> None:
+    """Redact an object just so where one suspect text has all of its texts looked at one by one."""
+    others = redact({**properties, "~": "a: b"})
+    assert redact(properties) == {k: v for k, v in others.items() if k != "~" or k in properties}
 
 
 HOSTILE = [

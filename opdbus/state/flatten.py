@@ -9,6 +9,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus.state.object import (
@@ -21,7 +22,7 @@ from opdbus.state.object import (
     digest,
     hash_name,
 )
-from opdbus.state.redact import redact_identity, redact_properties
+from opdbus.state.redact import redact_identity, redact_properties, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,21 +159,24 @@ class Reader:
             hashed = digest(marshal.dumps(properties, 2), self._key)
             identity = self._identity(plugin, kind, name, properties)
             groups.setdefault(identity, []).append((hashed, properties))
-        found = deque(_distinct(groups))
+        found = deque(
+            (identity, self._mark(identity, hashed), properties)
+            for identity, hashed, properties in _distinct(groups)
+        )
         present = {identity for identity, _, _ in found}
-        seen = array("q", sorted(self._mark(identity, hashed) for identity, hashed, _ in found))
+        seen = array("q", sorted(mark for _, mark, _ in found))
         if are_known:
             self._seen = seen
             return present, iter(())
         return present, self._changed(found, seen)
 
     def _changed(
-        self, found: deque[tuple[Identity, bytes, Json]], seen: array[int]
+        self, found: deque[tuple[Identity, int, Json]], seen: array[int]
     ) -> Iterator[StateObject]:
         while found:
             # what is not needed any more makes room for what is made of it
-            identity, hashed, properties = found.popleft()
-            if not _has(self._seen, self._mark(identity, hashed)):
+            identity, mark, properties = found.popleft()
+            if not _has(self._seen, mark):
                 yield StateObject(identity, redact_properties(identity, properties))
         self._seen = seen
 
@@ -186,7 +190,8 @@ class Reader:
         self._seen = array("q")
 
     def _identity(self, plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
-        identity = bounded(redact_identity(Identity(FILE, plugin, kind, name or "")))
+        sort, most = _sort(plugin, kind), MAX_NAME["name"]
+        identity = Identity(*sort, _cut(redact_text(name or ""), most))
         if name is not None:
             return identity
         return identity._replace(name=hash_name(_content(identity, properties)))
@@ -214,6 +219,12 @@ def _has(marks: array[int], mark: int) -> bool:
     """Return whether a mark is one of those in order."""
     at = bisect_left(marks, mark)
     return at < len(marks) and marks[at] == mark
+
+
+@lru_cache(maxsize=64)
+def _sort(plugin: str, kind: str) -> tuple[str, str, str]:
+    """Return what the identities of declared objects begin with."""
+    return bounded(redact_identity(Identity(FILE, plugin, kind, "")))[:3]
 
 
 def bounded(identity: Identity) -> Identity:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +14,7 @@ from opdbus.state.secret_text import (
     hide_in_text,
     is_key_material,
     is_secret_value,
+    is_suspect,
 )
 
 VERSION: Final = 1
@@ -28,6 +29,8 @@ _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 _NAME = re.compile(r"[\w .-]{1,100}")
 # An element of a command line or of a list of variables that is an assignment as a whole.
+# What text has that may be JSON.
+_JSON = re.compile(r"[{\[]")
 _ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -53,6 +56,29 @@ def _redact_short_key(key: str) -> str:
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
     """Copy properties with every secret in them replaced."""
+    texts: list[str] = []
+    _collect(properties.values(), texts)
+    # most objects have none that needs a closer look, and one look at all takes least
+    joined = "\n".join(texts)
+    return _redact(properties, is_plain=not (is_suspect(joined) or _JSON.search(joined)))
+
+
+def _collect(values: Iterable[Json], texts: list[str]) -> None:
+    """Add all texts inside values that are no keys."""
+    for value in values:
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict):
+            _collect(value.values(), texts)
+        elif isinstance(value, list):
+            _collect(value, texts)
+
+
+def _redact(properties: Mapping[str, Json], *, is_plain: bool = False) -> dict[str, Json]:
+    """Copy properties without secrets; if they are plain, none of the texts in them holds any.
+
+    A text may still be one, by its name or its place.
+    """
     hidden = _hidden_keys(properties)
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
@@ -64,7 +90,7 @@ def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
         elif isinstance(value, str) and is_key_material(key, value):
             clean[key] = REDACTED
         else:
-            clean[key] = _redact_value(value)
+            clean[key] = _redact_value(value, is_plain=is_plain)
     return clean
 
 
@@ -87,28 +113,28 @@ def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dic
     return redact(properties)
 
 
-def _redact_value(value: Json) -> Json:
+def _redact_value(value: Json, *, is_plain: bool = False) -> Json:
     if isinstance(value, str):
-        return redact_text(value)
+        return value if is_plain else redact_text(value)
     if isinstance(value, dict):
-        return redact(value)
-    return _redact_list(value) if isinstance(value, list) else value
+        return _redact(value, is_plain=is_plain)
+    return _redact_list(value, is_plain=is_plain) if isinstance(value, list) else value
 
 
-def _redact_list(values: list[Json]) -> list[Json]:
+def _redact_list(values: list[Json], *, is_plain: bool) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     flags = flags_of(value for value in values if isinstance(value, str))
     out: list[Json] = []
     hide_next = inside_key = False
     for value in values:
         if not isinstance(value, str):
-            out.append(_redact_value(value))
+            out.append(_redact_value(value, is_plain=is_plain))
             hide_next = False
         elif inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
             hide_next = False
         else:
-            out.append(_redact_element(value, flags))
+            out.append(_redact_element(value, flags, is_plain=is_plain))
             hide_next = value in flags or _is_secret_flag(value)
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
         if inside_key and isinstance(value, str):
@@ -116,7 +142,7 @@ def _redact_list(values: list[Json]) -> list[Json]:
     return out
 
 
-def _redact_element(value: str, flags: tuple[str, ...]) -> str:
+def _redact_element(value: str, flags: tuple[str, ...], *, is_plain: bool) -> str:
     """Redact one word of a command line, or one VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
@@ -124,7 +150,7 @@ def _redact_element(value: str, flags: tuple[str, ...]) -> str:
     whole = _ASSIGNMENT.fullmatch(value)
     if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
         return f"{whole[1]}={REDACTED}"
-    return redact_text(value)
+    return value if is_plain else redact_text(value)
 
 
 def _is_secret_flag(value: str) -> bool:

@@ -82,31 +82,43 @@ _ELEMENT = (
     r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
     r"[^<]++(</)"
 )
-# Secrets that the text around them shows; the groups of a match are kept.
+# Secrets that the text around them shows; the groups of a match are kept. Each with what is in the
+# lower case of every text that it matches; no letter of that has a third case, as `k` and `s` have.
 IN_CONTEXT: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+",
-        r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))+",
+    (mark, re.compile(pattern))
+    for mark, pattern in (
+        (
+            "author",
+            r"(?i)((?<![\w-])(?:proxy-)?authorization\s?[:=]\s?)(?:[^\r\n\"'\\]|\\(?![\"']))+",
+        ),
+        (
+            "coo",
+            r"(?i)((?<![\w-])(?:set-)?cookie\s?:\s?)(?!0x|\d)[\w.-]++=(?:[^\r\n\"'\\]|\\(?![\"']))+",
+        ),
         # scheme://user:password@host; digits and a slash after the colon are a port
-        r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
-        r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)""",
-        r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)""",
-        _SCHEMELESS,
-        _ELEMENT,
-        r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+""",
-        r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++""",
-        r"""(?i)(\blogin\s+\S+\s+password\s+)\S++""",
-        _SPACED_LINE,
+        (
+            "://",
+            r"""(://[^\s/:"'<>\[\]]*+:)(?!//|\d{1,5}(?:[/?#"'<>)\]}\s]|$))(?:(?!://)[^\s<>])*(@)""",
+        ),
+        ("://", r"""(://)(?=[^\s/:@"']*\d)[^\s/:@"']{16,}+(@)"""),
+        ("jdbc:oracle", r"""(\bjdbc:oracle:\w+:[^/\s"']{1,200}/)[^\s@"']++(@)"""),
+        ("@", _SCHEMELESS),
+        ("</", _ELEMENT),
+        ("=", r"""(?i)([?&](?:sig|signature|key|auth|code|session|sid|pw)=)[^\s&"'<>#]{4,}+"""),
+        ("_", r"""(\b(?:add_user|change_password)\s+\S+\s+)\S++"""),
+        ("log", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
+        ("", _SPACED_LINE),
         # ipsec.secrets
-        r"""(:\s+(?:PSK|EAP|XAUTH)\s+)"[^"]*+"?""",
-        r"""(\becho\s+["']?[\w.-]++:)[^\s"'|]++(["']?\s*\|\s*(?:sudo\s+)?chpasswd)""",
+        ('"', r"""(:\s+(?:PSK|EAP|XAUTH)\s+)"[^"]*+"?"""),
+        ("chpasswd", r"""(\becho\s+["']?[\w.-]++:)[^\s"'|]++(["']?\s*\|\s*(?:sudo\s+)?chpasswd)"""),
     )
 )
 # A command line, up to the next command.
 COMMAND = re.compile(
     r"(?<![\w.-])(?:" + "|".join(map(re.escape, SECRET_FLAGS)) + r")(?=\s)[^|;&\n]*+"
 )
+# What may be the name of a program in COMMAND.
+PROGRAM = re.compile(r"(?<![\w.-])[\w.-]++(?=\s)")
 BEARER = re.compile(
     r"(?i)(\bbearer[\s:=]+(?:token\s+)?)(?!auth|token|certif|plugin|\[)[^\s\"',;\\]{6,}"
 )
@@ -125,6 +137,11 @@ SHAPES = re.compile(
     r"|(?<=hooks\.slack\.com/services/)[\w/]++"
     r"|(?<=/api/webhooks/)\d+/[\w-]++"
 )
+# Each text that SHAPES matches has one of these, whatever else it has.
+IN_SHAPES: Final = tuple(
+    "$ { :AA SCRAM eyJ LS0tLS1 gh pat_ gl xox xapp npm_ hf_ pypi- k_live k_test whsec_ dop_ hv shp"
+    " tskey sk- SG. AKIA ASIA AIza ya29 AGE- hooks. webhooks".split()
+)
 # A shorter text of letters and digits alone holds no secret.
 MIN_LENGTH: Final = 16
 # None of the patterns above matches a text without one of these marks, as most texts are.
@@ -133,4 +150,13 @@ SUSPICIOUS = re.compile(
     r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
     r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
     r"|hooks\.|webhooks|wifi-sec|wireless-sec"
+)
+# Each text that SUSPICIOUS matches has one of these; to look for them takes half of the time.
+IN_SUSPICIOUS: Final = (
+    re.compile(r"[=:$}]|\s-|^-|</"),
+    (
+        *"_user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
+        *("wifi-sec", "wireless-sec"),
+        *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA"}),
+    ),
 )
