@@ -5,7 +5,6 @@ What a text holds was decided by measurement: see benchmarks/quality.py.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -107,8 +106,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 _UNIT = re.compile(rf"(.+)\.({'|'.join(UNIT_NOUNS)})")
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(NamedTuple):
     """`text` is embedded and searched, its first line shown; `words` is for lexical search only."""
 
     text: str
@@ -231,4 +229,6 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
 
 
 def _clean(text: str) -> str:
-    return " ".join(_CONTROL.sub(" ", text).split())
+    if not text.isprintable():
+        text = _CONTROL.sub(" ", text)
+    return " ".join(text.split())

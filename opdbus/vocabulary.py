@@ -57,30 +57,33 @@ class Reader:
 
     def __init__(self) -> None:
         self._names = Names({c.field for row in rows() for part in row.alternatives for c in part})
+        self._asked = _alternatives()
 
     def traits(self, identity: Identity, properties: Mapping[str, Json]) -> Traits:
         """Return which values of the vocabulary an object has."""
         found = self._names.values(identity, properties)
         traits = 0
-        for field, values in found.items():
+        for field in self._asked.keys() & found.keys():
+            texts, values = self._asked[field], found[field]
             for text in ("", *(value.lower() for value in values if isinstance(value, str))):
-                for bit, part in _alternatives().get((field, text), ()):
+                for bit, part in texts.get(text, ()):
                     if not traits & bit and _is_met(part, found):
                         traits |= bit
         return traits
 
 
 @cache
-def _alternatives() -> Mapping[tuple[str, str], Sequence[tuple[Traits, Conditions]]]:
-    """Return all alternatives by a field that they need, and the text that it must have, if any.
+def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditions]]]]:
+    """Return all alternatives by a field that they need, and the text that it must have, or "".
 
     The field is one that few objects have, where there is a choice.
     """
-    found: dict[tuple[str, str], list[tuple[Traits, Conditions]]] = {}
+    found: dict[str, dict[str, list[tuple[Traits, Conditions]]]] = {}
     for number, row in enumerate(rows()):
         for part in row.alternatives:
             rare = min(part, key=lambda condition: condition.field in IDENTITY)
-            found.setdefault((rare.field, rare.text), []).append((1 << number, part))
+            texts = found.setdefault(rare.field, {})
+            texts.setdefault(rare.text, []).append((1 << number, part))
     return found
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +99,7 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     with pytest.raises(StoreError, match=r"cannot use the database .*memory\.db"):
-        put(store, record("c"), replace(record("d"), identity=Identity("file", "a", "b", None)))  # type: ignore[arg-type] -- what SQLite refuses
+        put(store, record("c"), record("d")._replace(identity=Identity("file", "a", "b", None)))  # type: ignore[arg-type] -- what SQLite refuses
     assert [entry.identity.name for entry in store.entries()] == ["a"]
     put(store, record("d"))
 

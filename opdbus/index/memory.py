@@ -425,7 +425,8 @@ class Memory:
 
 
 def _always(cause: str) -> Callable[[Identity], Why]:
-    return lambda _: Why(cause)
+    why = Why(cause)
+    return lambda _: why
 
 
 def _is_stored(item: StateObject, entry: Entry | None, *, transient: bool) -> bool:

@@ -229,12 +229,13 @@ def _without_values(item: Change) -> Change:
 def _moved(
     update: Update, changes: Sequence[Change], rows: range
 ) -> list[tuple[int, bytes, bytes]]:
-    after = {record.identity: record.text_digest for record in update.records}
-    return [
-        (row, update.known[item.identity].text_digest, after[item.identity])
+    changed = [
+        (row, item.identity)
         for row, item in zip(rows, changes, strict=True)
         if item.what == "changed"
     ]
+    after = {record.identity: record.text_digest for record in update.records if changed}
+    return [(row, update.known[one].text_digest, after[one]) for row, one in changed]
 
 
 def begin(store: Store, boot: str, at: int) -> str:

@@ -85,8 +85,7 @@ class Entry(NamedTuple):
     traits: bytes = bytes(TRAIT_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A new or changed object, ready to be stored.
 
     `words` is for lexical search only; a `transient` object is removed at the next start.

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, TypeAlias
 
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
@@ -80,8 +81,8 @@ class StateObject:
 
     def fingerprint_of(self, content: str) -> str:
         """Return the same of its properties as canonical JSON, which takes half of the time."""
-        identity = canonical(self.identity)
-        return digest(f"{identity[:-1]},{content}]".encode()).hex()
+        identity = ",".join(map(encode_basestring, self.identity))
+        return digest(f"[{identity},{content}]".encode()).hex()
 
 
 def canonical(value: Json) -> str:
