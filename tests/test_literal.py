@@ -56,6 +56,7 @@ def _objects() -> list[StateObject]:
         ("gid = 7", {"ada"}),
         ("exit status 4", {"web"}),
         ("exit code 4", {"web"}),
+        ("status=4/NOPERMISSION", {"web"}),
         ("user id 7", {"ada", "bob"}),
         ("7 uid", {"bob"}),
         ("a uid of seven", {"bob"}),

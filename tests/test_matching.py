@@ -272,11 +272,13 @@ def test_text_of_several_words_is_searched(tmp_path: Path) -> None:
 
 def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
     """Give the places of what has just this name, of a service without its suffix too."""
-    objects = [unit("ssh.service"), unit("ssh.socket"), unit("sshd.service"), unit("ssh")]
+    names = "ssh.service ssh.socket sshd.service ssh redis-server.service redis-sentinel.service"
+    objects = [unit(name) for name in names.split()]
 
     async def look(memory: Memory) -> list[list[str]]:
+        asked = ("ssh", "sshd", "ssh.socket", "redis", "nothing")
         catalogue = memory.catalogue
-        places = [catalogue.named(name) for name in ("ssh", "sshd", "ssh.socket", "nothing")]
+        places = [catalogue.named(name) for name in asked]
         entries = [[catalogue.view.entries[place] for place in found] for found in places]
         return [sorted(entry.identity.name for entry in found if entry) for found in entries]
 
@@ -284,6 +286,7 @@ def test_things_are_known_by_their_whole_name(tmp_path: Path) -> None:
         ["ssh", "ssh.service"],
         ["sshd.service"],
         ["ssh.socket"],
+        ["redis-server.service"],
         [],
     ]
 

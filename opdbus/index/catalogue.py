@@ -22,6 +22,8 @@ Change: TypeAlias = Literal["added", "changed", "removed"]
 MAX_SOURCES: Final = 100
 # Entries that are put in columns: it takes a fourth of the time, and some for the arrays.
 _MANY: Final = 16
+# What stands between the name of a program and the suffix of its service, if anything.
+_OF_A_SERVICE: Final = ("", "-server", "-daemon", "d")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 
 
@@ -189,9 +191,15 @@ class Catalogue:
         return tuple(filter(None, map(self.view.at, self._at(thing))))
 
     def named(self, name: str) -> list[int]:
-        """Return the places of entries of just this name; of a service also without its suffix."""
-        names = (name, f"{name}.service")
-        return [at for sort in self._sorts for one in names for at in self._at(Thing(*sort, one))]
+        """Return the places of entries of just this name; of a service also without its suffix.
+
+        Where no service has it, one is meant that is said to be one: redis-server for `redis`.
+        """
+        services = (f"{name}{ending}.service" for ending in _OF_A_SERVICE)
+        return self._named(name) + next(filter(None, map(self._named, services)), [])
+
+    def _named(self, name: str) -> list[int]:
+        return [at for sort in self._sorts for at in self._at(Thing(*sort, name))]
 
     def shared(self) -> list[Thing]:
         """Return the things that several sources tell of."""

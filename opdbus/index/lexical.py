@@ -10,7 +10,9 @@ STOP_WORDS: Final = frozenset(
     "its just like may me might must my no not of off on or our out over shall she should "
     "show so some something still such tell than that the their them then there these they "
     "thing things this those to up us was we were what when where whether which who whom "
-    "whose why will with would you your list find please belong belongs happens happen".split()
+    "whose why will with would you your list find please belong belongs happens happen "
+    # what is left of don't, won't and the like
+    "aren couldn didn doesn don hasn haven isn wasn weren won wouldn t".split()
 )
 # Words with a digit that name no single thing.
 _PLAIN: Final = frozenset("ipv4 ipv6 utf8 x86 i386 amd64".split())

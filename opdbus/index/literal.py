@@ -26,6 +26,8 @@ _MAX_VALUES: Final = 16
 _TOKEN = re.compile(r"[^\W\d_]+|(?<![\w.:/-])\d+(?![\w:/-]|\.\d)")
 # 51820/udp
 _PORT = re.compile(r"\b(\d{1,5})/(?:tcp|udp)\b")
+# 203 of "status=203/EXEC"
+_STATUS = re.compile(r"\bstatus=(\d{1,3})\b")
 # What may stand between the name of a field and its number.
 _BETWEEN: Final = lexical.STOP_WORDS | frozenset("number nr value equal equals set".split())
 # What people call fields besides their own names.
@@ -83,7 +85,8 @@ def _numbered(question: str) -> list[str]:
             for word in (*tokens[max(0, at - 1) : at], *tokens[at + 1 : at + 2]):
                 names = _CALLED.get(singular(word), [word])
                 found |= dict.fromkeys(f"{name} {token}" for name in names)
-    found |= dict.fromkeys(f"port {port}" for port in _PORT.findall(question.lower()))
+    for name, pattern in (("port", _PORT), ("status", _STATUS)):
+        found |= dict.fromkeys(f"{name} {number}" for number in pattern.findall(question.lower()))
     return list(found)[:_MAX_VALUES]
 
 
