@@ -32,6 +32,9 @@ HOST = {
 }
 
 
+PAPER: dict[str, Json] = {"comment": "printing on paper"}
+
+
 def found(score: float, *, cosine: float = 0.5) -> Score:
     """Return the score of a hit by the level medium."""
     return Score(score, cosine, 0.5, stage="medium", background=Background(0.1, 0.1))
@@ -156,6 +159,34 @@ def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
         return []
 
     asked(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("objects", "question", "words", "names"),
+    [
+        (1000, "purple printing by nginx", 2 / 3, 1 / 3),
+        (1000, "purple printing", 0.5, 0.0),
+        (1000, "failed printing", 0.0, 0.0),
+        (100, "purple printing by nginx", 0.0, 0.0),
+    ],
+)
+def test_what_no_object_has_counts_where_there_are_many(
+    tmp_path: Path, objects: int, question: str, words: float, names: float
+) -> None:
+    """Count words that none of many objects has, and names of programs among them."""
+
+    async def main() -> Score:
+        async with Memory(tmp_path / "db") as memory:
+            items = [
+                StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
+                for n in range(objects)
+            ]
+            await memory.replace(FILE, {item.identity for item in items}, items)
+            finder = Finder(ObjectVectors(memory, Serving(load({}))))
+            return (await finder.search(question, Page(1), "lexical"))[0].score
+
+    found = asyncio.run(main()).missing
+    assert (found.words, found.names) == pytest.approx((words, names))
 
 
 def test_why_names_fields_and_what_is_missing(tmp_path: Path) -> None:

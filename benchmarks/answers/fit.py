@@ -32,11 +32,9 @@ _TAKEN_OUT_WEIGHT: Final = 0.5
 _LATER_WEIGHT: Final = 0.3
 _HITS: Final = 5
 _RIDGE: Final = 1e-3
-# So many of all answerable questions may be refused, and of those of a host on the mean.
-REFUSED: Final = 0.03
-_REFUSED_OF_HOSTS: Final = 0.05
-# So many about foreign topics are to be refused: one percent more than of those to come.
-FOREIGN_REFUSED: Final = 0.96
+# So many of all answerable questions may be refused, and of those of each host.
+REFUSED: Final = 0.02
+_REFUSED_OF_A_HOST: Final = 0.03
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that the host has anything about a question, below which an
@@ -104,24 +102,17 @@ def _logistic(
 
 
 def _least(curve: Curve, rows: Sequence[_Row]) -> float:
-    """Return the chance below which enough foreign questions are, and few answerable ones."""
+    """Return the largest chance below which few enough answerable questions have theirs."""
 
-    def chances(kind: str, host: str) -> NDArray[np.float64]:
-        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == (kind, host)]
+    def chances(host: str) -> NDArray[np.float64]:
+        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == ("answerable", host)]
         return np.array([curve.about(features) for features in asked])
 
-    foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
-    by_host = [chances("answerable", host) for host in HOSTS]
-    enough = max(float(np.quantile(foreign, FOREIGN_REFUSED)), 1e-6)
-    return min(enough, _most(by_host))
-
-
-def _most(by_host: Sequence[NDArray[np.float64]]) -> float:
-    """Return the largest chance below which few enough answerable questions have theirs."""
+    by_host = [chances(host) for host in HOSTS]
     every = np.concatenate(by_host)
     for least in sorted(every, reverse=True):
-        of_hosts = np.mean([(chances < least).mean() for chances in by_host])
-        if (every < least).mean() <= REFUSED and of_hosts <= _REFUSED_OF_HOSTS:
+        of_a_host = max((those < least).mean() for those in by_host)
+        if (every < least).mean() <= REFUSED and of_a_host <= _REFUSED_OF_A_HOST:
             return float(least)
     return 0.0
 

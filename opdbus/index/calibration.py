@@ -32,7 +32,8 @@ class Features(NamedTuple):
     """What the chance of a hit is computed from.
 
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
-    the highest cosine of all; `total_margin` and `lexical_margin` say how much better it is than
+    the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
+    Missing; `total_margin` and `lexical_margin` say how much better it is than
     the best of the others, by each.
     """
 
@@ -42,6 +43,8 @@ class Features(NamedTuple):
     raised: float
     distinct: float
     highest: float
+    unknown: float
+    named: float
     said: float
     total_margin: float
     lexical_margin: float
@@ -136,6 +139,7 @@ def featured(found: Sequence[Score]) -> list[Features]:
             score.kinds,
             (score.vector - score.background.mean) / max(score.background.spread, _LEAST_SPREAD),
             max(each.vector for each in best),
+            *score.missing,
             score.said,
             _margin(score.total, totals),
             _margin(score.lexical, words),

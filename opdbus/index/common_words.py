@@ -8,6 +8,7 @@ from typing import Final
 
 from opdbus.index.first_stage import STATIC
 from opdbus.index.lexical import STOP_WORDS
+from opdbus.index.search import Missing
 from opdbus.index.second_stage import Found
 from opdbus.index.store import Content
 
@@ -20,11 +21,14 @@ _BEGINNING: Final = 5
 _WORD = re.compile(r"[^\W_]+")
 
 
-def order(question: str, found: Found, contents: Mapping[int, Content]) -> Found:
+def order(question: str, missing: Missing, found: Found, contents: Mapping[int, Content]) -> Found:
     """Put the best of what was found in order, without what has gone, which has no content."""
     best = [row for row in found[:COMPARED] if row[0].id in contents]
     said = shares(question, [contents[entry.id].text for entry, _ in best])
-    rows = [(entry, score.saying(share)) for (entry, score), share in zip(best, said, strict=True)]
+    rows = [
+        (entry, score.saying(share, missing))
+        for (entry, score), share in zip(best, said, strict=True)
+    ]
     # what lacks its vector of the level comes after what has it: see SecondStage
     has_stages = bool(rows) and rows[0][1].stage != STATIC
     rows.sort(key=lambda row: (has_stages and row[1].stage == STATIC, -row[1].total))

@@ -188,7 +188,8 @@ class Finder:
         contents: Mapping[int, Content] = {}
         if query.matches:
             contents = await self._memory.content([e for e, _ in found[: common_words.COMPARED]])
-            found = common_words.order(query.question, found, contents)
+            missing = query.matches.missing
+            found = common_words.order(query.question, missing, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
         judged = judge(scores, query.mode) if query.without is None else like(scores)

@@ -1,6 +1,7 @@
 """What entries have of a question: words, values, sorts and names, which raise them."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus import vocabulary
+from opdbus.glossary import gloss
 from opdbus.index import forms, lexical, literal
 from opdbus.index.catalogue import Catalogue
 from opdbus.index.forms import Form
@@ -19,6 +21,8 @@ from opdbus.index.scoring import Scored, scored
 from opdbus.index.search import (
     ALONE_WEIGHT,
     NAME_WEIGHT,
+    NOTHING_MISSING,
+    Missing,
     Raised,
     ceiling,
     named_kinds,
@@ -32,6 +36,8 @@ from opdbus.index.word_index import Lookup
 _TELLING: Final = 500
 # An identifier that more entries than this have, such as a common port, names none of them.
 _FEW: Final = 5
+# A host of no more objects has few of the words that are about it.
+_FEW_OBJECTS: Final = 100
 # Things that lose so much where nobody asks for their sort are not raised by their names.
 _LEAST_NAMED: Final = -0.05
 
@@ -48,6 +54,7 @@ class Matches:
     terms: int = 0
     shares: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     literals: Sequence[Literal] = ()
+    missing: Missing = NOTHING_MISSING
 
 
 def raise_by(matches: Matches, compared: Sequence[Compared], catalogue: Catalogue) -> Raised:
@@ -117,7 +124,22 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
     if telling:
         shares = np.where(scores > 0, (scores + _covers(found, telling, view)) / 2, 0)
     shares[_named(found, terms)] = 1.0
-    return Matches(question, len(terms), shares, literal.read(store, question, found.counts))
+    literals = literal.read(store, question, found.counts)
+    missing = _missing(question, found.counts, objects)
+    return Matches(question, len(terms), shares, literals, missing)
+
+
+def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
+    """Return how much of a question no object has; words that name values are known.
+
+    It tells nothing on a host of a hundred objects, which has few words, and twice as much on one
+    of ten thousand as on one of a thousand.
+    """
+    said = {term for phrase in vocabulary.asked(question).values() for term in phrase.split()}
+    unknown = [term for term, count in counts.items() if not count and term not in said]
+    names = [term for term in unknown if gloss(term)]
+    telling = max(0.0, math.log10(max(1, objects) / _FEW_OBJECTS)) / len(counts)
+    return Missing(len(unknown) * telling, len(names) * telling)
 
 
 def _covers(found: Scored, telling: Sequence[str], view: View) -> NDArray[np.float32]:

@@ -52,6 +52,18 @@ class Background(NamedTuple):
     spread: float
 
 
+class Missing(NamedTuple):
+    """How much of a question no object has: shares of its words, as of matches.
+
+    `names` counts those that the glossary explains, such as `nginx`: they name what is not here.
+    """
+
+    words: float = 0.0
+    names: float = 0.0
+
+
+# What is missing where words do not count.
+NOTHING_MISSING: Final = Missing()
 # What is usual, where too few vectors are there.
 _USUAL: Final = Background(0.1, 0.1)
 
@@ -61,7 +73,8 @@ class Score:
     """How well an entry answers: `total` ranks, its parts explain it.
 
     `vector`, `lexical` and `values` are at most 1; `kinds` is what its sort adds, as of Raised;
-    `said`, of the best only, is how much of the entry the question says, as of common_words.
+    `said`, of the best only, is how much of the entry the question says, as of common_words, and
+    `missing` what no entry has of the question.
     `stage` is the level whose vectors were compared, empty where none were, and `background` what
     the cosines of that level are for this question.
     """
@@ -74,10 +87,11 @@ class Score:
     stage: str = ""
     background: Background = _USUAL
     said: float = 0.0
+    missing: Missing = NOTHING_MISSING
 
-    def saying(self, share: float) -> "Score":
-        """Return the score of an entry of which the question says so much."""
-        rest = self.values, self.kinds, self.stage, self.background, share
+    def saying(self, share: float, missing: Missing) -> "Score":
+        """Return the score of an entry of which the question says so much, and not these words."""
+        rest = self.values, self.kinds, self.stage, self.background, share, missing
         return Score(self.total + SAID_WEIGHT * share, self.vector, self.lexical, *rest)
 
     def by(self, cosine: float, stage: str, background: Background | None = None) -> "Score":
