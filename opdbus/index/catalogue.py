@@ -178,6 +178,13 @@ class Catalogue:
         own = [place for place in places if self.view.source(place) == identity.source]
         return self.view.at(own[0]) if own else None
 
+    def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
+        """Return those of some entries that there are, by identity."""
+        asked = [*identities]
+        places = self.places([Thing(*identity[1:]) for identity in asked])
+        there = (one for one, place in zip(asked, places, strict=True) if place >= 0)
+        return {entry.identity: entry for entry in map(self.get, there) if entry}
+
     def about(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
         if entries := self.entries(thing):
@@ -221,11 +228,14 @@ class Catalogue:
         """Return a place of each thing, -1 of one that is unknown; quicker than one by one."""
         keys = np.fromiter(map(hash, things), np.int64, len(things)).astype(np.uint64)
         places = self._by_thing.find_each(keys)
-        found = self.view.things(np.maximum(places, 0))
-        return [
-            place if place < 0 or thing == other else next(iter(self._at(thing)), -1)
-            for place, thing, other in zip(places.tolist(), things, found, strict=True)
-        ]
+        is_there = np.flatnonzero(places >= 0)
+        found: list[int] = places.tolist()
+        others = self.view.things(places[is_there].astype(np.intp))
+        for at, other in zip(is_there.tolist(), others, strict=True):
+            if other != things[at]:
+                # another hash is the same
+                found[at] = next(iter(self._at(things[at])), -1)
+        return found
 
     def known(self) -> list[Thing]:
         """Return a copy of all things, in no order, which other threads may read."""

@@ -5,9 +5,9 @@ import json
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,24 +16,19 @@ from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
+from opdbus.index import preparing
 from opdbus.index.archive import Archive
-from opdbus.index.catalogue import Catalogue, Change
+from opdbus.index.catalogue import Change
 from opdbus.index.database import Damaged
 from opdbus.index.events import Changed, Event, Recorded
-from opdbus.index.field_reader import FieldReader
+from opdbus.index.known import Known
 from opdbus.index.ownership import ROOT, owned, require_owner
+from opdbus.index.preparing import Made
 from opdbus.index.quota import Usage
-from opdbus.index.recent_words import Row
-from opdbus.index.records import RecentTexts, Recorder, Update, begin, commit, load_entries
-from opdbus.index.store import Content, Entry, Record, Store
-from opdbus.index.transient import TransientObjects
-from opdbus.index.word_index import WordIndex
+from opdbus.index.records import RecentTexts, begin, commit, load_entries
+from opdbus.index.store import Content, Entry, Store
 from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
 
-# Entries taken into the catalogue at a time: two milliseconds' work.
-_AT_A_TIME: Final = 500
-# Objects of a state file that are written in one transaction: half a second's work.
-_PART: Final = 2_000
 _MAX_MOVED: Final = 10_000
 
 
@@ -53,9 +48,10 @@ class Memory:
         boot: str = "",
     ) -> None:
         self.archive = Archive(path)
-        self.catalogue = Catalogue(usage or Usage())
-        self.fields = FieldReader(self.archive, self.catalogue)
-        self.words = WordIndex(self.archive, self.catalogue.view)
+        self._known = Known(self.archive, usage or Usage())
+        self.catalogue = self._known.catalogue
+        self.fields = self._known.fields
+        self.words = self._known.words
         self.notify = notify
         self.generation = 0
         # fields that move by themselves, of observed objects
@@ -75,7 +71,6 @@ class Memory:
         self._clock = clock
         self._boot = boot
         self._one_writer = asyncio.Lock()
-        self._transient = TransientObjects()
         self._recent_texts = RecentTexts()
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
@@ -99,8 +94,7 @@ class Memory:
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = int(self._clock() * 1e6)
         with gc_tuning.paused():
-            self.catalogue.load(await first(lambda store: load_entries(store, at, self._boot)))
-        self.fields.begin()
+            self._known.load(await first(lambda store: load_entries(store, at, self._boot)))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
@@ -123,25 +117,27 @@ class Memory:
         of the first listing were there before: history has no values of them, and no sentences.
         """
         is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
-        parts, why = _parts(changed), _always(change.FIRST if is_first else change.STATE_FILE)
+        parts = preparing.parts(changed)
+        why = _always(change.FIRST if is_first else change.STATE_FILE)
 
-        async def following() -> list[StateObject]:
-            return await asyncio.to_thread(next, parts, [])
+        async def following() -> Made | None:
+            part = await asyncio.to_thread(next, parts, None)
+            return None if part is None else await self._made(part, ROOT)
 
         async def work() -> Mapping[Thing, Change]:
             changes: dict[Thing, Change] = {}
-            part, later = await following(), await following()
-            while later:
-                # the objects of a part are redacted while SQLite stores those before
+            part, later = await following() or self._nothing(), await following()
+            while later is not None:
+                # a part is made ready while those before are stored: nobody else changes any of it
                 ahead = asyncio.ensure_future(following())
                 try:
                     async with self._one_writer:
-                        changes |= await self._write(part, [], owner=ROOT, why=why)
+                        changes |= await self._write(part, [], why)
                 finally:
                     part, later = later, await ahead
             async with self._one_writer:
                 gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
-                changes |= await self._write(part, gone, owner=ROOT, why=why)
+                changes |= await self._write(part, gone, why)
             await self.note_listed(source)
             return changes
 
@@ -160,8 +156,8 @@ class Memory:
                 async with self._one_writer:
                     for item in objects:
                         require_owner(self.catalogue.get(item.identity), owner)
-                    why, transient = _always(cause), bool(holder)
-                    await self._write(objects, [], owner=owner, transient=transient, why=why)
+                    made = await self._made(objects, owner, transient=bool(holder))
+                    await self._write(made, [], _always(cause))
                     self._hold(objects, holder)
             finally:
                 self._publishing[holder] -= 1
@@ -189,7 +185,8 @@ class Memory:
         async def work() -> None:
             async with self._one_writer:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
-                await self._write(objects, entries, owner=ROOT, why=why, events=events)
+                made = await self._made(objects, ROOT)
+                await self._write(made, entries, why, events)
                 self.volatile |= volatile
                 for identity in self.volatile.keys() & gone:
                     del self.volatile[identity]
@@ -237,7 +234,7 @@ class Memory:
                     e.id: e for thing in things for e in owned(self.catalogue.about(thing), owner)
                 }
                 left = list(gone.values())
-                await self._write([], left, owner=owner, why=_always(cause), withdrawn=True)
+                await self._write(self._nothing(), left, _always(cause), withdrawn=True)
                 return len(gone)
 
         return await self.archive.shield(work())
@@ -260,14 +257,14 @@ class Memory:
 
     async def release(self, holder: str) -> None:
         """Remove what was published to live only as long as its holder; raises StoreError."""
-        if not self._transient.held_by(holder) and holder not in self._publishing:
+        if not self._known.transient.held_by(holder) and holder not in self._publishing:
             return
 
         async def work() -> None:
             async with self._one_writer:
-                found = map(self.catalogue.get, self._transient.held_by(holder))
+                found = map(self.catalogue.get, self._known.transient.held_by(holder))
                 gone = [entry for entry in found if entry]
-                await self._write([], gone, owner=ROOT, why=_always(change.SOURCE))
+                await self._write(self._nothing(), gone, _always(change.SOURCE))
 
         try:
             await self.archive.shield(work())
@@ -275,34 +272,31 @@ class Memory:
             self.archive.when_writable(lambda: self.release(holder))
             raise
 
+    async def _made(
+        self, objects: Iterable[StateObject], owner: int, *, transient: bool = False
+    ) -> Made:
+        """Make records of those objects that are not stored just so."""
+        make = partial(preparing.records, transient=transient)
+        now = self._clock()
+        return Made(now, await asyncio.to_thread(make, self.catalogue, objects, owner, now))
+
+    def _nothing(self) -> Made:
+        return Made(self._clock(), [])
+
     async def _write(
         self,
-        objects: Iterable[StateObject],
+        made: Made,
         gone: Sequence[Entry],
-        *,
-        owner: int,
         why: Callable[[Identity], Why],
-        transient: bool = False,
         events: Mapping[Identity, Why] = {},
+        *,
         withdrawn: bool = False,
     ) -> Mapping[Thing, Change]:
-        def prepared() -> Update:
-            # the last of a name counts
-            latest = {item.identity: item for item in objects}
-            there = map(self.catalogue.get, latest.keys() | events.keys())
-            known = {entry.identity: entry for entry in there if entry}
-            records = self._records(latest, known, owner, now, transient=transient)
-            self.catalogue.usage.require_room(records, known.get)
-            touched = {*(record.identity for record in records), *events}
-            replaced = {identity: known[identity] for identity in touched & known.keys()}
-            return Update(records, gone, replaced, why, events, withdrawn=withdrawn)
-
-        now = self._clock()
-        # on a thread: 10,000 objects take a second to render
-        update = await asyncio.to_thread(prepared)
-        records = update.records
+        now, records = made
         if not records and not events and not gone:
             return {}
+        put = partial(preparing.update, withdrawn=withdrawn)
+        update = await asyncio.to_thread(put, self.catalogue, records, gone, why, events)
         generation, at = self.generation + bool(records or gone), int(now * 1e6)
         entries, rows, moved = await self.archive.write(
             lambda store: commit(store, update, generation, at, self._boot)
@@ -310,9 +304,7 @@ class Memory:
         self.moved += moved
         self.generation = generation
         self._recent_texts.add(records)
-        freed = [self.catalogue.view.places[entry.id] for entry in gone]
-        changes = await self._take(gone, entries)
-        await self._learn(freed, records, entries)
+        changes = await self._known.take(gone, records, entries)
         if changes:
             self.notify(Changed(generation, changes))
             self.stale.set()
@@ -322,60 +314,12 @@ class Memory:
             self.notify(Recorded(rows[-1]))
         return changes
 
-    async def _take(
-        self, gone: Sequence[Entry], entries: Sequence[Entry]
-    ) -> Mapping[Thing, Change]:
-        """Bring the catalogue up to the database, and let others run now and then meanwhile."""
-        changes: dict[Thing, Change] = {}
-        for part in _batches(gone):
-            self._transient.discard(entry.identity for entry in part)
-            changes |= self.catalogue.remove(part)
-            self.fields.drop(part)
-            await asyncio.sleep(0)
-        for part in _batches(entries):
-            changes |= self.catalogue.put(part)
-            self.fields.touch(part)
-            await asyncio.sleep(0)
-        return changes
-
-    async def _learn(
-        self, freed: Sequence[int], records: Sequence[Record], entries: Sequence[Entry]
-    ) -> None:
-        """Bring the words up to the catalogue."""
-        places = self.catalogue.view.places
-        rows = [
-            Row(places[entry.id], record.identity.name, record.text, record.words)
-            for record, entry in zip(records, entries, strict=True)
-        ]
-        await self.words.change(freed, rows)
-
-    def _records(
-        self,
-        objects: Mapping[Identity, StateObject],
-        known: Mapping[Identity, Entry],
-        owner: int,
-        now: float,
-        *,
-        transient: bool,
-    ) -> list[Record]:
-        """Make records of those objects that are not stored just so.
-
-        Root may change what is another's, and does not take it away.
-        """
-        at = max(0, int(now))
-        recorder = Recorder()
-        return [
-            recorder.record(item, entry.owner if entry else owner, at, transient=transient)
-            for item, entry in ((item, known.get(identity)) for identity, item in objects.items())
-            if not _is_stored(item, entry, transient=transient)
-        ]
-
     def _hold(self, objects: Iterable[StateObject], holder: str) -> None:
         identities = [item.identity for item in objects]
         if holder:
-            self._transient.add(identities, holder)
+            self._known.transient.add(identities, holder)
         else:
-            self._transient.discard(identities)
+            self._known.transient.discard(identities)
 
     # reading
 
@@ -427,21 +371,3 @@ class Memory:
 def _always(cause: str) -> Callable[[Identity], Why]:
     why = Why(cause)
     return lambda _: why
-
-
-def _is_stored(item: StateObject, entry: Entry | None, *, transient: bool) -> bool:
-    """Return whether an object is stored just so."""
-    return (
-        entry is not None
-        and entry.transient is transient
-        and entry.fingerprint == item.fingerprint()
-    )
-
-
-def _parts(objects: Iterable[StateObject]) -> Iterator[list[StateObject]]:
-    rest = iter(objects)
-    return iter(lambda: list(islice(rest, _PART)), [])
-
-
-def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    return (entries[n : n + _AT_A_TIME] for n in range(0, len(entries), _AT_A_TIME))

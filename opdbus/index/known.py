@@ -1,0 +1,64 @@
+"""What is known in memory of all objects: brought up to the database after each change of it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from opdbus.index.archive import Archive
+from opdbus.index.catalogue import Catalogue, Change
+from opdbus.index.columns import Columns
+from opdbus.index.field_reader import FieldReader
+from opdbus.index.quota import Usage
+from opdbus.index.recent_words import Row
+from opdbus.index.store import Entry, Record
+from opdbus.index.transient import TransientObjects
+from opdbus.index.word_index import WordIndex
+from opdbus.state.object import Thing
+
+# Entries taken into the catalogue at a time: some milliseconds' work.
+_AT_A_TIME: Final = 500
+
+
+class Known:
+    """The catalogue of all objects, their fields and their words, which agree."""
+
+    def __init__(self, archive: Archive, usage: Usage) -> None:
+        self.catalogue = Catalogue(usage)
+        self.fields = FieldReader(archive, self.catalogue)
+        self.words = WordIndex(archive, self.catalogue.view)
+        self.transient = TransientObjects()
+
+    def load(self, columns: Columns) -> None:
+        """Take all entries of a start."""
+        self.catalogue.load(columns)
+        self.fields.begin()
+
+    async def take(
+        self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]
+    ) -> Mapping[Thing, Change]:
+        """Take what was changed in the database, the entries those of the records.
+
+        Others run now and then meanwhile. Returns how things changed.
+        """
+        freed = [self.catalogue.view.places[entry.id] for entry in gone]
+        changes: dict[Thing, Change] = {}
+        for part in _batches(gone):
+            self.transient.discard(entry.identity for entry in part)
+            changes |= self.catalogue.remove(part)
+            self.fields.drop(part)
+            await asyncio.sleep(0)
+        for part in _batches(entries):
+            changes |= self.catalogue.put(part)
+            self.fields.touch(part)
+            await asyncio.sleep(0)
+        places = self.catalogue.view.places
+        rows = [
+            Row(places[entry.id], record.identity.name, record.text, record.words)
+            for record, entry in zip(records, entries, strict=True)
+        ]
+        await self.words.change(freed, rows)
+        return changes
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    return (entries[n : n + _AT_A_TIME] for n in range(0, len(entries), _AT_A_TIME))
