@@ -32,9 +32,13 @@ _TAKEN_OUT_WEIGHT: Final = 0.5
 _LATER_WEIGHT: Final = 0.3
 _HITS: Final = 5
 _RIDGE: Final = 1e-3
-# So many of all answerable questions may be refused, and of those of each host.
-REFUSED: Final = 0.02
-_REFUSED_OF_A_HOST: Final = 0.03
+# So many of all answerable questions may be refused, and of those of a host on the mean.
+REFUSED: Final = 0.03
+_REFUSED_OF_HOSTS: Final = 0.05
+# So many may be where more than foreign questions are refused, and of each host REFUSED.
+_HARDLY_ANY: Final = 0.02
+# So many about foreign topics are to be refused: one percent more than of those to come.
+FOREIGN_REFUSED: Final = 0.96
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that the host has anything about a question, below which an
@@ -102,17 +106,34 @@ def _logistic(
 
 
 def _least(curve: Curve, rows: Sequence[_Row]) -> float:
-    """Return the largest chance below which few enough answerable questions have theirs."""
+    """Return the chance below which an answer is refused.
 
-    def chances(host: str) -> NDArray[np.float64]:
-        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == ("answerable", host)]
+    Enough foreign questions have less, if few answerable ones do; so do others, if hardly any does.
+    """
+
+    def chances(kind: str, host: str) -> NDArray[np.float64]:
+        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == (kind, host)]
         return np.array([curve.about(features) for features in asked])
 
-    by_host = [chances(host) for host in HOSTS]
+    foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
+    enough = max(float(np.quantile(foreign, FOREIGN_REFUSED)), 1e-6)
+    by_host = [chances("answerable", host) for host in HOSTS]
+    few = _most(by_host, REFUSED, lambda of_hosts: np.mean(of_hosts) <= _REFUSED_OF_HOSTS)
+    hardly_any = _most(by_host, _HARDLY_ANY, lambda of_hosts: max(of_hosts) <= REFUSED)
+    return max(hardly_any, min(enough, few))
+
+
+def _most(
+    by_host: Sequence[NDArray[np.float64]], share: float, is_few: Callable[[list[float]], bool]
+) -> float:
+    """Return the largest chance below which few enough answerable questions have theirs.
+
+    That is a share of all of them, and such shares of those of each host that `is_few`.
+    """
     every = np.concatenate(by_host)
     for least in sorted(every, reverse=True):
-        of_a_host = max((those < least).mean() for those in by_host)
-        if (every < least).mean() <= REFUSED and of_a_host <= _REFUSED_OF_A_HOST:
+        of_hosts = [float((chances < least).mean()) for chances in by_host]
+        if (every < least).mean() <= share and is_few(of_hosts):
             return float(least)
     return 0.0
 
