@@ -127,6 +127,8 @@ def test_one_of_many_that_are_alike_is_unlikely_and_not_weak() -> None:
         ("fire wall", "firewalld.service", [("fire wall", "firewall")]),
         ("networkmanager", "network-manager.service", [("networkmanager", "network manager")]),
         ("shop", "postgresql@15-main.service", []),
+        # one letter more than cups, and a name of its own
+        ("cupsd printing", "cups.service", []),
     ],
 )
 def test_words_that_no_object_has_are_corrected(

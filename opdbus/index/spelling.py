@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
+from opdbus.glossary import gloss
 from opdbus.index import lexical
 from opdbus.index.store import Store
 
@@ -84,7 +85,9 @@ def corrected(question: str, found: Sequence[Correction]) -> str:
 
 
 def _meant(store: Store, word: str, there: Begun) -> str:
-    return _begun(store, word) or _mistyped(store, word, there) or _joined(store, word)
+    # a name that the glossary knows is no other one: `sshd` is not `ssh`
+    mistyped = "" if gloss(word) else _mistyped(store, word, there)
+    return _begun(store, word) or mistyped or _joined(store, word)
 
 
 def _begun(store: Store, word: str) -> str:
