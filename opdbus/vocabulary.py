@@ -65,7 +65,8 @@ class Reader:
         traits = 0
         for field in self._asked.keys() & found.keys():
             texts, values = self._asked[field], found[field]
-            for text in ("", *(value.lower() for value in values if isinstance(value, str))):
+            had = [value.lower() for value in values if isinstance(value, str)]
+            for text in ("", *had):
                 for bit, part in texts.get(text, ()):
                     if not traits & bit and _is_met(part, found):
                         traits |= bit

@@ -157,7 +157,7 @@ class Ledger:
         for seq, change in enumerate(changes, first + 1):
             row, last = self._row(seq, last, change, at, boot)
             chain.grow(frontier, seq - 1, last)
-            size += _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str))
+            size += _ROW_BYTES + sum([len(value) for value in row if type(value) is str])
             rows.append(row)
         added = range(first + 1, first + len(rows) + 1)
         if rows:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from itertools import compress
 from typing import Final
 
 import structlog
@@ -127,7 +128,7 @@ class Indexer:
         for part in _parts(rows.lengths.tolist(), embedder.batch_tokens):
             computed += await self._embed_asked(embedder, index)
             # thousands may come and go while the parts before are computed
-            wanted = [i for i in part if self._is_wanted(index, there[i])]
+            wanted = [*compress(part, index.wanted([there[i] for i in part]))]
             await self._run(embedder, index, [there[i] for i in wanted], rows.take(wanted))
             computed += len(wanted)
             self._report(index)
@@ -136,8 +137,7 @@ class Indexer:
     async def _embed_asked(self, embedder: Embedder, index: VectorIndex) -> int:
         """Embed what searches asked for meanwhile, the most wanted first."""
         computed = 0
-        is_wanted = partial(self._is_wanted, index)
-        while asked := self._vectors.asked.take(_ASKED, is_wanted):
+        while asked := self._vectors.asked.take(_ASKED, lambda one: index.wanted([one])[0]):
             texts = await self._memory.texts(asked)
             rows = await embedder.tokenize([*texts.values()])
             await self._run(embedder, index, [*texts], rows)
@@ -152,10 +152,6 @@ class Indexer:
             vectors = await embedder.run(rows)
             await self._vectors.save(index, digests, vectors)
             index.add_new(digests, vectors)
-
-    def _is_wanted(self, index: VectorIndex, text_digest: bytes) -> bool:
-        """Return whether an object still has a text, and no vector of it."""
-        return self._memory.catalogue.texts.is_used(text_digest) and text_digest not in index
 
     async def _tell_moved(self, index: VectorIndex) -> None:
         """Tell history how far texts moved that changed, before the old vectors are forgotten."""

@@ -139,6 +139,10 @@ class Texts:
         """Return whether a thing has a text."""
         return bool(self._held[self.find(digest)])
 
+    def are_used(self, numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return the same of texts by their numbers."""
+        return self._held[numbers] > 0
+
     def change(self, thing: Thing, before: Sequence[bytes], after: Sequence[bytes]) -> None:
         """Note that a thing had some texts, and has others now; none: it comes, or is gone."""
         if not before and len(after) == 1:

@@ -67,6 +67,13 @@ class VectorIndex:
         """Return whether a text has a vector."""
         return bool(self._layer.rows[self.texts.find(text_digest)] >= 0)
 
+    def wanted(self, digests: Sequence[bytes]) -> list[bool]:
+        """Return which of some texts an object still has, and have no vector."""
+        numbers = self.texts.find_each(digests)
+        is_wanted = (self._layer.rows[numbers] < 0) & self.texts.are_used(numbers)
+        found: list[bool] = is_wanted.tolist()
+        return found
+
     @property
     def version(self) -> int:
         """Grows with every change of what has a vector."""
@@ -181,7 +188,8 @@ class VectorIndex:
             self._rows.seal()
 
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
-        numbers = [self.texts.number(text_digest) for text_digest in digests]
+        known = zip(self.texts.find_each(digests).tolist(), digests, strict=True)
+        numbers = [number or self.texts.number(text_digest) for number, text_digest in known]
         self.texts.put(self._layer, numbers, np.array(rows, np.int32))
 
     def _use_file(self, path: Path) -> None:
@@ -212,7 +220,7 @@ class VectorIndex:
 
     def add_new(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
         """Append vectors of texts, without those that have one by now; return of which."""
-        new = [n for n, text_digest in enumerate(digests) if text_digest not in self]
+        new = np.flatnonzero(self._layer.rows[self.texts.find_each(digests)] < 0).tolist()
         self.add([digests[n] for n in new], vectors[new])
         return [digests[n] for n in new]
 

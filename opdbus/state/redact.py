@@ -180,13 +180,13 @@ def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, J
 
 def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
     """Return the keys whose values another key declares secret."""
-    hidden: set[str] = set()
-    for key, value in properties.items():
-        if key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value):
-            hidden.update(k for k in properties if k.lower() in _VALUE_KEYS)
-        elif key == "kind" and value == "Secret":
-            hidden.update({"data", "stringData"})
-    return hidden
+    values = [key for key in properties if key.lower() in _VALUE_KEYS]
+    is_named = values and any(
+        key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value)
+        for key, value in properties.items()
+    )
+    hidden = set(values if is_named else ())
+    return hidden | {"data", "stringData"} if properties.get("kind") == "Secret" else hidden
 
 
 def _is_named_secret(name: str) -> bool:
