@@ -154,7 +154,6 @@ class Daemon:
             Connection(self._config.bus, most=MAX_CALL_BYTES) as self._connection,
             Serving(self._config) as self._serving,
         ):
-            self._memory.words.begin()
             self._compose()
             await self._serve()
 
@@ -248,16 +247,22 @@ class Daemon:
             on_fault=self._remember_fault,
             on_progress=self._progressed,
         )
-        await until_first_ends(indexer.run(), self._read_fields())
+        await until_first_ends(indexer.run(), self._derive())
 
-    async def _read_fields(self) -> None:
-        """Keep all fields in memory: until they are read, conditions take longer, and are as exact.
+    async def _derive(self) -> None:
+        """Keep words and fields in memory: until they are read, searches take longer.
 
-        The vectors are read before, for which a start waits.
+        The vectors are read before, for which a start waits, and what spares the next start work is
+        written after.
         """
         with suppress(OpDbusError):
             await self._vectors.served()
-        await self._memory.fields.run()
+        self._memory.words.begin()
+        await until_first_ends(self._memory.fields.run(), self._seal())
+
+    async def _seal(self) -> None:
+        await self._memory.fields.is_read.wait()
+        await self._memory.sealer.run()
 
     async def _follow_serving(self) -> None:
         """Log and announce each change of what serves."""

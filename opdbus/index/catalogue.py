@@ -60,10 +60,17 @@ class Catalogue:
         """Iterate over all entries, in no particular order."""
         return filter(None, map(self.view.at, self.view.taken().tolist()))
 
-    def load(self, columns: Columns) -> None:
-        """Take all entries of a start; there is none before."""
+    def load(
+        self, columns: Columns, changed: Iterable[int] = (), since: Sequence[Entry] = ()
+    ) -> None:
+        """Take all entries of a start; there is none before.
+
+        Those with some ids have `changed` or gone; what came, or is changed, `since` is given.
+        """
         others = columns.entries(self._add(columns))
         self._put_each(sorted(others, key=lambda entry: entry.updated_at))
+        self.remove(filter(None, map(self.view.entry, changed)))
+        self.put(since)
 
     def _add(self, columns: Columns) -> list[int]:
         """Take the entries of new things that have no other; return where the others are."""

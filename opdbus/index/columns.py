@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -108,11 +108,14 @@ class Columns:
             raise ValueError
 
 
-def read(store: Store) -> Columns:
-    """Return the entries of all objects but those that lived as long as a connection."""
+def read(store: Store, after: int = 0, again: Collection[int] = ()) -> Columns:
+    """Return the entries of all objects but those that lived as long as a connection.
+
+    With ids, of those after one, and of some `again`.
+    """
     columns = Columns()
     try:
-        for rows in store.entry_rows():
+        for rows in store.entry_rows(after, again):
             columns.add(rows)
     except (TypeError, ValueError, OverflowError) as error:
         raise Damaged(store.path, f"an object in it is no object: {error}") from None

@@ -9,10 +9,11 @@ from typing import Final
 
 from opdbus.errors import StoreError
 from opdbus.history import ledger
+from opdbus.index import noted
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
-_VERSION: Final = 5
+_VERSION: Final = 6
 # Of every version.
 _TABLES: Final = frozenset({"objects", "vectors", "facts", "lexicon"})
 _OBJECTS: Final = """
@@ -66,7 +67,9 @@ CREATE TABLE drifts (
 """
 # Vectors are many and long: without it, all are read to find those of a text.
 _VECTORS: Final = "CREATE INDEX vectors_by_text ON vectors (text_digest);"
-_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS
+# A start looks for what lived as long as a connection: without it, in all objects.
+_PASSING: Final = "CREATE INDEX IF NOT EXISTS objects_passing ON objects (id) WHERE passing = 1;"
+_SCHEMA: Final = _OBJECTS + ledger.SCHEMA + _DRIFTS + _VECTORS + noted.SCHEMA + _PASSING
 # What makes a database of each version one of the next; where objects get new columns, the
 # version of what they were written by differs, too, and they are written anew.
 _MIGRATIONS: Final = {
@@ -74,6 +77,7 @@ _MIGRATIONS: Final = {
     2: ledger.SCHEMA + _DRIFTS,
     3: ledger.ADD_TIMES,
     4: _VECTORS,
+    5: noted.SCHEMA + _PASSING,
 }
 # Advice for SQLite's primary result codes.
 _RIGHTS: Final = "let the user that op-dbus runs as write it, and files beside it"

@@ -45,6 +45,8 @@ class FieldReader:
         self._changes = itertools.count()
         self._after = self._last = 0
         self._news = asyncio.Event()
+        # set once all objects were read
+        self.is_read = asyncio.Event()
 
     def begin(self) -> None:
         """Have all objects of the catalogue be read anew."""
@@ -76,6 +78,7 @@ class FieldReader:
             self._news.clear()
             try:
                 await self.catch_up()
+                self.is_read.set()
             except StoreError:  # the archive has logged it
                 asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._news.set)
 

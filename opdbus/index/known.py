@@ -6,10 +6,11 @@ from typing import Final
 
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
-from opdbus.index.columns import Columns
 from opdbus.index.field_reader import FieldReader
 from opdbus.index.quota import Usage
 from opdbus.index.recent_words import Row
+from opdbus.index.sealed_entries import Loaded
+from opdbus.index.sealer import Sealer
 from opdbus.index.store import Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.index.word_index import WordIndex
@@ -26,11 +27,13 @@ class Known:
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
+        self.sealer = Sealer(archive, self.catalogue.view)
         self.transient = TransientObjects()
 
-    def load(self, columns: Columns) -> None:
+    def load(self, loaded: Loaded) -> None:
         """Take all entries of a start."""
-        self.catalogue.load(columns)
+        self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
+        self.sealer.note(loaded.unsealed)
         self.fields.begin()
 
     async def take(
@@ -40,6 +43,7 @@ class Known:
 
         Others run now and then meanwhile. Returns how things changed.
         """
+        self.sealer.note(len(records) + len(gone))
         freed = [self.catalogue.view.places[entry.id] for entry in gone]
         changes: dict[Thing, Change] = {}
         for part in _batches(gone):

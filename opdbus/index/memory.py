@@ -52,6 +52,7 @@ class Memory:
         self.catalogue = self._known.catalogue
         self.fields = self._known.fields
         self.words = self._known.words
+        self.sealer = self._known.sealer
         self.notify = notify
         self.generation = 0
         # fields that move by themselves, of observed objects

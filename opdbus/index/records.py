@@ -12,9 +12,9 @@ from opdbus.history import change
 from opdbus.history.change import Change, Why
 from opdbus.history.looking_through import look_through
 from opdbus.history.sentence import of_change
-from opdbus.index import columns
-from opdbus.index.columns import Columns
+from opdbus.index import sealed_entries
 from opdbus.index.database import Damaged
+from opdbus.index.sealed_entries import Loaded
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, Json, StateObject
@@ -77,7 +77,7 @@ class RecentTexts:
         self._texts.clear()
 
 
-def load_entries(store: Store, at: int = 0, boot: str = "") -> Columns:
+def load_entries(store: Store, at: int = 0, boot: str = "") -> Loaded:
     """Return all entries that stay; what another version redacted or rendered is rewritten first.
 
     Where that is another version of redaction, history is looked through as well. Raises
@@ -90,7 +90,7 @@ def load_entries(store: Store, at: int = 0, boot: str = "") -> Columns:
                 " hidden less of what is secret: let the user that op-dbus runs as write it"
             )
         _rewrite(store, at, boot)
-    return columns.read(store)
+    return sealed_entries.load(store)
 
 
 def _rewrite(store: Store, at: int, boot: str) -> None:

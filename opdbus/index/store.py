@@ -21,6 +21,7 @@ from opdbus.history.prune import prune
 from opdbus.history.question import Reader
 from opdbus.history.sentences import Sentences
 from opdbus.index import database
+from opdbus.index.noted import Noted
 from opdbus.index.words import Words
 from opdbus.state.object import Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
@@ -134,6 +135,7 @@ class Store:
         self.history = Reader(self._database)
         self.sentences = Sentences(self._database)
         self.words = Words(self._database)
+        self.noted = Noted(self._database)
 
     def close(self) -> None:
         """Close the connection."""
@@ -199,11 +201,25 @@ class Store:
             for number, *named, owner, hashed, text, at, passing, size, traits in rows
         ]
 
-    def entry_rows(self) -> Iterator[Sequence[tuple[Any, ...]]]:
-        """Yield the fields of all entries that stay, an identity as four of them, in parts."""
-        rows = self._database.execute(f"SELECT {_COLUMNS} FROM objects WHERE NOT passing")  # noqa: S608 -- our own constants
-        while part := rows.fetchmany(_READ):
-            yield part
+    def entry_rows(
+        self, after: int = 0, again: Collection[int] = ()
+    ) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """Yield the fields of entries that stay, an identity as four of them, in parts.
+
+        Of all, or of those after an id, and of some `again`.
+        """
+        listed = "id IN (SELECT value FROM json_each(?))"
+        for which, value in (("id > ?", after), (listed, json.dumps([*again]))):
+            rows = self._database.execute(
+                f"SELECT {_COLUMNS} FROM objects WHERE NOT passing AND {which}",  # noqa: S608 -- our own constants
+                (value,),
+            )
+            while part := rows.fetchmany(_READ):
+                yield part
+
+    def last_id(self) -> int:
+        """Return the highest id that an object ever had."""
+        return int(self._database.execute(_LAST_ID).fetchone()[0])
 
     def latest(self, source: str) -> int:
         """Return when an object of a source was changed last, in seconds since 1970; 0 if never."""
@@ -216,7 +232,7 @@ class Store:
         Call inside a transaction. New ones get the next ids: to ask SQLite for the id of each
         takes as long as to store it.
         """
-        new = count(self._database.execute(_LAST_ID).fetchone()[0] + 1)
+        new = count(self.last_id() + 1)
         there = (known.get(record.identity) for record in records)
         ids = [entry.id if entry else next(new) for entry in there]
         insert(self._database, _INTO, self._rows(ids, records), _OR_UPDATE)
@@ -363,6 +379,10 @@ class Store:
         self._database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
+
+    def drop_fact(self, name: str) -> None:
+        """Forget a stored value; call inside a transaction."""
+        self._database.execute("DELETE FROM facts WHERE name = ?", (name,))
 
     def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
         for number, record in zip(ids, records, strict=True):

@@ -185,8 +185,9 @@ class Supervisor:
 
     async def _remove_others(self) -> None:
         wanted = {watched.observer.source for watched in self._watched}
-        entries = [entry.identity for entry in self._memory.catalogue]
-        gone = {i for i in entries if i.source.startswith(LIVE) and i.source not in wanted}
+        catalogue = self._memory.catalogue
+        others = {source for source in catalogue.sources if source.startswith(LIVE)} - wanted
+        gone = {entry.identity for source in others for entry in catalogue.of_source(source)}
         with suppress(OpDbusError):  # at the next start, then
             await self._memory.observe([], gone, {}, lambda _: Why(change.SOURCE))
 

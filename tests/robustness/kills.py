@@ -28,8 +28,12 @@ from opdbus.bus import paths
 from opdbus.client import Client
 from opdbus.errors import OpDbusError
 from opdbus.history.verify import verify
+from opdbus.index import sealed_entries
 from opdbus.index.bit_rows import BitRows
+from opdbus.index.catalogue import Catalogue
 from opdbus.index.database import connect_to_read
+from opdbus.index.quota import Usage
+from opdbus.index.store import Store
 from opdbus.state import publish
 from opdbus.tasks import cancel
 from robustness.harness import finish, parser
@@ -188,9 +192,20 @@ def examine(state_dir: Path, copy: Path) -> dict[str, Any]:
         report = verify(history, [])
     assert report.problems == []
     found = {"texts": texts, "rows of history": report.rows}
+    with closing(Store(database)) as store:
+        found["entries not in the file"] = _same_entries(store)
     for file in (state_dir / "vectors").glob("*.rows"):
         found["vectors in the file"] = _same_vectors(file, vectors, copy)
     return found
+
+
+def _same_entries(store: Store) -> int:
+    """Compare the entries that a start takes of a file with those in the database."""
+    loaded, catalogue = sealed_entries.load(store), Catalogue(Usage())
+    catalogue.load(loaded.entries, loaded.changed, loaded.since)
+    there = {entry.id: entry for entry in store.entries(transient=False)}
+    assert {entry.id: entry for entry in catalogue} == there, "the file is not of the database"
+    return loaded.unsealed
 
 
 def _same_vectors(file: Path, vectors: Mapping[bytes, np.ndarray], copy: Path) -> int:

@@ -1,0 +1,230 @@
+"""Entries in a file: a start from it is a start from the database, whatever has happened since."""
+
+import asyncio
+import itertools
+import random
+import shutil
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opdbus.index import columns, sealed_entries
+from opdbus.index.memory import Memory
+from opdbus.index.sealed_entries import SEALED
+from opdbus.state.object import FILE, Identity, StateObject, Thing
+
+OWNER = 1000
+SOURCES = ("publish:one", "publish:two")
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opdbus.index.sealer.MANY", 10)
+
+
+def item(source: str, number: int, value: object) -> StateObject:
+    """Make an object, of which several sources may tell."""
+    return StateObject(Identity(source, "p", "ab"[number % 2], f"n{number}"), {"value": value})
+
+
+class Run:
+    """Memories in one folder, one after the other, by a clock that goes on with each change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ticks = itertools.count(1_000_000)
+
+    def of(self, work: Callable[[Memory], Awaitable[Any]]) -> Any:
+        """Do work with a memory."""
+
+        async def both() -> Any:
+            path = self.folder / "memory.db"
+            async with Memory(path, clock=lambda: next(self._ticks), boot="b") as memory:
+                return await work(memory)
+
+        return asyncio.run(both())
+
+    @property
+    def file(self) -> Path:
+        """Where the entries are sealed."""
+        return self.folder / "entries.sealed"
+
+
+async def known(memory: Memory) -> list[Any]:
+    """Return all that a catalogue knows, but for places."""
+    catalogue = memory.catalogue
+    things = catalogue.things({})
+    return [
+        {entry.id: entry for entry in catalogue},
+        {thing: catalogue.entries(thing) for thing in things},
+        things,
+        +catalogue.sources,
+        {*catalogue.shared()},
+        [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
+        [len(catalogue), len(catalogue.texts), catalogue.texts.layer().waiting],
+    ]
+
+
+def without_file(run: Run, folder: Path) -> Any:
+    """Return what a start knows that has the database alone."""
+    shutil.copytree(run.folder, folder)
+    (folder / "entries.sealed").unlink(missing_ok=True)
+    return Run(folder).of(known)
+
+
+async def changed(memory: Memory, chance: random.Random) -> None:
+    """Change some objects, have some come, and some go."""
+    for source in SOURCES:
+        numbers = chance.sample(range(60), 12)
+        await memory.publish([item(source, n, chance.randrange(4)) for n in numbers], OWNER)
+    declared = [item(FILE, n, chance.randrange(4)) for n in chance.sample(range(60), 15)]
+    await memory.replace(FILE, {one.identity for one in declared}, declared)
+    published = [e for source in SOURCES for e in memory.catalogue.of_source(source)]
+    gone = {Thing(*e.identity[1:]) for e in chance.sample(published, 4)}
+    await memory.withdraw(gone, OWNER)
+    await memory.publish([item("publish:one", 70, "passing")], OWNER, holder="somebody")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: int) -> None:
+    """Know the same after every kind of change, and after several files."""
+    chance, run = random.Random(seed), Run(tmp_path / "it")  # noqa: S311 -- no secret
+    from_file = []
+    for turn in range(8):
+
+        async def work(memory: Memory) -> None:
+            if chance.random() < 0.5:
+                await changed(memory, chance)
+            if chance.random() < 0.6:
+                await memory.sealer.seal()
+            if chance.random() < 0.5:
+                await changed(memory, chance)
+
+        run.of(work)
+        expected = without_file(run, tmp_path / f"copy {turn}")
+        assert run.of(known) == expected
+        from_file.append(run.file.exists())
+    assert any(from_file)
+
+
+def sealed(run: Run, count: int = 200) -> None:
+    """Have entries be in a file."""
+
+    async def work(memory: Memory) -> None:
+        await memory.publish([item("publish:one", n, n) for n in range(count)], OWNER)
+        await memory.sealer.seal()
+
+    run.of(work)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give how many entries each reading of the database gave."""
+    counts: list[int] = []
+    original = columns.read
+
+    def counting(*given: Any) -> Any:
+        found = original(*given)
+        counts.append(len(found.ids))
+        return found
+
+    monkeypatch.setattr(columns, "read", counting)
+    return counts
+
+
+def test_a_start_reads_only_what_has_changed_since(tmp_path: Path, read: list[int]) -> None:
+    """Read one changed object and one new one of the database, and no other."""
+    run = Run(tmp_path)
+    sealed(run)
+    run.of(lambda memory: memory.publish([item("publish:one", n, "new") for n in (3, 300)], OWNER))
+    read.clear()
+    assert run.of(known)[6][0] == 201
+    assert read == [2]
+    assert stat.S_IMODE(run.file.stat().st_mode) == 0o600
+
+
+def test_any_damage_of_the_file_is_found(tmp_path: Path, read: list[int]) -> None:
+    """Read the database where a byte of the file is another one, or it is cut or missing."""
+    run = Run(tmp_path)
+    sealed(run)
+    expected, data = run.of(known), run.file.read_bytes()
+    step = len(data) // 40
+    damaged = [
+        data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(0, len(data), step)
+    ]
+    for each in (*damaged, data[: len(data) // 2], b"", None):
+        if each is None:
+            run.file.unlink()
+        else:
+            run.file.write_bytes(each)
+        read.clear()
+        assert run.of(known) == expected
+        assert read == [200]
+
+
+def test_a_file_that_was_not_confirmed_is_not_read(tmp_path: Path, read: list[int]) -> None:
+    """A daemon killed between a file and the database that is to belong to it loses nothing."""
+    run = Run(tmp_path)
+    sealed(run)
+
+    async def killed(memory: Memory) -> None:
+        await memory.publish([item("publish:one", 5, "another")], OWNER)
+        await memory.archive.read_apart(sealed_entries.write)
+
+    run.of(killed)
+    expected = without_file(run, tmp_path / "copy")
+    read.clear()
+    assert run.of(known) == expected
+    assert read == [200]
+
+
+def test_what_made_a_file_before_an_update_is_made_anew(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of another version of op-dbus is not read."""
+    run = Run(tmp_path)
+    sealed(run)
+    monkeypatch.setattr(sealed_entries, "__version__", "another")
+    read.clear()
+    run.of(known)
+    assert read == [200]
+
+
+def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Path) -> None:
+    """Once most objects are gone, so is the file, and the database does not grow by notes."""
+    run = Run(tmp_path)
+    sealed(run)
+    assert run.file.exists()
+
+    async def work(memory: Memory) -> tuple[Any, Any]:
+        gone = [Thing(*item("publish:one", n, n).identity[1:]) for n in range(195)]
+        await memory.withdraw(gone, OWNER)
+        await memory.sealer.seal()
+        await memory.publish([item("publish:one", 197, "another")], OWNER)
+        return await memory.archive.read(lambda store: (store.fact(SEALED), store.noted.since(0)))
+
+    assert run.of(work) == (None, [])
+    assert not run.file.exists()
+
+
+def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
+    """Write it at once after a start without one, and then not with each change."""
+    run = Run(tmp_path)
+    run.of(lambda memory: memory.publish([item("publish:one", n, n) for n in range(1200)], OWNER))
+
+    async def work(memory: Memory) -> None:
+        sealing = asyncio.create_task(memory.sealer.run())
+        while True:
+            # a token, and not that changes are noted for a file that comes
+            if " " not in await memory.archive.read(lambda store: store.fact(SEALED) or " "):
+                break
+            await asyncio.sleep(0.01)
+        sealing.cancel()
+        await memory.publish([item("publish:one", 5, "another")], OWNER)
+        assert not memory.sealer.is_due
+
+    run.of(work)
+    assert run.file.exists()
