@@ -16,6 +16,8 @@ from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
 VERSION: Final = 3
+# Part of what says how objects are stored: raise it when other words are made of the same objects.
+WORDS: Final = 2
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -44,6 +46,8 @@ TELLING: Final = {
 # Those of them that say which sort of thing it is: the glossary may explain these.
 SORTS: Final = frozenset("type app class role image driver fstype mode action service".split())
 PORTS: Final = frozenset({"port", "ports", "dport"})
+# Keys whose values are about others: `gitlab` in the address of a home page is no GitLab here.
+_OF_OTHERS: Final = frozenset(("homepage",))
 # Words in keys of values that change by themselves: they do not tell what an object is.
 VOLATILE: Final = frozenset(
     "pid mainpid ppid inode timestamp uptime bytes packets counter counters usage current usec"
@@ -224,7 +228,11 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     What its name means is there twice, to count as much as words of the text.
     """
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
-    parts += [f"{name.words} {value}" for name, _, value in pairs if value != REDACTED]
+    parts += [
+        f"{name.words} {value}"
+        for name, key, value in pairs
+        if value != REDACTED and key not in _OF_OTHERS
+    ]
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 
 

@@ -67,6 +67,12 @@ def test_the_glossary_fills_gaps_only() -> None:
     assert render(account).text == "user account systemd-timesync: system account"
 
 
+def test_a_home_page_is_not_what_a_package_is_about() -> None:
+    """Find no package by the words of the address that its authors have."""
+    page = "https://gitlab.example.org/cheese"
+    assert "gitlab" not in render(item("packages", "package", "cheese", homepage=page)).words
+
+
 def test_an_owner_does_not_say_what_a_thing_is() -> None:
     """Explain the port of a listener, but not the user whom it runs as."""
     listener = item("net", "listener", "tcp 0.0.0.0:11211", port=11211, user="root", unit="x")

@@ -26,7 +26,7 @@ DECLARED: Final = "declared"
 REDACTED_BY: Final = f"redaction {redact.VERSION}, "
 WRITTEN_BY: Final = (
     f"{REDACTED_BY}text {text.VERSION}, glossary {tables.version('glossary')},"
-    f" vocabulary {tables.version('vocabulary')}"
+    f" vocabulary {tables.version('vocabulary')}, words {text.WORDS}"
 )
 
 
