@@ -20,7 +20,7 @@ import structlog
 from asking import EXAMS, HOSTS, Answer, answers
 from numpy.typing import NDArray
 
-from opdbus.index.calibration import RIGHT, TOPIC, Curve, Features, featured
+from opdbus.index.calibration import RIGHT, TOPIC, Curve, Features, Weights, featured
 from opdbus.index.search import MODES
 
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
@@ -29,7 +29,7 @@ _HOST_WEIGHTS: Final = {"example": 3.0, "packages": 1.0, "values": 4.0, **dict.f
 # Each question is asked both ways; more people ask for what is there.
 _TAKEN_OUT_WEIGHT: Final = 0.5
 # A hit behind the first one counts for so much.
-_LATER_WEIGHT: Final = 0.3
+_LATER_WEIGHT: Final = 0.1
 _HITS: Final = 5
 _RIDGE: Final = 1e-3
 # So many of all answerable questions may be refused, and of those of a host on the mean.
@@ -57,15 +57,26 @@ def fitted(found: Sequence[Answer]) -> Curve:
     """Return the curve of the answers of one level and mode."""
     used = [each for each in found if each.half == "fit" and each.kind != "typos" and each.scores]
     first = [row for each in used for row in _rows(each, 1)]
-    about = [row for row in first if row[1].kind != "taken out"]
-    # where there is a cosine, the last feature, how much the question says, only adds noise
-    is_lexical = found[0].mode == "lexical"
-    names = TOPIC if is_lexical else TOPIC[:-1]
-    topic = _logistic(about, names, lambda row: row[1].kind not in _NOTHING)
-    rows = [row for each in used if each.kind not in _NOTHING for row in _rows(each, _HITS)]
-    right = _logistic(rows, RIGHT, lambda row: row[2])
-    curve = Curve((*topic, *([] if is_lexical else [0.0])), tuple(right), 0.0)
+    # what is not there is told by words, hardly by vectors
+    left_out = ("taken out", "absent") if found[0].mode == "vector" else ("taken out",)
+    about = [row for row in first if row[1].kind not in left_out]
+    # where there is a cosine, how much the question says only adds noise
+    topic_names = [name for name in TOPIC if found[0].mode == "lexical" or name != "said"]
+    topic = _logistic(about, topic_names, lambda row: row[1].kind not in _NOTHING)
+    rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
+    # what a question is about does not say which hit is right
+    right_names = [name for name in RIGHT if name != "domain"]
+    right = _logistic(rows, right_names, lambda row: row[2])
+    curve = Curve(_all(TOPIC, topic_names, topic), _all(RIGHT, right_names, right), 0.0)
     return Curve(curve.topic, curve.right, _least(curve, first))
+
+
+def _all(
+    names: Sequence[str], fitted_names: Sequence[str], weights: NDArray[np.float64]
+) -> Weights:
+    """Return the weights of all features, 0 for those that were not fitted."""
+    of_names = dict(zip(fitted_names, weights[1:].tolist(), strict=True))
+    return float(weights[0]), *(of_names.get(name, 0.0) for name in names)
 
 
 def _rows(answer: Answer, most: int) -> list[_Row]:

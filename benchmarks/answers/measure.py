@@ -27,6 +27,8 @@ from opdbus.index.search import MODES
 
 _TENTHS: Final = np.linspace(0, 1, 11)
 _HITS: Final = 5
+# An answer of such a score looks right to people.
+_SURE: Final = 0.5
 # Shares of answerable questions that may be refused, for the curve of those taken out.
 _POINTS: Final = (0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
@@ -114,6 +116,9 @@ def figures(found: Sequence[Answer]) -> dict[str, Any]:
             | {"all": _mean(map(is_refused, of(told, kind=kind)))}
             for kind in ("answerable", "typos", "foreign", "taken out", "absent")
         },
+        "absent, sure": _mean(
+            best(each) >= _SURE and not is_refused(each) for each in of(told, kind="absent")
+        ),
         "taken out": {
             "questions": len(out),
             "AUC": auc(described, out),

@@ -1,9 +1,9 @@
 """Scores that mean something: the share of right answers among hits that are as good.
 
-The score is a product: how likely the host has anything about the question, and how likely then
-this hit is right. The first alone decides whether there is an answer. Both are logistic functions,
-whose weights in calibration.tsv were fitted by benchmarks/answers/fit.py on one half of the check
-sets; docs/searching.md has what the other half says of them.
+The score says how likely a hit is right. Whether there is an answer at all depends on another
+chance, that the host has anything about the question. Both are logistic functions, whose weights in
+calibration.tsv were fitted by benchmarks/answers/fit.py on one half of the check sets;
+docs/searching.md has what the other half says of them.
 """
 
 import math
@@ -33,8 +33,8 @@ class Features(NamedTuple):
 
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
-    Missing; `total_margin` and `lexical_margin` say how much better it is than
-    the best of the others, by each.
+    Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence.
     """
 
     vector: float
@@ -45,16 +45,19 @@ class Features(NamedTuple):
     highest: float
     unknown: float
     named: float
+    domain: float
     said: float
     total_margin: float
     lexical_margin: float
     mean: float
     spread: float
+    alike: float
+    lacking: float
 
 
-# The features that say whether a hit is right, if the host has anything about a question.
+# The features that say whether a hit is right.
 RIGHT: Final = Features._fields
-# Those that say whether it has.
+# Those that say whether the host has anything about a question.
 TOPIC: Final = RIGHT[: RIGHT.index("said") + 1]
 
 
@@ -68,7 +71,7 @@ class Curve:
 
     def chance(self, features: Features) -> float:
         """Return how likely a hit is right, from 0 to 1."""
-        return self.about(features) * logistic(self.right, features)
+        return logistic(self.right, features)
 
     def about(self, features: Features) -> float:
         """Return how likely the host has anything about the question, from 0 to 1."""
@@ -140,10 +143,13 @@ def featured(found: Sequence[Score]) -> list[Features]:
             (score.vector - score.background.mean) / max(score.background.spread, _LEAST_SPREAD),
             max(each.vector for each in best),
             *score.missing,
+            score.evidence.domain,
             score.said,
             _margin(score.total, totals),
             _margin(score.lexical, words),
             *score.background,
+            score.evidence.alike,
+            score.evidence.lacking,
         )
         for score in found
     ]

@@ -31,7 +31,7 @@ SORT_WEIGHT: Final = 0.5
 NEWEST_WEIGHT: Final = 0.02
 # A question that is less likely to be about anything is answered by nothing. With each level no
 # question about the recorded day is, and half to two thirds of those about other things are.
-_LEAST_ABOUT: Final = 0.15
+_LEAST_ABOUT: Final = 0.65
 # Of the sentences that are closest, that have words, and in which the same happened.
 _CANDIDATES: Final = 256
 # What asks for changes, and says nothing of what they are about.

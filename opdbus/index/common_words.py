@@ -1,24 +1,19 @@
 """How much of what an object says a question says, too, which puts the best hits in order."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from opdbus.index.evidence import Missing
 from opdbus.index.first_stage import STATIC
 from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.search import Missing
 from opdbus.index.second_stage import Found
 from opdbus.index.store import Content
+from opdbus.index.word_vectors import BEGINNING, words_of
 
 # As many hits as people look at.
 COMPARED: Final = 24
-# This much of a text or a question says what it is about.
-_CHARACTERS: Final = 1000
-# The forms of a word begin with the same letters.
-_BEGINNING: Final = 5
-_WORD = re.compile(r"[^\W_]+")
 
 
 def order(question: str, missing: Missing, found: Found, contents: Mapping[int, Content]) -> Found:
@@ -51,5 +46,4 @@ def shares(question: str, texts: Sequence[str]) -> list[float]:
 
 
 def _words(text: str) -> set[str]:
-    words = _WORD.findall(text[:_CHARACTERS].lower())
-    return {word[:_BEGINNING] for word in words if word not in STOP_WORDS}
+    return {word[:BEGINNING] for word in words_of(text) if word not in STOP_WORDS}

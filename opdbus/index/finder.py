@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
-from opdbus.index import calibration, common_words, explaining, matching, questions, second_stage
+from opdbus.index import (
+    calibration,
+    common_words,
+    explaining,
+    matching,
+    questions,
+    second_stage,
+    word_vectors,
+)
 from opdbus.index.calibration import CERTAIN, Judged, judge, like
 from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import thing_of
@@ -25,6 +33,7 @@ from opdbus.index.second_stage import Found
 from opdbus.index.store import Content, Entry
 from opdbus.index.vector_index import VectorIndex
 from opdbus.index.view import Found as Met
+from opdbus.index.word_vectors import WordVectors
 from opdbus.state.object import Thing
 
 # What is left of a question of which all words were conditions.
@@ -54,6 +63,7 @@ class Finder:
         self._memory = vectors.memory
         self._reranker = reranker
         self._cascade = cascade
+        self._words: WordVectors | None = None
 
     def staged(self) -> int:
         """Return how many things a search in two stages finds."""
@@ -186,15 +196,29 @@ class Finder:
         if order:
             found = await order(found)
         contents: Mapping[int, Content] = {}
-        if query.matches:
+        if query.without is None:
             contents = await self._memory.content([e for e, _ in found[: common_words.COMPARED]])
-            missing = query.matches.missing
-            found = common_words.order(query.question, missing, found, contents)
+            if query.matches:
+                missing = query.matches.missing
+                found = common_words.order(query.question, missing, found, contents)
+            found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
         judged = judge(scores, query.mode) if query.without is None else like(scores)
         part = slice(page.offset, last)
         return await self._read(page, query, found[part], judged[part], contents)
+
+    async def _evident(self, question: str, found: Found, contents: Mapping[int, Content]) -> Found:
+        """Add to the best what the words of a question and of each say of each other."""
+        if self._words is None:
+            self._words = await asyncio.to_thread(word_vectors.ours)
+        best = [row for row in found[: calibration.COMPARED] if row[0].id in contents]
+        evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
+        rows = [
+            (entry, replace(score, evidence=each))
+            for (entry, score), each in zip(best, evidence, strict=True)
+        ]
+        return [*rows, *found[calibration.COMPARED :]]
 
     def _ranked(self, page: Page, query: Query, enough: int) -> list[tuple[Entry, Score]]:
         view = self._memory.catalogue.view

@@ -14,6 +14,7 @@ from opdbus import vocabulary
 from opdbus.glossary import gloss
 from opdbus.index import forms, lexical, literal
 from opdbus.index.catalogue import Catalogue
+from opdbus.index.evidence import NOTHING_MISSING, Missing
 from opdbus.index.forms import Form
 from opdbus.index.literal import Literal
 from opdbus.index.questions import Compared
@@ -21,8 +22,6 @@ from opdbus.index.scoring import Scored, scored
 from opdbus.index.search import (
     ALONE_WEIGHT,
     NAME_WEIGHT,
-    NOTHING_MISSING,
-    Missing,
     Raised,
     ceiling,
     named_kinds,

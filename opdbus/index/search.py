@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.index.evidence import NOTHING_MISSING, USUAL, Evidence, Missing
 from opdbus.kinds import Asked
 
 MODES: Final = ("hybrid", "vector", "lexical")
@@ -52,18 +53,6 @@ class Background(NamedTuple):
     spread: float
 
 
-class Missing(NamedTuple):
-    """How much of a question no object has: shares of its words, as of matches.
-
-    `names` counts those that the glossary explains, such as `nginx`: they name what is not here.
-    """
-
-    words: float = 0.0
-    names: float = 0.0
-
-
-# What is missing where words do not count.
-NOTHING_MISSING: Final = Missing()
 # What is usual, where too few vectors are there.
 _USUAL: Final = Background(0.1, 0.1)
 
@@ -76,7 +65,7 @@ class Score:
     `said`, of the best only, is how much of the entry the question says, as of common_words, and
     `missing` what no entry has of the question.
     `stage` is the level whose vectors were compared, empty where none were, and `background` what
-    the cosines of that level are for this question.
+    the cosines of that level are for this question. `evidence` is of the best only.
     """
 
     total: float
@@ -88,6 +77,7 @@ class Score:
     background: Background = _USUAL
     said: float = 0.0
     missing: Missing = NOTHING_MISSING
+    evidence: Evidence = USUAL
 
     def saying(self, share: float, missing: Missing) -> "Score":
         """Return the score of an entry of which the question says so much, and not these words."""
