@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,17 @@ _SECONDS: Final = 5.0
 _COMMENTS: Final = ("#", ";")
 # systemd.exec(5): a line goes on after a backslash
 _CONTINUED: Final = re.compile(r"\\\n")
+# Results of systemd.exec(5) that are no words of its own.
+_ENDS: Final = {
+    "oom-kill": "the kernel ended it, since memory ran out",
+    "start-limit-hit": "it ended too often, and systemd gave up",
+    "timeout": "it took too long to start or to stop",
+    "watchdog": "it hung, and systemd ended it",
+}
+# An end by SIGKILL that nobody asked for is mostly one for want of memory.
+_SIGNALS: Final = {str(int(each)): each.name for each in signal.Signals} | {
+    "9": "SIGKILL, which the kernel also sends where memory runs out,"
+}
 _OPTIONAL: Final = " (ignore_errors=yes)"
 _KEPT_LINES: Final = "50"
 
@@ -53,9 +65,15 @@ class Unit:
         """Say why it ended: in its own last words where there are any, else in systemd's."""
         status = self.shown["StatusText"]
         own = status.removeprefix(FAILED) if status.startswith(FAILED) else _last_words()
+        return f"{NAME} ended by a fault: {own or f'{self._end()}; see `journalctl --unit {NAME}`'}"
+
+    def _end(self) -> str:
         result, code = self.shown["Result"], self.shown["ExecMainStatus"]
-        ended = f"its exit code was {code}" if result == "exit-code" else f"systemd says {result}"
-        return f"{NAME} ended by a fault: {own or f'{ended}; see `journalctl --unit {NAME}`'}"
+        if result == "exit-code":
+            return f"its exit code was {code}"
+        if result in {"signal", "core-dump"} and code in _SIGNALS:
+            return f"{_SIGNALS[code]} ended it"
+        return _ENDS.get(result, f"systemd says {result}")
 
     def environ(self) -> dict[str, str]:
         """Return the settings that the unit and its files give.

@@ -72,13 +72,24 @@ def test_the_journal_says_why_it_ended(systemd: Callable[..., None]) -> None:
         .removeprefix("op-dbus.service ended by a fault: ")
         .startswith("its exit code was 2; see `journalctl --unit op-dbus")
     )
-    systemd(SHOWN | {"StatusText": "", "Result": "core-dump"})
-    assert (
-        found()
-        .fault()
-        .removeprefix("op-dbus.service ended by a fault: ")
-        .startswith("systemd says core-dump; see")
-    )
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "said"),
+    [
+        ("signal", "9", "SIGKILL, which the kernel also sends where memory runs out, ended it;"),
+        ("core-dump", "11", "SIGSEGV ended it;"),
+        ("oom-kill", "9", "the kernel ended it, since memory ran out;"),
+        ("watchdog", "6", "it hung, and systemd ended it;"),
+        ("unheard-of", "0", "systemd says unheard-of;"),
+    ],
+)
+def test_how_it_ended_is_said_in_words(
+    systemd: Callable[..., None], result: str, code: str, said: str
+) -> None:
+    """Say what systemd's word means, and the signal by its name."""
+    systemd(SHOWN | {"StatusText": "", "Result": result, "ExecMainStatus": code})
+    assert found().fault().startswith(f"op-dbus.service ended by a fault: {said} see")
 
 
 @pytest.mark.parametrize(
