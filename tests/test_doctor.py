@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from safetensors.numpy import save_file
 
 from opdbus.config import Config, ProviderRequest
 from opdbus.doctor.daemon import _observer, _served
-from opdbus.doctor.examine import examine
+from opdbus.doctor.examine import _seen, _state_folder, examine
 from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
 
@@ -128,6 +129,18 @@ def test_a_state_folder_that_cannot_be_written(healthy: Config, folder: str) -> 
     verdict = look(replace(healthy, state_dir=Path(folder)), "state dir")
     assert verdict.status == "wrong"
     assert verdict.advice
+
+
+def test_a_state_folder_on_a_full_disk(healthy: Config) -> None:
+    """Say that nothing can be written where an empty file still can be made."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # as a full disk does, the limit refuses what a file would hold, and not the file
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        verdict = _seen(_state_folder, "state dir", healthy, "wrong")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert verdict.status == "wrong"
 
 
 NAMES = {

@@ -27,6 +27,7 @@ Load: TypeAlias = Callable[[Mapping[str, str]], Config]
 # modules, each of a package of the same name
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
+_PAGE: Final = 4096
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -187,8 +188,9 @@ def _state_folder(config: Config) -> Verdict:
     existing = next(p for p in (path, *path.parents) if _exists(p))
     try:
         # tried, not looked up: permissions say nothing of a read-only mount
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        with tempfile.TemporaryFile(dir=existing) as file:
+            # a full disk still takes a file that is empty
+            file.write(bytes(_PAGE))
     except OSError as error:
         raise type(error)(error.errno, error.strerror, str(existing)) from None
     return Verdict("state dir", "ok", f"{path} can be written")
