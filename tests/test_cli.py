@@ -182,6 +182,14 @@ def test_why_a_hit_was_found(served: Running) -> None:
     assert "why" not in as_json(served, *asked, "--all")[0]
 
 
+def test_a_page_past_the_last_hit(served: Running) -> None:
+    """Say that the page is past the last hit, not that the host has nothing of the kind."""
+    for asked in (("search", "state:failed"), ("similar", SSHD, "--where", "kind=account")):
+        done = served.cli(*asked, "--offset", "500")
+        assert (done.returncode, done.stdout) == (12, "")
+        assert done.stderr == "there are no more than 500 hits: give a smaller --offset\n"
+
+
 def test_weak_hits_come_only_with_all(served: Running) -> None:
     """Find nothing where no hit is good enough, and say how to see the weak ones, marked."""
     asked = ("search", "a server of zeppelin, quokka, banana and lemonade", "--mode", "lexical")
@@ -220,7 +228,8 @@ def test_conditions_that_nothing_meets(served: Running) -> None:
     assert (listed.returncode, listed.stdout) == (0, "")
     assert listed.stderr == "nothing to list\n"
     listed = served.cli("list", "--kind", "account", "--offset", "1000")
-    assert listed.stderr.startswith("nothing to list: there are ")
+    assert listed.stderr.startswith("there are ")
+    assert listed.stderr.endswith(" such objects, and none of them is on this page\n")
     done = served.cli("search", "anything", "--where", "activ_state=failed")
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.splitlines() == [
@@ -374,6 +383,17 @@ def test_publish_drift_and_withdraw(served: Running) -> None:
     assert r"\x1b[2J" in ok(served, "show", paths[1])
     assert ok(served, "withdraw", *paths) == "2 withdrawn\n"
     assert as_json(served, "status")["Count"] == before
+
+
+def test_config_says_that_the_service_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Show this shell's settings, and say where the service's are, to every user."""
+    monkeypatch.setattr("opdbus.unit.SETTINGS", str(tmp_path / "op-dbus.env"))
+    done = CliRunner().invoke(root, ["config"])
+    assert f"settings of its own in {tmp_path}/op-dbus.env, which are not shown" in done.output
+    monkeypatch.setattr("opdbus.unit.SETTINGS", str(tmp_path / "none" / "op-dbus.env"))
+    assert "of its own" not in CliRunner().invoke(root, ["config"]).output
 
 
 def test_reload_config_and_models(served: Running) -> None:

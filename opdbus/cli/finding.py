@@ -87,7 +87,7 @@ def search(
 
     if _answer(form, found, limit, options):
         return 0
-    if form.is_for_people:
+    if form.is_for_people and not _is_past_the_last(found, options["offset"]):
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
         click.echo(f"nothing here is about that{hint}", err=True)
@@ -128,9 +128,17 @@ def similar(
 
     if _answer(form, found, limit, options):
         return 0
-    if form.is_for_people:
+    if form.is_for_people and not _is_past_the_last(found, options["offset"]):
         click.echo("nothing here is like that", err=True)
     return NOTHING
+
+
+def _is_past_the_last(found: Callable[..., Awaitable[Hits]], offset: int) -> bool:
+    """Tell whether a page is empty because it begins past the last hit, and say so on stderr."""
+    is_past = offset > 0 and bool(ask(lambda client: found(client, 1, 0)))
+    if is_past:
+        click.echo(f"there are no more than {offset:,} hits: give a smaller --offset", err=True)
+    return is_past
 
 
 def _answer(
@@ -223,8 +231,8 @@ def list_(
     elif shown:
         form.print(shown, _print_names)
     elif form.is_for_people:
-        past = f": there are {total:,} such objects" if total else ""
-        click.echo(f"nothing to list{past}", err=True)
+        past = f"{total:,} such objects, and none of them is on this page"
+        click.echo(f"there are {past}" if total else "nothing to list", err=True)
     if not total:
         tell_unknown(fields_of(wanted["where"]))
     more = total - offset - len(shown)
