@@ -1,6 +1,7 @@
 """What is known in memory of all objects: brought up to the database after each change of it."""
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -11,10 +12,10 @@ from opdbus.index.quota import Usage
 from opdbus.index.recent_words import Row
 from opdbus.index.sealed_entries import Loaded
 from opdbus.index.sealer import Sealer
-from opdbus.index.store import Entry, Record
+from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.index.word_index import WordIndex
-from opdbus.state.object import Thing
+from opdbus.state.object import FILE, Identity, Json, Thing
 
 # Entries taken into the catalogue at a time: some milliseconds' work.
 _AT_A_TIME: Final = 500
@@ -29,6 +30,8 @@ class Known:
         self.words = WordIndex(archive, self.catalogue.view)
         self.sealer = Sealer(archive, self.catalogue.view)
         self.transient = TransientObjects()
+        # fields that move by themselves, of observed objects
+        self.volatile: dict[Identity, Mapping[str, Json]] = {}
 
     def load(self, loaded: Loaded) -> None:
         """Take all entries of a start."""
@@ -62,6 +65,27 @@ class Known:
         ]
         await self.words.change(freed, rows)
         return changes
+
+    def joined(
+        self,
+        entries: Sequence[Entry],
+        contents: Mapping[int, Content],
+        *,
+        only_stored: bool = False,
+    ) -> dict[str, Json]:
+        """Return all that is known of a thing: each field as the first of its sources has it.
+
+        What op-dbus saw itself comes first, then what was published last, then what is declared.
+        `only_stored` leaves out what moves by itself.
+        """
+        fields: dict[str, Json] = {}
+        observed = [entry for entry in entries if entry.identity.source != FILE]
+        declared = [entry for entry in entries if entry.identity.source == FILE]
+        for entry in (*declared, *reversed(observed)):
+            if entry.id in contents:
+                fields |= json.loads(contents[entry.id].properties)
+                fields |= {} if only_stored else self.volatile.get(entry.identity, {})
+        return fields
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

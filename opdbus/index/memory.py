@@ -1,15 +1,13 @@
 """The host's memory: all its objects, kept on disk and in a catalogue that agree."""
 
 import asyncio
-import json
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from opdbus import gc_tuning
 from opdbus.errors import StoreError
@@ -25,11 +23,10 @@ from opdbus.index.known import Known
 from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.preparing import Made
 from opdbus.index.quota import Usage
-from opdbus.index.records import RecentTexts, begin, commit, load_entries
+from opdbus.index.records import begin, load_entries
 from opdbus.index.store import Content, Entry, Store
-from opdbus.state.object import FILE, Identity, Json, StateObject, Thing
-
-_MAX_MOVED: Final = 10_000
+from opdbus.index.writing import Writing
+from opdbus.state.object import Identity, Json, StateObject, Thing
 
 
 class Memory:
@@ -49,14 +46,13 @@ class Memory:
     ) -> None:
         self.archive = Archive(path)
         self._known = Known(self.archive, usage or Usage())
+        self._writing = Writing(self.archive, self._known, boot)
         self.catalogue = self._known.catalogue
         self.fields = self._known.fields
         self.words = self._known.words
         self.sealer = self._known.sealer
         self.notify = notify
-        self.generation = 0
-        # fields that move by themselves, of observed objects
-        self.volatile: dict[Identity, Mapping[str, Json]] = {}
+        self.volatile = self._known.volatile
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         # set while there may be objects without static vectors
@@ -67,14 +63,21 @@ class Memory:
         self.since_last_run = change.START
         # in microseconds since 1970, when history ended that was written since boot
         self.recorded_until = math.inf
-        # rows of history whose distance is known once the texts have vectors
-        self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
         self._clock = clock
         self._boot = boot
         self._one_writer = asyncio.Lock()
-        self._recent_texts = RecentTexts()
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
+
+    @property
+    def generation(self) -> int:
+        """How often anything has changed."""
+        return self._writing.generation
+
+    @property
+    def moved(self) -> deque[tuple[int, bytes, bytes]]:
+        """Rows of history whose distance is known once the texts have vectors."""
+        return self._writing.moved
 
     async def __aenter__(self) -> Self:
         """Open the database and learn what it holds; raises StoreError."""
@@ -97,7 +100,7 @@ class Memory:
         with gc_tuning.paused():
             self._known.load(await first(lambda store: load_entries(store, at, self._boot)))
         generation = await self.archive.read(lambda store: store.fact("generation"))
-        self.generation = int(generation or 0)
+        self._writing.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
         self.recorded_until = math.inf if latest is None else latest
         self.since_last_run = await first(lambda store: begin(store, self._boot, at))
@@ -123,7 +126,7 @@ class Memory:
 
         async def following() -> Made | None:
             part = await asyncio.to_thread(next, parts, None)
-            return None if part is None else await self._made(part, ROOT)
+            return None if part is None else await self._writing.made(part, ROOT, self._clock())
 
         async def work() -> Mapping[Thing, Change]:
             changes: dict[Thing, Change] = {}
@@ -157,7 +160,9 @@ class Memory:
                 async with self._one_writer:
                     for item in objects:
                         require_owner(self.catalogue.get(item.identity), owner)
-                    made = await self._made(objects, owner, transient=bool(holder))
+                    made = await self._writing.made(
+                        objects, owner, self._clock(), transient=bool(holder)
+                    )
                     await self._write(made, [], _always(cause))
                     self._hold(objects, holder)
             finally:
@@ -186,7 +191,7 @@ class Memory:
         async def work() -> None:
             async with self._one_writer:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
-                made = await self._made(objects, ROOT)
+                made = await self._writing.made(objects, ROOT, self._clock())
                 await self._write(made, entries, why, events)
                 self.volatile |= volatile
                 for identity in self.volatile.keys() & gone:
@@ -273,14 +278,6 @@ class Memory:
             self.archive.when_writable(lambda: self.release(holder))
             raise
 
-    async def _made(
-        self, objects: Iterable[StateObject], owner: int, *, transient: bool = False
-    ) -> Made:
-        """Make records of those objects that are not stored just so."""
-        make = partial(preparing.records, transient=transient)
-        now = self._clock()
-        return Made(now, await asyncio.to_thread(make, self.catalogue, objects, owner, now))
-
     def _nothing(self) -> Made:
         return Made(self._clock(), [])
 
@@ -293,19 +290,10 @@ class Memory:
         *,
         withdrawn: bool = False,
     ) -> Mapping[Thing, Change]:
-        now, records = made
-        if not records and not events and not gone:
-            return {}
-        put = partial(preparing.update, withdrawn=withdrawn)
-        update = await asyncio.to_thread(put, self.catalogue, records, gone, why, events)
-        generation, at = self.generation + bool(records or gone), int(now * 1e6)
-        entries, rows, moved = await self.archive.write(
-            lambda store: commit(store, update, generation, at, self._boot)
+        """Write changes, and tell of them."""
+        generation, changes, rows = await self._writing.write(
+            made, gone, why, events, withdrawn=withdrawn
         )
-        self.moved += moved
-        self.generation = generation
-        self._recent_texts.add(records)
-        changes = await self._known.take(gone, records, entries)
         if changes:
             self.notify(Changed(generation, changes))
             self.stale.set()
@@ -336,26 +324,15 @@ class Memory:
         *,
         only_stored: bool = False,
     ) -> dict[str, Json]:
-        """Return all that is known of a thing: each field as the first of its sources has it.
-
-        What op-dbus saw itself comes first, then what was published last, then what is declared.
-        `only_stored` leaves out what moves by itself.
-        """
-        fields: dict[str, Json] = {}
-        observed = [entry for entry in entries if entry.identity.source != FILE]
-        declared = [entry for entry in entries if entry.identity.source == FILE]
-        for entry in (*declared, *reversed(observed)):
-            if entry.id in contents:
-                fields |= json.loads(contents[entry.id].properties)
-                fields |= {} if only_stored else self.volatile.get(entry.identity, {})
-        return fields
+        """Return all that is known of a thing: see Known.joined."""
+        return self._known.joined(entries, contents, only_stored=only_stored)
 
     async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
         """Return the texts of objects by digest, in the order of the digests.
 
         Those that come `again` are kept for then.
         """
-        found = self._recent_texts.take(digests, again=again)
+        found = self._writing.recent_texts.take(digests, again=again)
         rest = [text_digest for text_digest in digests if text_digest not in found]
         found |= await self.stored_texts(rest) if rest else {}
         return {text_digest: found[text_digest] for text_digest in digests if text_digest in found}
@@ -366,7 +343,7 @@ class Memory:
 
     def forget_texts(self) -> None:
         """Drop the texts that were kept for `texts`, once no object waits for its vector."""
-        self._recent_texts.clear()
+        self._writing.recent_texts.clear()
 
 
 def _always(cause: str) -> Callable[[Identity], Why]:

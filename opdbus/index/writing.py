@@ -1,0 +1,71 @@
+"""Changes are written one after the other: to the database, and then to what is known in memory."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from opdbus.history.change import Why
+from opdbus.index import preparing
+from opdbus.index.archive import Archive
+from opdbus.index.catalogue import Change
+from opdbus.index.known import Known
+from opdbus.index.preparing import Made
+from opdbus.index.records import RecentTexts, commit
+from opdbus.index.store import Entry
+from opdbus.state.object import Identity, StateObject, Thing
+
+_MAX_MOVED: Final = 10_000
+
+
+class Written(NamedTuple):
+    """The generation that was written, how things changed, and the new rows of history."""
+
+    generation: int
+    changes: Mapping[Thing, Change]
+    rows: range
+
+
+class Writing:
+    """Writes changes; the caller keeps others from writing meanwhile."""
+
+    def __init__(self, archive: Archive, known: Known, boot: str) -> None:
+        self.generation = 0
+        # rows of history whose distance is known once the texts have vectors
+        self.moved: deque[tuple[int, bytes, bytes]] = deque(maxlen=_MAX_MOVED)
+        self.recent_texts = RecentTexts()
+        self._archive = archive
+        self._known = known
+        self._boot = boot
+
+    async def made(
+        self, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool = False
+    ) -> Made:
+        """Make records of those objects that are not stored just so."""
+        make = partial(preparing.records, transient=transient)
+        return Made(now, await asyncio.to_thread(make, self._known.catalogue, objects, owner, now))
+
+    async def write(
+        self,
+        made: Made,
+        gone: Sequence[Entry],
+        why: Callable[[Identity], Why],
+        events: Mapping[Identity, Why],
+        *,
+        withdrawn: bool,
+    ) -> Written:
+        """Write records, and remove entries; raises LimitsExceeded, and StoreError."""
+        now, records = made
+        if not records and not events and not gone:
+            return Written(self.generation, {}, range(0))
+        put = partial(preparing.update, withdrawn=withdrawn)
+        update = await asyncio.to_thread(put, self._known.catalogue, records, gone, why, events)
+        generation, at = self.generation + bool(records or gone), int(now * 1e6)
+        entries, rows, moved = await self._archive.write(
+            lambda store: commit(store, update, generation, at, self._boot)
+        )
+        self.moved += moved
+        self.generation = generation
+        self.recent_texts.add(records)
+        return Written(generation, await self._known.take(gone, records, entries), rows)
