@@ -193,6 +193,22 @@ def test_what_made_a_file_before_an_update_is_made_anew(
     assert read == [200]
 
 
+def test_what_is_redacted_anew_is_in_no_file(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where objects are written anew, the file goes before, and nothing is noted for it."""
+    run = Run(tmp_path)
+    sealed(run)
+    monkeypatch.setattr("opdbus.index.records.WRITTEN_BY", "another redaction")
+    read.clear()
+
+    async def noted(memory: Memory) -> list[int]:
+        return await memory.archive.read(lambda store: store.noted.since(0))
+
+    assert run.of(noted) == []
+    assert (run.file.exists(), read) == (False, [200])
+
+
 def test_few_objects_are_in_no_file_and_their_changes_are_not_noted(tmp_path: Path) -> None:
     """Once most objects are gone, so is the file, and the database does not grow by notes."""
     run = Run(tmp_path)

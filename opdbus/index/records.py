@@ -97,6 +97,8 @@ def _rewrite(store: Store, at: int, boot: str) -> None:
     records = list(_read_again(store))
     if not (store.fact("written by") or "").startswith(REDACTED_BY):
         look_through_history(store, _altered(store, records), at, boot)
+    # it may have names that are redacted now
+    sealed_entries.remove(store)
     with store.transaction():
         # names are redacted too, so that an identity may change
         store.remove_all()

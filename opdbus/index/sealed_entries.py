@@ -115,6 +115,16 @@ def write(store: Store) -> Moment:
     return moment
 
 
+def remove(store: Store) -> None:
+    """Remove the file, and have no changes be noted; raises StoreError."""
+    if store.fact(SEALED):
+        with store.transaction():
+            store.drop_fact(SEALED)
+            store.noted.forget(store.noted.count())
+        with store.guarded():
+            path_of(store).unlink(missing_ok=True)
+
+
 def _read(path: Path, token: str) -> tuple[Columns, Moment] | None:
     """Return what a file has; None if there is none, or it is another one or damaged."""
     with suppress(OSError, ValueError, TypeError, EOFError), path.open("rb") as file:

@@ -61,7 +61,7 @@ class Sealer:
         """Write the file, or remove that of a time with more objects; raises StoreError."""
         self._changes = 0
         if len(self._view.places) <= MANY:
-            await self._archive.write(_unseal)
+            await self._archive.write(sealed_entries.remove)
             return
         await self._archive.write(_begin)
         moment = await self._archive.read_apart(sealed_entries.write)
@@ -82,12 +82,3 @@ def _confirm(store: Store, moment: Moment) -> None:
     with store.transaction():
         store.set_fact(SEALED, moment.token)
         store.noted.forget(moment.changes)
-
-
-def _unseal(store: Store) -> None:
-    """Have no changes be noted, since there is no file any more."""
-    if store.fact(SEALED):
-        with store.transaction():
-            store.drop_fact(SEALED)
-            store.noted.forget(store.noted.count())
-        sealed_entries.path_of(store).unlink(missing_ok=True)
