@@ -175,6 +175,13 @@ def test_commands_say_why_the_service_ended(systemd: Callable[..., None], daemon
         systemd(SHOWN | {"ActiveState": "inactive", "Result": "success", "StatusText": ""})
         code, said = on_system_bus(daemons("stopped"), bus, "status")
         assert (code, "systemctl start op-dbus" in said) == (4, True)
+        off = {"ActiveState": "inactive", "Result": "success", "StatusText": ""}
+        systemd(SHOWN | off | {"LoadState": "masked"})
+        code, said = on_system_bus(daemons("masked"), bus, "status")
+        assert (code, "is masked, and nothing starts it: `systemctl unmask op-dbus`" in said) == (
+            4,
+            True,
+        )
     finally:
         bus.kill()
 

@@ -45,10 +45,13 @@ def ask(question: Callable[[Client], Awaitable[T]]) -> T:
 
 
 def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
-    """Raise BusError that says why the service of systemd ended, if there is one that did."""
+    """Raise BusError that says why the service of systemd ended or is off, if it is."""
     from opdbus import unit
 
     service = unit.find()
+    if service and service.shown["LoadState"] == "masked" and not service.is_running:
+        advice = "`systemctl unmask op-dbus`, then `systemctl start op-dbus`"
+        raise BusError(f"{unit.NAME} is masked, and nothing starts it: {advice}") from None
     if service and condition(service):
         advice = "correct that, then `systemctl restart op-dbus`"
         raise BusError(f"{service.fault()}; {advice}") from None
