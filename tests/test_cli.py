@@ -19,7 +19,7 @@ from conftest import EXAMPLE
 from running import PATIENCE_SECONDS, Running, calling, environment, read_lines, state_file
 from tiny import write_tiny_model
 
-from opdbus.cli import drifting, modules
+from opdbus.cli import drifting, hits, modules
 from opdbus.cli.root import root
 from opdbus.engine.providers import candidates, cpu_engines
 from opdbus.models.catalogue import LEVELS
@@ -180,6 +180,22 @@ def test_why_a_hit_was_found(served: Running) -> None:
     (hit,) = as_json(served, *asked, "--explain", "--all")
     assert hit["why"]["fields"] == [["description", "OpenSSH server", ["openssh"]]]
     assert "why" not in as_json(served, *asked, "--all")[0]
+
+
+def test_a_no_in_a_text_is_not_that_of_a_field(capsys: pytest.CaptureFixture[str]) -> None:
+    """Show a field that is no, also beside a text with that word in it."""
+    fields = [["enabled", "no", ["disabled"]], ["kind", "unit", ["services"]]]
+    hit = {
+        "plugin": "systemd",
+        "kind": "unit",
+        "name": "check-no-failures.service",
+        "score": 0.8,
+        "weak": False,
+        "snippet": "systemd service check-no-failures",
+        "why": {"fields": fields, "glosses": [], "corrected": []},
+    }
+    hits.show([hit], is_explained=False)
+    assert "enabled: no" in capsys.readouterr().out
 
 
 def test_a_page_past_the_last_hit(served: Running) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _HEADINGS: Final = ("score", "object", "text")
 # What every hit shows of itself.
 _SHOWN: Final = frozenset({"plugin", "kind", "name"})
+_FLAGS: Final = frozenset({"no", "yes"})
 
 
 def show(hits: Sequence[Row], *, is_explained: bool) -> None:
@@ -56,8 +57,9 @@ def _lines(hit: Row) -> list[str]:
     """Say what a hit is, and one field or meaning that matched where that does not show it."""
     why, seen = _why(hit), set[str]()
     for name, value, words in why["fields"]:
-        # a whole word: most texts have `no` somewhere
-        if name in _SHOWN or re.search(rf"(?<!\w){re.escape(value)}(?!\w)", hit["snippet"]):
+        # a whole word; but `no`, also in a name such as check-no-failures, is of something else
+        part = "" if value in _FLAGS else rf"(?<!\w){re.escape(value)}(?!\w)"
+        if name in _SHOWN or (part and re.search(part, hit["snippet"])):
             seen.update(words)
     more = [_said(*field[:2]) for field in why["fields"] if not seen.issuperset(field[2])]
     more += [gloss for gloss in why["glosses"] if not why["fields"] and gloss not in hit["snippet"]]
