@@ -262,8 +262,8 @@ def test_changes_are_told_to_people(served: Running) -> None:
     """Tell the newest changes last, one a line, or put together by cause."""
     told = command(served, "changes")
     assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
-        "a.service appeared",
-        "b appeared",
+        "a.service published",
+        "b published",
         'a.service changed: limits none -> {"cpu": 2}, port 1 -> none, state active -> failed',
     ]
     told = command(served, "changes", "-n", "2", "--by", "cause")
@@ -272,7 +272,7 @@ def test_changes_are_told_to_people(served: Running) -> None:
     assert heading.endswith(": at least 2 changes")
     # each line has its own time, below the last one of the heading
     assert [(line[:15] <= heading[:15], line[15:].split(":")[0]) for line in lines] == [
-        (True, f"{'':4}b appeared"),
+        (True, f"{'':4}b published"),
         (True, f"{'':4}a.service changed"),
     ]
     assert "--by cause " in command(served, "changes", "--help").stdout
