@@ -5,21 +5,22 @@ from typing import Any
 
 from docs_parts.tables import newest, table
 
-_HOSTS = ("example", "packages", "values")
+_HOSTS = ("example", "packages", "values", "cluster", "office")
 _ANSWERS = """\
 From `benchmarks/results/{file}` (`benchmarks/answers/measure.py`): the half of the questions that
 nothing was fitted to. The hosts are the example (`state.example.json`), {packages} packages of
-Debian, each with a question that its long description makes, and a host with {values} questions
-about values. Other questions have typing errors, are about foreign topics (words of WordNet's files
-of food, plants, animals, the body and feelings), or ask for what was taken out together with its
-near copies.
+Debian, each with a question that its long description makes, a host with {values} questions
+about values, and two hosts, cluster and office, with {exams} questions of strangers about each.
+Other questions have typing errors, are about foreign topics (words of WordNet's files of food,
+plants, animals, the body and feelings), ask for what was taken out together with its near copies,
+or, of strangers, for what their host has not.
 
 MRR with nothing refused and, in brackets, the share of answers among the first ten that are given:
 
 {found}
 
-What is refused, and the area under the curve of answerable questions beside those whose answer was
-taken out:
+What is refused, which answers to questions about what is not there have a score of 0.5 or more, and
+the area under the curve of answerable questions beside those whose answer was taken out:
 
 {refused}
 
@@ -45,9 +46,19 @@ def answers() -> str:
         file=file,
         packages="1,047",
         values=2 * medium["found"]["values"]["questions"],
+        exams=130,
         found=table(("level and mode", *_HOSTS, "typing errors"), _found(levels)),
         refused=table(
-            ("level and mode", "answerable", "typing errors", "foreign", "taken out", "area"),
+            (
+                "level and mode",
+                "answerable",
+                "typing errors",
+                "foreign",
+                "taken out",
+                "not there",
+                "of it, 0.5 or more",
+                "area",
+            ),
             _refused(levels),
         ),
         calibration=table(("score", *levels), _calibration(levels)),
@@ -77,7 +88,7 @@ def _found(levels: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 def _refused(levels: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, figures in _rows(levels):
         shares = [f"{figures['refused'][kind]['all']:.1%}" for kind in figures["refused"]]
-        yield name, *shares, f"{figures['taken out']['AUC']:.3f}"
+        yield name, *shares, f"{figures['absent, sure']:.1%}", f"{figures['taken out']['AUC']:.3f}"
 
 
 def _calibration(levels: dict[str, Any]) -> Iterator[tuple[str, ...]]:
