@@ -36,7 +36,7 @@ _RIDGE: Final = 1e-3
 REFUSED: Final = 0.03
 _REFUSED_OF_HOSTS: Final = 0.05
 # So many may be where more than foreign questions are refused, and of each host REFUSED.
-_HARDLY_ANY: Final = 0.02
+_HARDLY_ANY: Final = 0.015
 # So many about foreign topics are to be refused: one percent more than of those to come.
 FOREIGN_REFUSED: Final = 0.96
 _WRITTEN_BY_HAND: Final = """\
