@@ -87,8 +87,8 @@ class FieldColumn:
         self._coded = end
 
     def _note_numbers(self, values: Sequence[bytes], first: int) -> None:
-        floats = {at: _float(value) for at, value in enumerate(values, first)}
-        found = {at: value for at, value in floats.items() if value is not None}
+        floats = [(at, _float(value)) for at, value in enumerate(values, first)]
+        found = {at: value for at, value in floats if value is not None}
         end = self._numeric_end + len(found)
         self._numeric = with_room(self._numeric, self._numeric_end, len(found))
         self._floats = with_room(self._floats, self._numeric_end, len(found))

@@ -79,9 +79,9 @@ class FieldIndex:
             names.append(encoded(name))
             self._values += len(leaves)
             for path, lists, value in leaves:
-                rows, values = staged.setdefault((path, lists), ([], []))
-                rows.append(row)
-                values.append(encoded(value))
+                known = staged.get((path, lists)) or staged.setdefault((path, lists), ([], []))
+                known[0].append(row)
+                known[1].append(encoded(value))
         self._names.add(range(self.end, self.end + len(names)), names)
         for key, (rows, values) in staged.items():
             column = self._columns.get(key, FieldColumn())

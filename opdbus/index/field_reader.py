@@ -107,5 +107,7 @@ class FieldReader:
         return rows
 
     def _write(self, rows: Rows) -> Written:
-        entries = ((self._catalogue.view.entry(number), has) for number, has in rows)
-        return self.index.write((e.id, e.identity.name, has) for e, has in entries if e)
+        view, contents = self._catalogue.view, dict(rows)
+        found = view.found(contents)
+        named = zip(found.ids.tolist(), view.names.of(found.places.tolist()), strict=True)
+        return self.index.write((number, name, contents[number]) for number, name in named)
