@@ -77,14 +77,16 @@ class Reader:
 def _alternatives() -> Mapping[str, Mapping[str, Sequence[tuple[Traits, Conditions]]]]:
     """Return all alternatives by a field that they need, and the text that it must have, or "".
 
-    The field is one that few objects have, where there is a choice.
+    The field is one that few objects have, where there is a choice. What the text meets is left
+    out.
     """
     found: dict[str, dict[str, list[tuple[Traits, Conditions]]]] = {}
     for number, row in enumerate(rows()):
         for part in row.alternatives:
             rare = min(part, key=lambda condition: condition.field in IDENTITY)
             texts = found.setdefault(rare.field, {})
-            texts.setdefault(rare.text, []).append((1 << number, part))
+            left = tuple(c for c in part if c is not rare or not rare.text)
+            texts.setdefault(rare.text, []).append((1 << number, left))
     return found
 
 
