@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.field_reader import FieldReader
@@ -58,10 +60,11 @@ class Known:
             changes |= self.catalogue.put(part)
             self.fields.touch(part)
             await asyncio.sleep(0)
-        places = self.catalogue.view.places
+        ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
+        places = self.catalogue.view.places.find_each(ids).tolist()
         rows = [
-            Row(places[entry.id], record.identity.name, record.text, record.words)
-            for record, entry in zip(records, entries, strict=True)
+            Row(place, record.identity.name, record.text, record.words)
+            for record, place in zip(records, places, strict=True)
         ]
         await self.words.change(freed, rows)
         return changes
