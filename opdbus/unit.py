@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
 FAILED: Final = "Failed: "
 _PROPERTIES: Final = (
     "LoadState ActiveState SubState Result ExecMainStatus StatusText Environment EnvironmentFiles"
+    " NRestarts ExecMainStartTimestampMonotonic"
 ).split()
 _SECONDS: Final = 5.0
 _COMMENTS: Final = ("#", ";")
@@ -60,6 +62,11 @@ class Unit:
     def is_running(self) -> bool:
         """Whether it runs, or is about to."""
         return self.shown["ActiveState"] in {"active", "activating", "reloading"}
+
+    def restarts(self) -> tuple[int, float]:
+        """Return how often systemd started it again after a fault, and the seconds since then."""
+        count, began = self.shown["NRestarts"], self.shown["ExecMainStartTimestampMonotonic"]
+        return int(count or 0), time.monotonic() - int(began or 0) / 1e6
 
     def fault(self) -> str:
         """Say why it ended: in its own last words where there are any, else in systemd's."""

@@ -1,6 +1,7 @@
 """What systemd says of the service, as commands and the doctor read it."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from conftest import EXAMPLE
 from running import Bus, Running
 
 from opdbus import unit
+from opdbus.doctor import examine
 from opdbus.errors import ConfigError
 
 Make = Callable[..., Running]
@@ -215,5 +217,24 @@ def test_doctor_reads_the_settings_of_the_service(
         assert code == 0, said
         assert "ok       service settings: accepted" in said
         assert f"objects in {EXAMPLE}" in said
+        assert "warning  daemon: nobody serves org.opdbus" in said
     finally:
         bus.kill()
+
+
+@pytest.mark.parametrize(
+    ("count", "ran", "expected"),
+    [
+        ("0", 5, "ok: op-dbus.service runs"),
+        ("1", 5, "wrong: op-dbus.service was started again once after a fault, and has run for "),
+        ("9", 3600, "warning: op-dbus.service was started again 9 times after a fault, and has ru"),
+        ("9", 100_000, "ok: op-dbus.service runs"),
+    ],
+)
+def test_a_service_that_is_restarted_again_and_again(count: str, ran: int, expected: str) -> None:
+    """Do not call a service well that is up for a moment between two faults."""
+    began = str(int((time.monotonic() - ran) * 1e6))
+    running = {"ActiveState": "active", "Result": "success", "StatusText": "Ready"}
+    times = {"NRestarts": count, "ExecMainStartTimestampMonotonic": began}
+    verdict = examine._service(unit.Unit(SHOWN | running | times))
+    assert f"{verdict.status}: {verdict.finding}".startswith(expected)

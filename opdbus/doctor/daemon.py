@@ -18,6 +18,10 @@ from opdbus.errors import BusError
 # A daemon says at once how it is; one that does not is stuck.
 _PATIENCE_SECONDS: Final = 10.0
 
+_UNSERVED: Final = Verdict(
+    "daemon", "warning", f"nobody serves {BUS_NAME}", "`systemctl status op-dbus` says more"
+)
+
 
 class Answer(NamedTuple):
     """What was found on the bus, and what a daemon that answers says of its state file."""
@@ -45,7 +49,7 @@ async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
     try:
         await connection.ask_bus("GetNameOwner", "s", BUS_NAME)
     except RemoteError:
-        return Answer(_membership() if is_service else [await _ownership(connection)])
+        return Answer([_UNSERVED, *_membership()] if is_service else [await _ownership(connection)])
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             member = f"{VECTORIZER}.Status"

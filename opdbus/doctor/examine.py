@@ -28,6 +28,10 @@ Load: TypeAlias = Callable[[Mapping[str, str]], Config]
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
 _RUNTIMES: Final = ("onnxruntime", "openvino")
 _PAGE: Final = 4096
+# A service that ends again and again is up in between: so long it must run to be well again, and so
+# long a fault that it recovered from is told.
+_STEADY_SECONDS: Final = 600
+_FORGOTTEN_SECONDS: Final = 86_400
 _AS_ROOT: Final = "it is the service's: run `op-dbus doctor` as root to check it"
 
 
@@ -72,7 +76,15 @@ def _service(service: Unit) -> Verdict:
         return Verdict("service", "wrong", service.fault(), f"correct that, then {RESTART}")
     if not service.is_running:
         return Verdict("service", "warning", f"{unit.NAME} does not run", START)
-    return Verdict("service", "ok", f"{unit.NAME} runs")
+    count, seconds = service.restarts()
+    if not count or seconds > _FORGOTTEN_SECONDS:
+        return Verdict("service", "ok", f"{unit.NAME} runs")
+    often = "once" if count == 1 else f"{count:,} times"
+    is_steady = seconds > _STEADY_SECONDS
+    ran = f"{seconds / 60:,.0f} min" if is_steady else f"{seconds:.0f} s"
+    finding = f"{unit.NAME} was started again {often} after a fault, and has run for {ran} since"
+    status: Status = "warning" if is_steady else "wrong"
+    return Verdict("service", status, finding, f"`journalctl --unit {unit.NAME}` says why")
 
 
 def _privacy() -> list[Verdict]:
