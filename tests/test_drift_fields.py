@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdbus.drift import table, versions
-from opdbus.drift.compare import compare
+from opdbus.drift.compare import compare, unseen
 from opdbus.state.leaves import leaves
 
 ANY = table.of_declared(("test", "thing"))
@@ -176,3 +176,12 @@ def test_versions_are_as_wanted_or_not() -> None:
 def test_packages_are_named_with_more_than_their_names(name: str, key: str) -> None:
     """Leave architecture and version out of the name that observers give a package."""
     assert table.of_observed(("packages", "package")).observed_key(name) == key
+
+
+def test_a_word_that_means_nothing_is_no_drift() -> None:
+    """What cannot be compared is told once: as that, and not as drift as well."""
+    row = table.of_declared(("systemd", "unit"))
+    declared, observed = {"enabled": "tru"}, {"enabled": "disabled"}
+    assert compare(row, declared, observed) == []
+    assert list(unseen(row, "a.service", declared, observed)) == ["enabled"]
+    assert [field.name for field in compare(row, {"enabled": True}, observed)] == ["enabled"]

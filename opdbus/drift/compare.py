@@ -77,7 +77,7 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
     known = [*row.rules, *map(values.words, observed)]
-    found = {path: puzzle for path, puzzle in compared.puzzles.items() if puzzle}
+    found = dict(compared.puzzles)
     for path, value in compared.unseen.items():
         if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO:
             close = next(iter(get_close_matches(path[-1], known, 1)), path[-1])
@@ -170,7 +170,9 @@ class _Comparison:
     def _by_rule(self, rule: Rule, path: Path, value: Json) -> Iterator[Field]:
         if values.is_hidden(value):
             return
-        self.puzzles[path] = words.puzzle(rule.means, value)
+        if puzzle := words.puzzle(rule.means, value):
+            self.puzzles[path] = puzzle
+            return
         observed: Json = None
         if rule.observed:
             found = [one for name in rule.observed.split() for one in _found(self._seen, name)]
