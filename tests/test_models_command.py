@@ -127,7 +127,7 @@ def test_list_and_verify(low_hub: Hub, models: Path) -> None:
     }
     code, output, _ = cli(models, "verify", "low")
     assert code == 0
-    assert output.count("  verified    ") == len(formats.TRANSFORMER.files)
+    assert output.count("  verified  ") == len(formats.TRANSFORMER.files)
     rewrite(target / shape.LIMIT, more=1)
     rows = {row["level"]: row for row in json.loads(cli(models, "list", "--json")[1])}
     assert rows["low"]["status"] == "wrong"
@@ -151,12 +151,12 @@ def test_import_on_the_command_line(models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "arguments", "variables", "sentence"),
     [
-        (3, ["pull", "low"], {"HF_ENDPOINT": "http://127.0.0.1:9"}, "check the network"),
+        (3, ["pull", "low"], {"HF_ENDPOINT": "http://127.0.0.1:9"}, ": Connection refused; check"),
+        (3, ["import", "/nosuch"], {}, "there is no folder /nosuch: give the one that has the"),
         (3, ["pull", "low"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids it"),
         (2, ["pull", "low"], {"HF_ENDPOINT": "http://[::"}, "HF_ENDPOINT is no address"),
         (2, ["pull", "huge"], {}, "there is no level 'huge'"),
         (2, ["import"], {}, "Missing argument 'DIR'"),
-        (3, ["import", "/nonexistent"], {}, "there is no model folder /nonexistent"),
     ],
 )
 def test_what_is_refused(

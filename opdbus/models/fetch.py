@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,8 @@ _SENTENCES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Exception, "cannot get {what}: {hub} does not answer as a hub does; check HF_ENDPOINT"),
 )
 _TIMEOUT_SECONDS: Final = 30
+# of an error of the system, such as `[Errno -3] Temporary failure in name resolution`
+_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 _MAIN: Final = "main"
 
 
@@ -170,6 +173,12 @@ class _Hub:
                     level=self.level.name,
                     hub=self.endpoint or ENDPOINT,
                     status=getattr(getattr(error, "response", None), "status_code", ""),
-                    reason=(str(error).strip() or type(error).__name__).splitlines()[0].rstrip("."),
+                    reason=_reason(error),
                 )
             ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Say what an error is in its own words, without the system's number."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _NUMBER.sub("", said).rstrip(".")

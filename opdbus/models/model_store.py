@@ -136,6 +136,8 @@ def import_model(
 
     The record of a pull on another machine is checked and kept.
     """
+    if not source.is_dir():
+        raise ModelError(f"there is no folder {source}: give the one that has the model's files")
     check(source, level)
     recorded = record.read(source)
     origin = (recorded.source, recorded.revision) if recorded else (str(source), "")
