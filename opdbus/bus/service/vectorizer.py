@@ -18,7 +18,7 @@ from opdbus.bus.service.options import Options
 from opdbus.bus.transport.values import Entries, Plain, Typed
 from opdbus.errors import LimitsExceeded, ModelError, NoModel, TimedOut
 from opdbus.models import folder
-from opdbus.models.catalogue import LEVELS
+from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,10 +129,10 @@ class VectorizerInterface:
         """Serve with another engine, once that is proven."""
         Options(options, {})
         settings = self._serving.config.on(provider, device)
-        if settings.vector_level == "none":
+        if settings.vector_level not in ON_PROVIDERS:
             raise NoModel(
-                "the level is none, which has no model for a provider to run: set"
-                " OP_DBUS_VECTOR_LEVEL and reload first"
+                f"the level is {settings.vector_level}, which has no model for a provider to run:"
+                " set OP_DBUS_VECTOR_LEVEL and reload first"
             )
         await self._serving.switch(settings)
 
