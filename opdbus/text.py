@@ -137,6 +137,12 @@ def render(item: StateObject) -> Rendering:
     return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
 
 
+def first_line(text: str) -> str:
+    """Return the first line of an object's text; one that was cut ends with a word and dots."""
+    line = text.partition("\n")[0]
+    return line if len(line) < MAX_LINE else f"{line.rpartition(' ')[0] or line}..."
+
+
 def meanings(item: StateObject) -> list[str]:
     """Return what the glossary says of an object's name and values."""
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]

@@ -7,7 +7,7 @@ import pytest
 from opdbus.glossary import gloss
 from opdbus.state.flatten import Reader
 from opdbus.state.object import FILE, Identity, StateObject
-from opdbus.text import render
+from opdbus.text import first_line, render
 
 
 def item(plugin: str, kind: str, name: str, **properties: Any) -> StateObject:
@@ -105,3 +105,10 @@ def test_values_that_move_are_words_but_no_text(
 def test_keys_are_known_in_any_spelling(key: str) -> None:
     """Find the description under its key, however that is spelt."""
     assert render(item("a", "b", "c", **{key: "Ada"})).text == "a b c: Ada"
+
+
+def test_a_line_that_was_cut_ends_with_a_word() -> None:
+    """Show by dots that there is more, and cut no word in two."""
+    assert first_line("a lamp\nmore") == "a lamp"
+    assert first_line("word " * 48) == "word " * 47 + "word..."
+    assert first_line("x" * 240) == "x" * 240 + "..."

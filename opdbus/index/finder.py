@@ -35,6 +35,7 @@ from opdbus.index.vector_index import VectorIndex
 from opdbus.index.view import Found as Met
 from opdbus.index.word_vectors import WordVectors
 from opdbus.state.object import Thing
+from opdbus.text import first_line
 
 # What is left of a question of which all words were conditions.
 _NO_WORDS = " \t\n?!.,;"
@@ -286,7 +287,7 @@ class Finder:
                 entry.identity.source,
                 score,
                 mark,
-                contents[entry.id].text.partition("\n")[0],
+                first_line(contents[entry.id].text),
                 reason,
             )
             for (entry, score, mark), reason in zip(there, whys, strict=True)
