@@ -103,14 +103,26 @@ def test_nothing_is_wider_than_the_terminal(served: Running) -> None:
     ok(served, "withdraw", *paths)
 
 
-def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:
-    """Give what a command prints on a terminal of so many columns."""
+def test_errors_are_no_wider_than_the_terminal(served: Running) -> None:
+    """Break what is said on stderr as well, but not a command that is to be pasted."""
+    said = on_terminal(served, 60, "show", "no such " * 20, code=1).decode()
+    assert max(map(width, said.splitlines())) in range(50, 61)
+    long = ["search", f"who am i {'x ' * 500}", "--all", "-n", "1"]
+    assert " more: add --offset 1\r\n" in on_terminal(served, 60, *long, code=0).decode()
+    assert " more: add --offset 1\n" in served.cli(*long).stderr
+
+
+def on_terminal(served: Running, columns: int, *arguments: str, code: int | None = None) -> bytes:
+    """Give what a command prints on a terminal of so many columns; stderr too, with a code."""
     ours, theirs = pty.openpty()
     environ = environment(served.bus, served.state_dir, served.settings)
     environ |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
     environ.pop("NO_COLOR", None)
     with subprocess.Popen(
-        [sys.executable, "-m", "opdbus", *arguments], env=environ, stdout=theirs
+        [sys.executable, "-m", "opdbus", *arguments],
+        env=environ,
+        stdout=theirs,
+        stderr=None if code is None else theirs,
     ) as process:
         os.close(theirs)
         text = b""
@@ -122,7 +134,7 @@ def on_terminal(served: Running, columns: int, *arguments: str) -> bytes:
             if not more:
                 break
             text += more
-        assert process.wait(60) == 0
+        assert process.wait(60) == (code or 0)
     os.close(ours)
     return text
 

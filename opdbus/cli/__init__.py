@@ -29,7 +29,9 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except OpDbusError as error:
-        print(f"op-dbus: {error}", file=sys.stderr)
+        from opdbus.cli import output
+
+        output.note(f"op-dbus: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

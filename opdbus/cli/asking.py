@@ -114,7 +114,7 @@ def tell_unknown(fields: Sequence[str]) -> None:
     """Say on stderr which fields no object has, each with near names."""
     known = [path for path, _ in ask(lambda client: client.fields({}))] if fields else []
     for field, advice in unknown(fields, known):
-        click.echo(output.visible(f"no object has a field {field}{advice}"), err=True)
+        output.note(f"no object has a field {field}{advice}")
 
 
 def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values

@@ -133,11 +133,16 @@ def profile(
         _show(found)
 
 
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _show(found: Profile) -> None:
     steps = asdict(found.steps)
     batches, whole = steps.pop("runs"), steps["whole"]
     print(
-        f"{found.texts} texts, {found.tokens} tokens, in {batches} batches on {found.provider}"
+        f"{_many(found.texts, 'text')}, {_many(found.tokens, 'token')}, in"
+        f" {batches} {'batch' if batches == 1 else 'batches'} on {found.provider}"
         f" in {found.precision}"
     )
     rows = [(step, f"{spent:.3f}", f"{spent / whole:.0%}") for step, spent in steps.items()]

@@ -52,6 +52,11 @@ def _published(number: int, item: Any) -> tuple[str, str, str, dict[str, Any]]: 
     faults += [f"the unknown key {key}" for key in given.keys() - {*_NAMES, "properties"}]
     if not isinstance(properties, dict):
         faults.append("properties that are not a JSON object")
+    if not given.keys() & {*_NAMES}:
+        raise InvalidArgs(
+            f"object {number} is no object to publish: it has none of plugin, kind and name;"
+            " `op-dbus publish --help` shows the form"
+        )
     if faults:
         raise InvalidArgs(f"object {number} has {' and '.join(faults)}; `--help` shows the form")
     return given["plugin"], given["kind"], given["name"], _without_null(properties)

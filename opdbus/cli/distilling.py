@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,7 @@ def distil(
     request = Request(
         model, into, recipe, tuple(dict.fromkeys(learned)), _pairs(pairs) if pairs else (), work
     )
-    about = run.distil(request, config, _tell)
+    about = run.distil(request, config, output.note)
     if json_:
         output.as_json(about)
     else:
@@ -114,10 +113,6 @@ def _pairs(file: Path) -> tuple[tuple[str, str], ...]:
             )
         found.append((question.strip(), answer.strip()))
     return tuple(found)
-
-
-def _tell(line: str) -> None:
-    print(output.visible(line), file=sys.stderr, flush=True)
 
 
 def _show(about: dict[str, Any], into: Path) -> None:

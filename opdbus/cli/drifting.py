@@ -83,7 +83,7 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
     rows, waits, fault, unobserved = ask(lambda client: _listed(client, chosen(**wanted)))
     unknown = f"not all is known yet: what is waited for is {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
-        click.echo(output.visible(f"op-dbus: {note}"), err=True)
+        output.note(f"op-dbus: {note}")
     if json_:
         found = {"drifts": list(map(_value, rows)), "not_observed": [*map(_unseen, unobserved)]}
         output.as_json({"format_version": FORMAT_VERSION, **found})
@@ -91,10 +91,10 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         for row in rows:
             _print(row)
         for text in _not_observed(unobserved):
-            click.echo(output.visible(f"not observed: {text}"), err=True)
+            output.note(f"not observed: {text}")
         if not (rows or waits or fault):
             of = " of what is observed" if unobserved else ""
-            click.echo(f"nothing{of} is other than declared", err=True)
+            output.note(f"nothing{of} is other than declared")
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0

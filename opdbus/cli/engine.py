@@ -107,7 +107,7 @@ def devices(json_: bool) -> None:  # noqa: FBT001
         shown["accelerators"] = "none; `op-dbus providers` says what is missing for each"
     output.pairs(shown)
     for note in found.notes:
-        click.echo(note, err=True)
+        output.note(note)
 
 
 def _of_cpu(cpu: Processors) -> str:

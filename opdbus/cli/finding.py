@@ -10,7 +10,7 @@ import click
 
 from opdbus.cli import hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown
-from opdbus.cli.root import as_json, kind, number, plugin, root
+from opdbus.cli.root import MOST, as_json, count, kind, number, plugin, root
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 NOTHING: Final = 12
 # so many more hits are counted, as far as the daemon gives them
 _AHEAD: Final = 100
-_MOST: Final = 10_000
 _KEYS: Final = ("path", "plugin", "kind", "name")
 
 limit = click.option(
-    "-n", "--limit", type=number, metavar="N", default=10, help="How many at most. [10]"
+    "-n", "--limit", type=count, metavar="N", default=10, help="How many at most. [10]"
 )
 where = click.option(
     "--where",
@@ -90,7 +89,7 @@ def search(
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
-        click.echo(f"nothing here is about that{hint}", err=True)
+        output.note(f"nothing here is about that{hint}")
     return NOTHING
 
 
@@ -129,7 +128,7 @@ def similar(
     if _answer(form, found, limit, options):
         return 0
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
-        click.echo("nothing here is like that", err=True)
+        output.note("nothing here is like that")
     return NOTHING
 
 
@@ -137,7 +136,7 @@ def _is_past_the_last(found: Callable[..., Awaitable[Hits]], offset: int) -> boo
     """Tell whether a page is empty because it begins past the last hit, and say so on stderr."""
     is_past = offset > 0 and bool(ask(lambda client: found(client, 1, 0)))
     if is_past:
-        click.echo(f"there are no more than {offset:,} hits: give a smaller --offset", err=True)
+        output.note(f"there are no more than {offset:,} hits: give a smaller --offset")
     return is_past
 
 
@@ -153,7 +152,7 @@ def _answer(
     async def found(client: Client) -> tuple[list[Row], Sequence[Row], int]:
         found = await question(client, limit, offset)
         best = [{"path": path, "score": score, **more} for path, score, more in found]
-        is_cut = form.is_for_people and len(best) == limit and offset + limit <= _MOST
+        is_cut = form.is_for_people and len(best) == limit and offset + limit <= MOST
         more: Hits = []
         if is_cut:
             # to count them, without reasons
@@ -176,7 +175,7 @@ def _tell_of(best: Sequence[Row], more: int, offset: int) -> None:
     """Say on stderr which hits are of the first stage, and how many more there are."""
     by_static = sum(hit["stage"] == "static" for hit in best)
     if 0 < by_static < len(best):
-        click.echo(f"the last {by_static} have no vectors of the level yet", err=True)
+        output.note(f"the last {by_static} have no vectors of the level yet")
     if more:
         rows.tell_more(f"{more}" if more < _AHEAD else f"at least {more}", offset)
 
@@ -202,9 +201,7 @@ def fields(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
 )
 @click.option("--name", metavar="NAME", help="Only objects of this name.")
 @where
-@click.option(
-    "-n", "--limit", type=number, metavar="N", help="How many at most; all, if not given."
-)
+@click.option("-n", "--limit", type=count, metavar="N", help="How many at most; all, if not given.")
 @offset
 @rows.quiet
 @rows.columns
@@ -232,7 +229,7 @@ def list_(
         form.print(shown, _print_names)
     elif form.is_for_people:
         past = f"{total:,} such objects, and none of them is on this page"
-        click.echo(f"there are {past}" if total else "nothing to list", err=True)
+        output.note(f"there are {past}" if total else "nothing to list")
     if not total:
         tell_unknown(fields_of(wanted["where"]))
     more = total - offset - len(shown)

@@ -13,7 +13,7 @@ import click
 from opdbus.cli import meaning, output, when
 from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
-from opdbus.cli.root import as_json, kind, number, plugin, root
+from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
 )
 @click.option("--cause", metavar="TEXT", help="Only of causes that begin so: job:4711, apt, boot.")
 @click.option("--what", metavar="WORD", help="Only appeared, changed, gone, event, drift...")
-@click.option("-n", "--limit", type=number, metavar="N", help=f"How many, of the newest. [{_MOST}]")
+@click.option(
+    "-n", "--limit", type=count_or_none, metavar="N", help=f"How many, of the newest. [{_MOST}]"
+)
 @click.option("--watch", is_flag=True, help="Go on with what changes from now on.")
 @as_lines
 def changes(
@@ -123,7 +125,7 @@ def history() -> None:
 @click.argument("object")
 @click.option("--at", metavar="TIME", help="Show OBJECT as it was then.")
 @click.option(
-    "-n", "--limit", type=number, metavar="N", default=_MOST, help=f"How many changes. [{_MOST}]"
+    "-n", "--limit", type=count, metavar="N", default=_MOST, help=f"How many changes. [{_MOST}]"
 )
 @as_json
 def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa: A002, FBT001
@@ -168,9 +170,9 @@ async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: Prin
     printer.print(rows[::-1], is_cut=is_cut)
     if not rows:
         await meaning.require_fields(client, asked)
-        click.echo("nothing is known to have changed", err=True)
+        output.note("nothing is known to have changed")
     elif is_cut:
-        click.echo(f"the newest {len(rows):,} changes: -n N gives more", err=True)
+        output.note(f"the newest {len(rows):,} changes: -n N gives more")
 
 
 async def newest(
@@ -213,7 +215,7 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
     """Print what came after a row, and return the number of the last row."""
     newest = await client.last_row()
     if newest < last:
-        click.echo("history began anew", err=True)
+        output.note("history began anew")
         last = 0
     new = {**asked, "after": last, "below": newest + 1, "order": "oldest"}
     printer.print(await client.changes(new, newest - last))

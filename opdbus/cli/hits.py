@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from opdbus.cli import output
 from opdbus.cli.oddities import value_of, words_of
 from opdbus.cli.rows import name_of
@@ -26,7 +24,7 @@ _FLAGS: Final = frozenset({"no", "yes"})
 def show(hits: Sequence[Row], *, is_explained: bool) -> None:
     """Print hits: a line each, but on a terminal, or with reasons, a block."""
     for asked, meant in dict.fromkeys(tuple(p) for hit in hits for p in _why(hit)["corrected"]):
-        click.echo(output.visible(f"{asked} was looked for as {meant}"), err=True)
+        output.note(f"{asked} was looked for as {meant}")
     if not is_explained and not sys.stdout.isatty():
         cells = [(_score(hit), name_of(hit), "; ".join(_lines(hit))) for hit in hits]
         output.table(_HEADINGS, cells)

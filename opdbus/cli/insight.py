@@ -14,14 +14,13 @@ from opdbus.bus import paths
 from opdbus.cli import oddities, output
 from opdbus.cli.asking import ask, chosen
 from opdbus.cli.finding import limit, offset, where
-from opdbus.cli.root import as_json, kind, number, plugin, root
+from opdbus.cli.root import MOST, as_json, count, kind, plugin, root
 from opdbus.cli.telling import noun, plural, subject_of
 from opdbus.cli.widths import width
 
 # Topics, and objects of one, unless more are wanted.
 _TOPICS: Final = 20
 _OBJECTS: Final = 50
-_MOST: Final = 10_000
 # Typical objects of a topic, of which a line shows those that it has room for.
 _TYPICAL: Final = 9
 # Kinds that a line names.
@@ -32,7 +31,7 @@ _INDENT: Final = 5
 @root.command()
 @click.argument("topic", required=False)
 @click.option(
-    "-n", "--limit", type=number, metavar="N", help="How many at most. [20 topics, or 50 objects]"
+    "-n", "--limit", type=count, metavar="N", help="How many at most. [20 topics, or 50 objects]"
 )
 @offset
 @plugin
@@ -55,19 +54,19 @@ def topics(
     options["objects"] = _TYPICAL
     if topic:
         options |= {"topic": topic, "objects": _OBJECTS if limit is None else limit}
-    most = _MOST if topic else limit or _TOPICS
-    found = ask(lambda client: client.clusters(most, chosen(**options)))
+    found = ask(lambda client: client.clusters(MOST, chosen(**options)))
+    shown = found if topic else found[: limit or _TOPICS]
     if json_:
-        output.as_json([_values(*each) for each in found])
+        output.as_json([_values(*each) for each in shown])
     elif topic:
         _print_one(*found[0])
     else:
-        for each in found:
+        for each in shown:
             _print_line(*each)
         if not found:
-            click.echo("there are no topics here", err=True)
-        if len(found) == most:
-            click.echo(f"the {most} largest topics: -n 64 shows all", err=True)
+            output.note("there are no topics here")
+        elif len(shown) < len(found):
+            output.note(f"{len(shown)} of {len(found)} topics: -n {len(found)} shows all")
 
 
 def _values(name: str, size: int, more: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def _print_one(name: str, size: int, more: dict[str, Any]) -> None:
     print(f"{output.style(output.visible(name), 'bold')}: {_counted(size, more['kinds'][:_KINDS])}")
     output.table(("typical", "object"), rows)
     if len(rows) < size:
-        click.echo(f"{len(rows)} of {size:,} objects: -n {size} lists all", err=True)
+        output.note(f"{len(rows)} of {size:,} objects: -n {min(size, MOST)} lists them")
 
 
 @root.command()
@@ -147,13 +146,14 @@ def odd(
         output.as_json([_odd_values(*each) for each in found])
         return
     if not found:
-        click.echo("nothing is unlike its kind", err=True)
+        output.note("nothing is unlike its kind")
     for path, _, more in found:
         subject = subject_of((more["plugin"], more["kind"]), paths.parse(path)[2])
         output.labelled(output.style(output.visible(subject), "bold"), 2, "")
         output.labelled("", 0, oddities.sentence(more))
     if len(found) == limit:
-        click.echo(f"the {limit} worst: -n {2 * limit} shows more", err=True)
+        worst = f"the {limit} worst" if limit > 1 else "the worst one"
+        output.note(f"{worst}: -n {min(2 * limit, MOST)} shows more")
 
 
 def _odd_values(path: str, score: float, more: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     rows = settings(context.obj).rows()
     if Path(unit.SETTINGS).parent.exists():
         hint = f"the service has settings of its own in {unit.SETTINGS}, which are not shown here"
-        click.echo(f"{hint}: `op-dbus doctor` checks them", err=True)
+        output.note(f"{hint}: `op-dbus doctor` checks them")
     if json_:
         output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
     else:

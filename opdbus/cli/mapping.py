@@ -126,6 +126,6 @@ def _tell(target: Path, scene: Scene, table: Table, size: int, *, json_: bool) -
         output.as_json({"file": str(target), **counts, **rest})
         return
     said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{output.visible(str(target))}: {said}; {size / 1e6:.1f} MB")
+    print(f"{output.visible(str(target))}: {said}; {size / 1e3:,.0f} kB")
     if table.waiting:
-        click.echo(f"{table.waiting:,} more objects wait for their vectors", err=True)
+        output.note(f"{table.waiting:,} more objects wait for their vectors")

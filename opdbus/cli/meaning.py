@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import click
-
 from opdbus.cli import output, when
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
@@ -61,7 +59,7 @@ async def tell(
             for row in await _meant(client, like):
                 print_lines([row], f" [row {row['seq']}]")
         like_it, that = "nothing like it is known to have happened", "no change answers this"
-        click.echo(like_it if meaning.like else that, err=True)
+        output.note(like_it if meaning.like else that)
     elif printer.is_json:
         printer.print(rows)
     else:

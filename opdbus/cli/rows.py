@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import tell_unknown
+from opdbus.cli.widths import width
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 # never shortened, to be copied
 _NAMES: Final = frozenset({"object", "path", "name"})
+# characters of a command that is printed to be pasted, where there is no terminal
+_MOST_SAID: Final = 500
 
 quiet = click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
 columns = click.option(
@@ -85,7 +89,8 @@ def _text(row: Row) -> dict[str, Any]:
 
 
 def _cell(name: str, value: Any) -> str:  # noqa: ANN401 -- any JSON
-    said = output.said(value)
+    # as hits are listed: so many digits of a score say something
+    said = f"{value:.3f}" if name == "score" and isinstance(value, float) else output.said(value)
     return said if name in _NAMES else output.short_hashes(said)
 
 
@@ -104,4 +109,7 @@ def tell_more(count: str, offset: int) -> None:
         elif not word.startswith("--offset="):
             words.append(word)
     command = shlex.join(["op-dbus", *words, "--offset", str(offset), *sys.argv[at:]])
-    click.echo(f"{count} more: {command}", err=True)
+    said = f"{count} more: {command}"
+    room = shutil.get_terminal_size().columns if sys.stderr.isatty() else _MOST_SAID
+    # a command that is broken into lines could not be pasted
+    output.note(said if width(said) <= room else f"{count} more: add --offset {offset}")

@@ -53,7 +53,7 @@ def vectorize(texts: tuple[str, ...], json_: bool, **options: Any) -> None:  # n
     vectors, most, tokens = ask(both)
     cut = sum(count > most for count in tokens)
     if cut:
-        click.echo(f"op-dbus: {cut} of {len(given)} texts were cut at {most} tokens", err=True)
+        output.note(f"op-dbus: {cut} of {len(given)} texts were cut at {most} tokens")
     if json_:
         keys = ("text", "tokens", "truncated", "vector")
         rows = [(t, n, n > most, v) for t, n, v in zip(given, tokens, vectors, strict=True)]
