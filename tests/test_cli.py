@@ -242,7 +242,11 @@ def test_conditions_that_nothing_meets(served: Running) -> None:
     """Find nothing, and say which field was meant if there is none of that name."""
     listed = served.cli("list", "--where", "active_state=unheard-of")
     assert (listed.returncode, listed.stdout) == (0, "")
-    assert listed.stderr == "nothing to list\n"
+    assert listed.stderr.startswith("nothing to list\nno object has active_state unheard-of; there")
+    done = served.cli("search", "anything", "--where", "active_state=actve, enabled=true")
+    assert "no object has active_state actve; there are active" in done.stderr
+    for asked in (["search", "plugin:nosuch x"], ["list", "--where", "plugin=nosuch"]):
+        assert "there is no plugin 'nosuch'; there are " in served.cli(*asked).stderr
     listed = served.cli("list", "--kind", "account", "--offset", "1000")
     assert listed.stderr.startswith("there are ")
     assert listed.stderr.endswith(" such objects, and none of them is on this page\n")

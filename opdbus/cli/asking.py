@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -15,9 +17,16 @@ from opdbus.errors import BusError, InvalidArgs, ShuttingDown, UnknownObject
 
 if TYPE_CHECKING:
     from opdbus.client import Client
+    from opdbus.state.conditions import Condition
     from opdbus.unit import Unit
 
     T = TypeVar("T")
+
+# of a question
+_SORT: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
+# objects whose values are looked at for those near one, and values that are told where none is
+_SOME: Final = 1000
+_FEW: Final = 5
 
 
 def ask(question: Callable[[Client], Awaitable[T]]) -> T:
@@ -115,6 +124,39 @@ def tell_unknown(fields: Sequence[str]) -> None:
     known = [path for path, _ in ask(lambda client: client.fields({}))] if fields else []
     for field, advice in unknown(fields, known):
         output.note(f"no object has a field {field}{advice}")
+
+
+def tell_unmet(where: str, query: str = "") -> None:
+    """Say on stderr which values that were asked for no object has, each with values that are."""
+    from opdbus.state import conditions
+
+    found = [asked for asked in conditions.parse(where) if asked.operator == "="]
+    found += [conditions.condition(field, "=", value) for field, value in _SORT.findall(query)]
+    for asked in found:
+        if hint := ask(partial(_unmet, asked)):
+            output.note(hint)
+
+
+async def _unmet(asked: Condition, client: Client) -> str:
+    """Say that no object has a field of this value, and which are near; empty if one has it."""
+    import difflib
+
+    if asked.field in {"plugin", "kind"}:
+        try:
+            await client.page({asked.field: asked.value}, 0, 1)
+        except InvalidArgs as error:
+            return str(error)
+        return ""
+    if '"' in asked.value:  # which a condition in quotes cannot have
+        return ""
+    either = [f'{asked.field}{operator}"{asked.value}"' for operator in ("=", "!=")]
+    (count, _), (_, others) = [await client.page({"where": c}, 0, _SOME) for c in either]
+    rows = await client.values([path for path, *_ in others], [asked.field]) if others else []
+    known = dict.fromkeys(value for (value,) in rows if isinstance(value, str))
+    if count or not known:
+        return ""
+    near = difflib.get_close_matches(asked.value, known, 3) or [*known][:_FEW]
+    return f"no object has {asked.field} {asked.value}; there are {', '.join(near)}"
 
 
 def chosen(**options: Any) -> dict[str, Any]:  # noqa: ANN401 -- click's values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from opdbus.cli import hits, output, rows
-from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown
+from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
 from opdbus.cli.root import MOST, as_json, count, kind, number, plugin, root
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
@@ -87,6 +87,7 @@ def search(
     if _answer(form, found, limit, options):
         return 0
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
+        tell_unmet(options["where"], query)
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
         output.note(f"nothing here is about that{hint}")
@@ -128,6 +129,7 @@ def similar(
     if _answer(form, found, limit, options):
         return 0
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
+        tell_unmet(options["where"])
         output.note("nothing here is like that")
     return NOTHING
 
@@ -230,6 +232,8 @@ def list_(
     elif form.is_for_people:
         past = f"{total:,} such objects, and none of them is on this page"
         output.note(f"there are {past}" if total else "nothing to list")
+        if not total:
+            tell_unmet(wanted["where"])
     if not total:
         tell_unknown(fields_of(wanted["where"]))
     more = total - offset - len(shown)
