@@ -74,6 +74,12 @@ class Unit:
         own = status.removeprefix(FAILED) if status.startswith(FAILED) else _last_words()
         return f"{NAME} ended by a fault: {own or f'{self._end()}; see `journalctl --unit {NAME}`'}"
 
+    def cure(self) -> str:
+        """Say what to do after a fault."""
+        is_setting = self.shown["ExecMainStatus"] == str(ConfigError.exit_code)
+        where = f" in {SETTINGS} or the unit" if is_setting else ""
+        return f"correct that{where}, then `systemctl restart op-dbus`"
+
     def _end(self) -> str:
         result, code = self.shown["Result"], self.shown["ExecMainStatus"]
         if result == "exit-code":

@@ -1,6 +1,7 @@
 """What systemd says of the service, as commands and the doctor read it."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_commands_say_why_the_service_ended(systemd: Callable[..., None], daemon
             code, said = on_system_bus(daemons(str(command)), bus, *command)
             assert code == 4
             assert "op-dbus.service ended by a fault: OP_DBUS_THREADS='many' is not acc" in said
-            assert "`systemctl restart op-dbus`" in said
+            assert "; correct that in /etc/op-dbus/op-dbus.env or the unit, then `systemc" in said
         systemd(SHOWN | {"ActiveState": "inactive", "Result": "success", "StatusText": ""})
         code, said = on_system_bus(daemons("stopped"), bus, "status")
         assert (code, "systemctl start op-dbus" in said) == (4, True)
@@ -204,6 +205,8 @@ def test_doctor_reads_the_settings_of_the_service(
         assert code == 1
         assert "wrong    service: op-dbus.service ended by a fault: OP_DBUS_THREADS='many'" in said
         assert "wrong    service settings: OP_DBUS_TREADS in the environment is not" in said
+        code, said = on_system_bus(daemons("bad config"), bus, "config", **own)
+        assert (code, "OP_DBUS_TREADS in the environment is not" in said) == (2, True)
         systemd(shown | {"LoadState": "masked"}, str(file))
         code, said = on_system_bus(daemons("masked"), bus, "doctor", **own)
         assert (code, "wrong    service: systemd says that op-dbus.service is masked" in said) == (
@@ -217,6 +220,10 @@ def test_doctor_reads_the_settings_of_the_service(
         assert code == 0, said
         assert "ok       service settings: accepted" in said
         assert f"objects in {EXAMPLE}" in said
+        code, said = on_system_bus(daemons("config"), bus, "config", **own)
+        assert "what op-dbus.service runs with; variables of this shell win over its own" in said
+        assert re.search(rf"OP_DBUS_STATE_FILE +{EXAMPLE} +environment", said)
+        code, said = on_system_bus(daemons("well"), bus, "doctor", **own)
         assert "warning  daemon: nobody serves org.opdbus" in said
     finally:
         bus.kill()

@@ -62,8 +62,7 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
         advice = "`systemctl unmask op-dbus`, then `systemctl start op-dbus`"
         raise BusError(f"{unit.NAME} is masked, and nothing starts it: {advice}") from None
     if service and condition(service):
-        advice = "correct that, then `systemctl restart op-dbus`"
-        raise BusError(f"{service.fault()}; {advice}") from None
+        raise BusError(f"{service.fault()}; {service.cure()}") from None
 
 
 async def path_of(client: Client, name: str, *, past: bool = False) -> str:

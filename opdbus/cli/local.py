@@ -60,18 +60,31 @@ root.add_command(daemon, "run")
 def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     """Show every setting, its value, and where it came from.
 
-    These are the settings of this shell's commands; the service's are in /etc/op-dbus/op-dbus.env.
+    Where systemd has the service op-dbus, root sees what that runs with, from
+    /etc/op-dbus/op-dbus.env; others see the settings of their own shell's commands.
     """
     from opdbus import unit
 
-    rows = settings(context.obj).rows()
-    if Path(unit.SETTINGS).parent.exists():
+    found = settings(context.obj)
+    service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None
+    if service:
+        found = _with_service(service.environ(), context.obj)
+    if service:
+        output.note(f"what {unit.NAME} runs with; variables of this shell win over its own")
+    elif Path(unit.SETTINGS).parent.exists():
         hint = f"the service has settings of its own in {unit.SETTINGS}, which are not shown here"
         output.note(f"{hint}: `op-dbus doctor` checks them")
     if json_:
-        output.as_json({name: {"value": value, "source": source} for name, value, source in rows})
+        rows = ((name, {"value": value, "source": at}) for name, value, at in found.rows())
+        output.as_json(dict(rows))
     else:
-        output.table(("setting", "value", "from"), rows)
+        output.table(("setting", "value", "from"), found.rows())
+
+
+def _with_service(given: Mapping[str, str], flags: dict[str, str]) -> config.Config:
+    """Read the settings that the service is given, over which those of this shell win."""
+    ours = {name: text for name, text in os.environ.items() if text}
+    return config.load({**given, **ours}, flags)
 
 
 @root.command()
@@ -87,11 +100,7 @@ def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
 
     from opdbus.doctor.examine import examine
 
-    def load(service: Mapping[str, str]) -> config.Config:
-        ours = {name: text for name, text in os.environ.items() if text}
-        return config.load({**service, **ours}, context.obj)
-
-    verdicts = asyncio.run(examine(load))
+    verdicts = asyncio.run(examine(lambda service: _with_service(service, context.obj)))
     if json_:
         output.as_json([verdict._asdict() for verdict in verdicts])
     else:

@@ -73,7 +73,7 @@ def _service(service: Unit) -> Verdict:
         finding = f"systemd says that {unit.NAME} is {loaded}"
         return Verdict("service", "wrong", finding, "`systemctl status op-dbus` says more")
     if service.has_failed:
-        return Verdict("service", "wrong", service.fault(), f"correct that, then {RESTART}")
+        return Verdict("service", "wrong", service.fault(), service.cure())
     if not service.is_running:
         return Verdict("service", "warning", f"{unit.NAME} does not run", START)
     count, seconds = service.restarts()

@@ -162,6 +162,7 @@ def test_only_root_and_the_service_read_the_settings(
             assert "Traceback" not in done.stderr
             assert done.returncode == (command == "doctor" and user == "outsider"), done.stdout
         assert (
-            f"{SETTINGS}, which this user may not read"
+            f"{SETTINGS}, which are not shown here"
             in host.run("op-dbus", "config", user=user).stderr
         )
+    assert "what op-dbus.service runs with" in host.run("op-dbus", "config").stderr
