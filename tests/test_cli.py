@@ -147,6 +147,20 @@ def test_set_provider(daemons: Callable[..., Running]) -> None:
         assert as_json(daemon, "status")["Provider"] == cpu_engines()[0]
 
 
+@pytest.mark.parametrize("level", ["none", "static"])
+def test_a_level_that_needs_no_provider(daemons: Callable[..., Running], level: str) -> None:
+    """Say that the level has no model for a provider to run."""
+    with daemons(VECTOR_LEVEL=level, MODEL="") as daemon:
+
+        async def wait() -> None:
+            async with calling(daemon.bus) as caller:
+                await caller.ready()
+
+        asyncio.run(wait())
+        said = fails(daemon, 3, "set-provider", "cpu")
+        assert f"the level is {level}, which has no model for a provider to run: set OP" in said
+
+
 def test_search(served: Running) -> None:
     """Print hits with score, name and text; all of it as JSON."""
     hits = as_json(served, "search", "sshd", "-n", "3", "--mode", "lexical")
