@@ -117,10 +117,11 @@ def names(hits: list[Hit]) -> list[str]:
     return [hit.thing.name for hit in hits]
 
 
-def test_answers_come_before_the_model(live: Callable[..., Any]) -> None:
+def test_answers_come_before_the_model(live: Callable[..., Any], gate: Gate) -> None:
     """Search by meaning before a model is loaded, say so, and find what is like an object."""
 
     async def work(made: House) -> None:
+        gate.shut()
         await stored(made, PRINTER, unit("cups2", "printing of documents"), *units(40))
         for mode in ("hybrid", "vector"):
             hits = await made.finder.search("put it on paper", Page(50), mode)
@@ -133,8 +134,9 @@ def test_answers_come_before_the_model(live: Callable[..., Any]) -> None:
         assert made.finder.staged() == 42
         # it is to be the next to get its vector
         assert made.vectors.asked
+        gate.open()
 
-    live(work, engine=False, cascade=LONG)
+    live(work, engine=False, cascade=LONG, opener=gate.opener)
 
 
 def test_a_new_object_is_found_while_the_model_is_busy(
@@ -174,15 +176,17 @@ def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) 
 
 
 def test_very_many_have_static_vectors_only_while_they_lack_their_own(
-    live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    live: Callable[..., Any], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Give up the memory of static vectors when all have their own, also when one more comes."""
     monkeypatch.setattr("opdbus.index.cascade.MANY", 10)
 
     async def work(made: House) -> None:
+        gate.shut()
         await stored(made, *units(200))
         assert made.cascade.first.count() == 200
         assert made.cascade.is_used()
+        gate.open()
         while made.cascade.first.index is not None:
             await made.event(Vectorized)
             await made.cascade.first.ready(LONG)
@@ -191,7 +195,7 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
         hits = await made.finder.search("printing", Page(50))
         assert "cups" in names(hits)
 
-    live(work, cascade=LONG)
+    live(work, cascade=LONG, opener=gate.opener)
 
 
 def test_no_static_vectors_are_made_where_the_level_s_own_may_be_stored(
@@ -261,9 +265,11 @@ def test_what_is_missing_is_computed_and_kept(
     """
 
     async def work(made: House) -> None:
+        gate.shut()
         await stored(made, *units(60))
         before = await made.finder.search("mail 7", Page(60))
         assert set(stages(before)) == {"static"}
+        gate.open()
         await made.serving.start()
         # one for the question
         gate.let(6)

@@ -77,7 +77,7 @@ def test_the_observed_one_is_meant(served: Callable[..., Any]) -> None:
         told = await command("history", "acme")
         assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
             "acme declared",
-            "acme.service appeared, failed",
+            "acme.service published, failed",
             "acme.service is other than declared: active_state is failed, declared active",
         ]
         around = await command("changes", "--around", "acme")

@@ -715,11 +715,11 @@ def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.dictionaries(TEXTS, VALUES, max_size=4))
+@given(st.dictionaries(TEXTS.filter(lambda name: name != "~"), VALUES, max_size=4))
 def test_a_look_at_all_texts_together_leaves_nothing_out(properties: dict[str, Any]) -> None:
     """Redact an object just so where one suspect text has all of its texts looked at one by one."""
     others = redact({**properties, "~": "a: b"})
-    assert redact(properties) == {k: v for k, v in others.items() if k != "~" or k in properties}
+    assert redact(properties) == {k: v for k, v in others.items() if k != "~"}
 
 
 HOSTILE = [
