@@ -29,7 +29,7 @@ PANELS: Final = (
             "status": ("status", "ms"),
         },
     ),
-    ("Restart until ready", "s", {"all vectors there": ("restart", "all vectors s")}),
+    ("Restart until ready", "s", {"ready": ("restart", "ready s")}),
     (
         "Memory added",
         "MiB",
@@ -80,7 +80,7 @@ def _panel(
         )
         for size, value in zip(sizes, values, strict=True) if len(lines) == 1 else ():
             axes.annotate(
-                _short(value), (size, value), (-5, 5), textcoords="offset points", ha="right"
+                _short(value), (size, value), (0, 8), textcoords="offset points", ha="center"
             )
         ends[name] = values[-1]
     axes.set_xscale("log")
@@ -97,6 +97,8 @@ def _panel(
     axes.tick_params(length=0, colors=INK)
     axes.minorticks_off()
     axes.autoscale_view()
+    # the one line has its figures
+    axes.yaxis.set_visible(len(lines) > 1)
     if len(lines) > 1:
         _name(axes, ends)
 

@@ -81,7 +81,6 @@ _ROWS = {
     "in 2 GiB, with the page cache, MiB": lambda one: (
         f"{one['under 2G']['peak with page cache MiB']:,.0f}"
     ),
-    "an object published, ms of processor": lambda one: f"{one['fill']['daemon ms an object']:.2f}",
 }
 
 
