@@ -67,7 +67,7 @@ def test_a_large_state_file_is_written_in_parts(
 
     Two parts are read before one is written, and one more while each is.
     """
-    monkeypatch.setattr("opdbus.index.preparing._PART", 2)
+    monkeypatch.setattr("opdbus.index.memory._PART", 2)
 
     async def work(made: House) -> None:
         await made.declare(unit("old", "old"))

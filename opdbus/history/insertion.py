@@ -8,8 +8,10 @@ that computes meanwhile keeps it waiting after each.
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
+
+from opdbus.slices import batches
 
 # Some milliseconds' work; SQLite takes 32,766 values with a statement.
 _AT_A_TIME: Final = 128
@@ -19,8 +21,7 @@ def insert(
     database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], after: str = ""
 ) -> None:
     """Insert rows `into` a table, such as `INSERT INTO it (a, b)`, and what comes `after`."""
-    rest = iter(rows)
-    while part := [*islice(rest, _AT_A_TIME)]:
+    for part in batches(rows, _AT_A_TIME):
         values = _values(len(part), len(part[0]))
         database.execute(f"{into} VALUES {values} {after}", [*chain.from_iterable(part)])
 

@@ -3,11 +3,11 @@
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from opdbus import kinds
 from opdbus.engine.batching import Rank
@@ -20,10 +20,9 @@ from opdbus.index.change_ranking import Meant, Near
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
+from opdbus.slices import slices
 from opdbus.state.object import Thing
 from opdbus.text import digest_of
-
-T = TypeVar("T", range, list[int])
 
 # Sentences whose vectors are read at a time, and rows whose sentences are: others read meanwhile.
 _AT_A_TIME: Final = 4096
@@ -201,7 +200,7 @@ class ChangeFinder:
             return
         numbers = await self._memory.archive.read(lambda store: store.history.numbers(wanted))
         sql, values = question.clause(wanted)
-        for some in _parts(numbers, _ROWS_AT_A_TIME):
+        for some in slices(numbers, _ROWS_AT_A_TIME):
             yield Clause(f"seq BETWEEN ? AND ? AND {sql}", [some.start, some.stop - 1, *values])
 
     async def _near(self, asked: str, meant: Meant, rank: Rank) -> Near:
@@ -222,7 +221,7 @@ class ChangeFinder:
         """Read vectors in parts, so that others read meanwhile."""
         read = self._memory.archive.read
         if meant is not None:
-            for part in _parts(list(meant), _AT_A_TIME):
+            for part in slices(list(meant), _AT_A_TIME):
                 yield await read(partial(_some, index, part))
             return
         last = 0
@@ -241,10 +240,6 @@ def _is_beside(row: Row, other: Row) -> bool:
 def _is_like(one: Row, other: Row) -> bool:
     is_same_sort = one.identity[1:3] == other.identity[1:3]
     return is_same_sort and wording.is_alike(one.sentence, other.sentence)
-
-
-def _parts(items: T, size: int) -> Iterator[T]:
-    return (items[n : n + size] for n in range(0, len(items), size))
 
 
 def _some(index: VectorIndex, ids: Sequence[int], store: Store) -> Block:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from opdbus.index.sealer import Sealer
 from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
 from opdbus.index.word_index import WordIndex
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Identity, Json, Thing
 
 # Entries taken into the catalogue at a time: some milliseconds' work.
@@ -51,12 +52,12 @@ class Known:
         self.sealer.note(len(records) + len(gone))
         freed = [self.catalogue.view.places[entry.id] for entry in gone]
         changes: dict[Thing, Change] = {}
-        for part in _batches(gone):
+        for part in slices(gone, _AT_A_TIME):
             self.transient.discard(entry.identity for entry in part)
             changes |= self.catalogue.remove(part)
             self.fields.drop(part)
             await asyncio.sleep(0)
-        for part in _batches(entries):
+        for part in slices(entries, _AT_A_TIME):
             changes |= self.catalogue.put(part)
             self.fields.touch(part)
             await asyncio.sleep(0)
@@ -89,7 +90,3 @@ class Known:
                 fields |= json.loads(contents[entry.id].properties)
                 fields |= {} if only_stored else self.volatile.get(entry.identity, {})
         return fields
-
-
-def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    return (entries[n : n + _AT_A_TIME] for n in range(0, len(entries), _AT_A_TIME))

@@ -18,6 +18,7 @@ from opdbus.index.field_rows import Rows, Shared
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found
+from opdbus.slices import slices
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition, pattern
 from opdbus.state.object import Identity, Json, Thing
@@ -142,7 +143,7 @@ async def _each(
         ]
 
     found: list[tuple[Thing, T]] = []
-    for part in (things[n : n + _AT_A_TIME] for n in range(0, len(things), _AT_A_TIME)):
+    for part in slices(things, _AT_A_TIME):
         about = {t: memory.catalogue.about(t) for t in part if memory.catalogue.has(t)}
         contents = await memory.content([entry for entries in about.values() for entry in entries])
         found += await asyncio.to_thread(worked, about, contents)

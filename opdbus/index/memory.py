@@ -7,14 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
 from opdbus.history.forget import Forgotten, Target
-from opdbus.index import preparing
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Change
 from opdbus.index.database import Damaged
@@ -26,7 +25,11 @@ from opdbus.index.quota import Usage
 from opdbus.index.records import begin, load_entries
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.writing import Writing
+from opdbus.slices import batches
 from opdbus.state.object import Identity, Json, StateObject, Thing
+
+# Objects of a state file that are written in one transaction: some tenths of a second's work.
+_PART: Final = 2_000
 
 
 class Memory:
@@ -53,6 +56,7 @@ class Memory:
         self.sealer = self._known.sealer
         self.notify = notify
         self.volatile = self._known.volatile
+        self.joined = self._known.joined
         # set whenever there may be objects without vectors
         self.stale = asyncio.Event()
         # set while there may be objects without static vectors
@@ -121,7 +125,7 @@ class Memory:
         of the first listing were there before: history has no values of them, and no sentences.
         """
         is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
-        parts = preparing.parts(changed)
+        parts = batches(changed, _PART)
         why = _always(change.FIRST if is_first else change.STATE_FILE)
 
         async def following() -> Made | None:
@@ -316,16 +320,6 @@ class Memory:
         """Return the content of entries, by id."""
         ids = [entry.id for entry in entries]
         return await self.archive.read(lambda store: store.content(ids)) if ids else {}
-
-    def joined(
-        self,
-        entries: Sequence[Entry],
-        contents: Mapping[int, Content],
-        *,
-        only_stored: bool = False,
-    ) -> dict[str, Json]:
-        """Return all that is known of a thing: see Known.joined."""
-        return self._known.joined(entries, contents, only_stored=only_stored)
 
     async def texts(self, digests: Sequence[bytes], *, again: bool = False) -> Mapping[bytes, str]:
         """Return the texts of objects by digest, in the order of the digests.

@@ -19,6 +19,7 @@ from opdbus.index.memory import Memory
 from opdbus.index.store import Entry, Store
 from opdbus.index.vector_index import MANY, VectorIndex
 from opdbus.serving.serving import Serving
+from opdbus.slices import slices
 from opdbus.state.object import Thing
 
 log = structlog.get_logger()
@@ -127,7 +128,7 @@ class ObjectVectors:
         found = [(d, index.get(d)) for d in index.unsaved]
         rest = [(text_digest, vector) for text_digest, vector in found if vector is not None]
         index.unsaved.clear()
-        for part in (rest[n : n + _SAVED] for n in range(0, len(rest), _SAVED)):
+        for part in slices(rest, _SAVED):
             vectors = np.stack([vector for _, vector in part])
             await self.save(index, [text_digest for text_digest, _ in part], vectors)
 
@@ -157,7 +158,7 @@ class ObjectVectors:
         if folder:
             _remove_others(folder, index.path)
         lacking = index.pending(len(texts))
-        for part in (lacking[n : n + _READ] for n in range(0, len(lacking), _READ)):
+        for part in slices(lacking, _READ):
             found = await self.memory.archive.read(partial(_kept, index, part))
             index.add_new(*found)
         await asyncio.to_thread(index.seal)

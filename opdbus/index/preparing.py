@@ -1,9 +1,8 @@
 """What is to be stored is made ready: on a thread, since it takes most of the time of a change."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from opdbus.history.change import Why
 from opdbus.index.catalogue import Catalogue
@@ -11,21 +10,12 @@ from opdbus.index.records import Recorder, Update
 from opdbus.index.store import Entry, Record
 from opdbus.state.object import Identity, StateObject
 
-# Objects that are written in one transaction: some tenths of a second's work.
-_PART: Final = 2_000
-
 
 class Made(NamedTuple):
     """Records of some objects, and when they were made, in seconds since 1970."""
 
     now: float
     records: Sequence[Record]
-
-
-def parts(objects: Iterable[StateObject]) -> Iterator[list[StateObject]]:
-    """Yield objects in parts, each for one transaction; none is empty."""
-    rest = iter(objects)
-    return iter(lambda: [*islice(rest, _PART)], [])
 
 
 def records(

@@ -14,6 +14,7 @@ from opdbus.index.search import Background
 from opdbus.index.store import Entry
 from opdbus.index.texts import NO_ROW, NO_TEXT, Texts
 from opdbus.index.view import View
+from opdbus.slices import slices
 from opdbus.state.object import digest
 
 log = structlog.get_logger()
@@ -211,7 +212,7 @@ class VectorIndex:
         """Take all vectors over into other rows."""
         of_texts = self._layer.rows
         kept = np.flatnonzero(of_texts >= 0)
-        for part in (kept[n : n + _AT_A_TIME] for n in range(0, len(kept), _AT_A_TIME)):
+        for part in slices(kept, _AT_A_TIME):
             vectors = self._rows.take(of_texts[part].astype(np.intp))
             rows.append(self.texts.digests(part.tolist()), vectors)
         of_texts[kept] = np.arange(len(kept), dtype=np.int32)

@@ -10,6 +10,7 @@ from opdbus.index import matching
 from opdbus.insight.gathering import kind_of
 from opdbus.insight.odd import LEAST
 from opdbus.insight.survey import Survey
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Identity, Json, Thing, matches
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
     async for items in matching.parts(memory, clause, {}, alone):
         await run(partial(add, items))
     shared = [t for t in memory.catalogue.shared() if matches(t, wanted)]
-    for part in (shared[n : n + _AT_A_TIME] for n in range(0, len(shared), _AT_A_TIME)):
+    for part in slices(shared, _AT_A_TIME):
         await run(partial(add, await _joined(memory, part)))
     return [found[key] for key in sorted(found)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
 from opdbus.bus.service.options import Options
 from opdbus.errors import InvalidArgs
+from opdbus.slices import slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from opdbus.bus.service.bulk import Bulk
     from opdbus.bus.service.formats import Format
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from opdbus.index.vector_index import VectorIndex
     from opdbus.state.object import Json, Thing
 
-T = TypeVar("T")
 
 # Of one call, so that what it says of them besides takes tens of megabytes at most.
 MAX_ROWS: Final = 100_000
@@ -69,7 +69,7 @@ async def write(caller: Caller, bulk: Bulk, vectors: ObjectVectors, given: Given
         rows = await _look_up(_part(things, checked), vectors.memory, index, wanted)
         lines = [
             await threads.run(_lines, each, await _contents(vectors.memory, each), vectors.memory)
-            for each in _batches(rows.about)
+            for each in slices(rows.about, _AT_A_TIME)
         ]
         said, count = b"".join(lines), len(rows.about)
         counts = {"total": len(things), "waiting": len(rows.waiting)}
@@ -96,7 +96,7 @@ async def _look_up(
 ) -> _Rows:
     """Find vectors on the event loop, where the index is written, a few at a time."""
     rows = _Rows()
-    for part in _batches(things):
+    for part in slices(things, _AT_A_TIME):
         found = []
         for thing in filter(memory.catalogue.has, part):
             entries = memory.catalogue.about(thing)
@@ -159,7 +159,3 @@ def _header(wanted: Format, rows: int, said: int, counts: Mapping[str, int]) -> 
 
 def _tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Json]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-
-
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[n : n + _AT_A_TIME] for n in range(0, len(items), _AT_A_TIME))
