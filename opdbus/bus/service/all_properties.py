@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from opdbus.bus.service.contract import InterfaceInfo
+from opdbus.bus.service.node import BusInterface
 from opdbus.bus.transport.messages import entry
-from opdbus.bus.transport.values import Plain, Typed
+from opdbus.bus.transport.values import Entries, Plain, Typed
 
 # Numbers end their entries; the library encodes in this order of bytes.
 _NUMBERS: Final = {"u": Struct("<I"), "t": Struct("<Q"), "d": Struct("<d")}
@@ -42,6 +44,21 @@ class AllProperties:
         if name in self._entries and (number := _NUMBERS.get(signature)):
             return self._entries[name][: -number.size] + number.pack(value)
         return entry(name, Typed(signature, value))
+
+
+# As long as each interface is there: all that ask for its properties get the same bytes.
+_OF_INTERFACES: Final[WeakKeyDictionary[BusInterface, AllProperties]] = WeakKeyDictionary()
+
+
+async def of_all(interfaces: Iterable[BusInterface]) -> Entries:
+    """Give all properties of some interfaces."""
+    parts = []
+    for interface in interfaces:
+        values = await interface.properties()
+        if interface not in _OF_INTERFACES:
+            _OF_INTERFACES[interface] = AllProperties(interface.info)
+        parts.append(_OF_INTERFACES[interface].encoded(values))
+    return Entries(joined(parts))
 
 
 def joined(entries: Iterable[bytes]) -> bytes:

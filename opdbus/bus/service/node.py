@@ -1,10 +1,8 @@
 """An object on the bus: its interfaces, its children, and the caller that a method answers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from opdbus.bus.service.all_properties import AllProperties
 from opdbus.bus.service.contract import InterfaceInfo, MethodInfo
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.values import Plain
@@ -40,20 +38,11 @@ class BusInterface(Protocol):
         """Give every property's value; a list or dict among them never changes any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """The object at a path: its interfaces, and the names of the nodes below."""
 
     interfaces: Sequence[BusInterface]
     children: Callable[[], Sequence[str]]
-    _all: dict[str, AllProperties] = field(default_factory=dict)
-
-    async def properties(self, interface: BusInterface) -> bytes:
-        """Encode all properties of one of the interfaces."""
-        name, values = interface.info.name, await interface.properties()
-        if name not in self._all:
-            self._all[name] = AllProperties(interface.info)
-        return self._all[name].encoded(values)
 
     def interface(self, name: str) -> BusInterface:
         """Give the interface of a name; raises UnknownInterface."""

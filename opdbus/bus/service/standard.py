@@ -8,8 +8,7 @@ from xml.etree import ElementTree as ET
 
 from opdbus.bus import paths
 from opdbus.bus.admission.limits import SMALL_BYTES
-from opdbus.bus.service import contract
-from opdbus.bus.service.all_properties import joined
+from opdbus.bus.service import all_properties, contract
 from opdbus.bus.service.contract import PropertyInfo
 from opdbus.bus.service.node import BusInterface, Caller, Node
 from opdbus.bus.transport.call import Call
@@ -156,7 +155,7 @@ async def _set(call: Call, caller: Caller, interface: BusInterface, wanted: Prop
 
 async def _all(node: Node, name: str) -> Entries:
     wanted = [node.interface(name)] if name else node.interfaces
-    return Entries(joined([await node.properties(interface) for interface in wanted]))
+    return await all_properties.of_all(wanted)
 
 
 def _require_method(call: Call) -> None:

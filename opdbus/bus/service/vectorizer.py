@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus import __version__, gc_tuning
 from opdbus.bus import names
 from opdbus.bus.admission.limits import MAX_REPLY_BYTES, require_text
-from opdbus.bus.service import contract
-from opdbus.bus.service.all_properties import AllProperties, joined
+from opdbus.bus.service import all_properties, contract
 from opdbus.bus.service.bulk import Bulk, BulkOptions
 from opdbus.bus.service.formats import Format, chosen
 from opdbus.bus.service.options import Options
@@ -61,7 +60,6 @@ class VectorizerInterface:
         self._reports: Mapping[str, Report | None] = {}
         self._accuracy: Sequence[Mapping[str, Plain]] = []
         self._state = state
-        self._status = (AllProperties(self.info), AllProperties(state.info))
 
     async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
         """Embed one text."""
@@ -114,9 +112,7 @@ class VectorizerInterface:
     async def status(self, _caller: Caller, options: Given) -> Entries:
         """Give all properties of this interface and of State1."""
         Options(options, {})
-        both = (await self.properties(), await self._state.properties())
-        told = (each.encoded(values) for each, values in zip(self._status, both, strict=True))
-        return Entries(joined(told))
+        return await all_properties.of_all((self, self._state))
 
     async def reload(self, _caller: Caller, options: Given) -> None:
         """Read settings and state file again."""
