@@ -15,6 +15,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
+from opdbus.cli.telling import plural
 from opdbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,17 +134,13 @@ def profile(
         _show(found)
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _show(found: Profile) -> None:
     steps = asdict(found.steps)
     batches, whole = steps.pop("runs"), steps["whole"]
     print(
-        f"{_many(found.texts, 'text')}, {_many(found.tokens, 'token')}, in"
-        f" {batches} {'batch' if batches == 1 else 'batches'} on {found.provider}"
-        f" in {found.precision}"
+        f"{found.texts} {plural('text', found.texts)}, {found.tokens}"
+        f" {plural('token', found.tokens)}, in {batches} {plural('batch', batches)}"
+        f" on {found.provider} in {found.precision}"
     )
     rows = [(step, f"{spent:.3f}", f"{spent / whole:.0%}") for step, spent in steps.items()]
     output.table(("step", "ms", "share"), rows)

@@ -84,7 +84,7 @@ def _together(told: Iterable[_Item]) -> Iterator[Sequence[_Item]]:
 def _listed(found: Sequence[_Item], least: str) -> Line:
     """Tell of a first listing: how many there are of each sort."""
     counts = Counter((change["plugin"], change["kind"]) for change, _ in found)
-    sorts = [f"{n:,} {noun(s) if n == 1 else plural(noun(s))}" for s, n in counts.most_common()]
+    sorts = [f"{n:,} {plural(noun(s), n)}" for s, n in counts.most_common()]
     change, told = found[-1]
     text = f"{told.verb} {least}{', '.join(sorts)}"
     return Line(change["at"], text, change["cause"], [change for change, _ in found])
@@ -124,7 +124,7 @@ def _how_often(change: Change) -> str:
 
 
 def _of(count: int, word: str) -> str:
-    return f"{count} {word if count == 1 else plural(word)}"
+    return f"{count} {plural(word, count)}"
 
 
 def by_cause(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:

@@ -104,13 +104,9 @@ def _fitting(names: Sequence[str], room: int) -> list[str]:
 
 def _counted(size: int, kinds: Sequence[Sequence[Any]]) -> str:
     """Say how many objects there are, and of which kinds the most."""
-    said = [_many(count, noun((plugin, kind))) for plugin, kind, count in kinds]
+    said = [f"{count:,} {plural(noun((plugin, kind)), count)}" for plugin, kind, count in kinds]
     rest = size - sum(count for *_, count in kinds)
-    return ", ".join([*said, *([_many(rest, "other")] if rest else [])])
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun if count == 1 else plural(noun)}"
+    return ", ".join([*said, *([f"{rest:,} {plural('other', rest)}"] if rest else [])])
 
 
 def _print_one(name: str, size: int, more: dict[str, Any]) -> None:

@@ -69,7 +69,6 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None
     if service:
         found = _with_service(service.environ(), context.obj)
-    if service:
         output.note(f"what {unit.NAME} runs with; variables of this shell win over its own")
     elif Path(unit.SETTINGS).parent.exists():
         hint = f"the service has settings of its own in {unit.SETTINGS}, which are not shown here"

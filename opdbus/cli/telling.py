@@ -124,9 +124,11 @@ def _readable(fields: Iterable[Sequence[str]]) -> tuple[str, str]:
     return "changed", ""
 
 
-def plural(kind: str) -> str:
-    """Give the plural of a kind."""
+def plural(kind: str, count: int = 2) -> str:
+    """Give the plural of a kind, and of one of it the singular."""
     word = kind.replace("_", " ")
+    if count == 1:
+        return word
     if word.endswith("y"):
         return f"{word[:-1]}ies"
     return f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
