@@ -28,9 +28,9 @@ _VALUE_KEYS: Final = frozenset("value values val default data content current ar
 _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 _NAME = re.compile(r"[\w .-]{1,100}")
-# An element of a command line or of a list of variables that is an assignment as a whole.
 # What text has that may be JSON.
 _JSON = re.compile(r"[{\[]")
+# An element of a command line or of a list of variables that is an assignment as a whole.
 _ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
 
