@@ -1,7 +1,7 @@
 """Searches over the memory: pages, twins, and words where there is no model."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +18,11 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.events import Vectorized
-from opdbus.index.hits import Page
+from opdbus.index.hits import Hit, Page
+from opdbus.state.conditions import Condition
 from opdbus.state.object import Thing
+
+ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 
 
 def test_before_the_model_lexical_answers_and_the_rest_waits(
@@ -82,6 +85,31 @@ def test_pages_are_exact(live: Callable[..., Any]) -> None:
             assert len({h.thing for h in whole}) == len(whole)
         found = await made.finder.search("network", Page(5, wanted={"plugin": "nowhere"}))
         assert found == []
+
+    live(work)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
+def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> None:
+    """Give what meets a condition, with the scores that its entries have without one."""
+
+    def scored(hits: Sequence[Hit]) -> dict[str, Any]:
+        rows = {hit.thing.name: hit.score for hit in hits}
+        return {name: (s.vector, s.lexical, s.values, s.kinds) for name, s in rows.items()}
+
+    async def work(made: House) -> None:
+        failed = unit("disk7", "the disk of the user", active_state="failed", size=20)
+        await made.declare(*units(60), failed)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        for question in ("network mail 7", "u7", "failed units of the user", "size below 30"):
+            every = await made.finder.search(question, Page(100), mode)
+            for condition in (Condition("name", op, value) for op, value in ASKED):
+                page = Page(100, where=(condition,))
+                found = await made.finder.search(question, page, mode)
+                met = [hit for hit in every if condition.is_met_by([hit.thing.name])]
+                expected = scored(met).items()
+                assert scored(found) == {k: pytest.approx(v, abs=1e-5) for k, v in expected}
 
     live(work)
 

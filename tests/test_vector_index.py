@@ -189,6 +189,28 @@ def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
     assert np.abs(estimates[:-1] - made @ made[0]).mean() < 0.1
 
 
+@pytest.mark.parametrize("some", [0, 9, 1500, 4000])
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> None:
+    """Give the cosines of any part of the entries, in its order, as of all; of few exact ones."""
+    made = _unit(8000)
+    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
+    index = VectorIndex("", 8, Texts(), rows)
+    index.add(_keys(8000), made)
+    view = _view(index, [b"unknown", *_keys(8000)])
+    at = np.random.default_rng(0).permutation(8001)[:some]
+    found, of_all = index.cosines(made[0], view, at), index.cosines(made[0], view)[at]
+    expected = np.append(np.float32("nan"), made @ made[0])[at]
+    exact = index.exact(made[0], view, at)
+    if some < 1000:
+        assert exact is None
+        np.testing.assert_allclose(found, expected, atol=0.012)
+    else:
+        np.testing.assert_allclose(found, of_all, atol=0.012)
+    if exact:
+        np.testing.assert_allclose(exact(np.arange(some)), expected, atol=0.001)
+
+
 def test_a_full_disk_moves_vectors_to_memory() -> None:
     """Hold in memory what cannot be written, and go on."""
     index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))

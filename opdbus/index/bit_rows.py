@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -107,6 +108,19 @@ class BitRows:
                 np.bitwise_count(words[:size], out=counts[:size])
                 np.add(others[:size], counts[:size], out=others[:size])
             np.take(self._angles, others[:size], out=found[start : start + size])
+        return found
+
+    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return estimates of the products of some rows with a query."""
+        signs = self._signs(query[None]).T
+        found = np.empty(len(at), np.float32)
+        order = np.argsort(at, kind="stable")
+        starts = range(0, BLOCK * (len(self._blocks) + 1), BLOCK)
+        parts = pairwise(np.searchsorted(at, starts, sorter=order).tolist())
+        for block, start, (first, last) in zip(self._blocks, starts, parts, strict=False):
+            part = order[first:last]
+            others = np.bitwise_count(block[:, at[part] - start] ^ signs)
+            found[part] = self._angles[others.sum(axis=0, dtype=np.uint16)]
         return found
 
     def seal(self) -> None:

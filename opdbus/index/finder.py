@@ -25,7 +25,7 @@ from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import thing_of
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
-from opdbus.index.matches import Matches, raise_by, read
+from opdbus.index.matches import NONE, Matches, raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, rank
@@ -223,23 +223,21 @@ class Finder:
 
     def _ranked(self, page: Page, query: Query, enough: int) -> list[tuple[Entry, Score]]:
         view = self._memory.catalogue.view
+        # what comes after is of these only
+        within = self._places(page, query)
         cosines, exact, background = None, None, None
         if query.vector:
             index, vector = query.vector
-            cosines, exact = index.cosines(vector, view), index.exact(vector, view)
-            background = index.background(vector)
-        shares = np.zeros(len(view.entries), np.float32)
-        if query.matches:
-            # others may have come since the words were looked up
-            shares[: len(query.matches.shares)] = query.matches.shares
-        within = self._places(page, query)
+            cosines = index.cosines(vector, view, within)
+            exact, background = index.exact(vector, view, within), index.background(vector)
+        shares = (query.matches or NONE).shares_of(len(view.entries), within)
         found: dict[Thing, tuple[Entry, Score]] = {}
         raised = None
         if query.matches is not None:
-            raised = raise_by(query.matches, query.compared, self._memory.catalogue)
-        ranked = rank(cosines, shares, within, raised, query.stage, exact, background)
-        for place, score in ranked:
-            entry = view.entries[place]
+            raised = raise_by(query.matches, query.compared, self._memory.catalogue, within)
+        ranked = rank(cosines, shares, raised, query.stage, exact, background)
+        for number, score in ranked:
+            entry = view.entries[number if within is None else int(within[number])]
             if entry is None:
                 continue
             thing = thing_of(entry)
@@ -251,9 +249,9 @@ class Finder:
         return list(found.values())
 
     def _places(self, page: Page, query: Query) -> NDArray[np.intp] | None:
-        """Return the places of what is asked for; None if that is all."""
+        """Return the places of what is asked for, in order; None if that is all."""
         view = self._memory.catalogue.view
-        within = None if query.within is None else view.there(query.within)
+        within = None if query.within is None else np.sort(view.there(query.within))
         if not page.wanted:
             return within
         wanted = view.meeting(page.wanted)

@@ -55,29 +55,58 @@ class Matches:
     literals: Sequence[Literal] = ()
     missing: Missing = NOTHING_MISSING
 
+    def shares_of(self, entries: int, within: NDArray[np.intp] | None) -> NDArray[np.float32]:
+        """Return the shares of so many entries, or of those at some places."""
+        # others may have come since the words were looked up
+        known = len(self.shares)
+        if within is None:
+            return np.append(self.shares, np.zeros(entries - known, np.float32))
+        shares = np.zeros(len(within), np.float32)
+        shares[within < known] = self.shares[within[within < known]]
+        return shares
 
-def raise_by(matches: Matches, compared: Sequence[Compared], catalogue: Catalogue) -> Raised:
-    """Raise what has the values, is of the sorts, or has the very name that words of it say."""
+
+NONE: Final = Matches("")
+
+
+def raise_by(
+    matches: Matches,
+    compared: Sequence[Compared],
+    catalogue: Catalogue,
+    within: NDArray[np.intp] | None = None,
+) -> Raised:
+    """Raise what has the values, is of the sorts, or has the very name that words of it say.
+
+    Of all entries, or of those at the places `within` some.
+    """
     view = catalogue.view
-    entries = slice(len(view.entries))
-    question = matches.question
-    values = named_values(list(_having(matches, compared, catalogue)))
+    entries = slice(len(view.entries)) if within is None else within
+    question, kinds = matches.question, view.kinds[entries]
+    values = named_values(list(_having(matches, compared, catalogue)), entries)
     form = forms.of(question)
-    asked, less, values = form.asked, view.less[entries], _damped(form, view.kinds[entries], values)
+    asked, less, values = form.asked, view.less[entries], _damped(form, kinds, values)
     for sorts, amount in form.less:
-        less = np.where(view.kinds[entries] & sorts != 0, np.float32(amount), less)
-    more = named_kinds(asked, view.kinds[entries], less, values)
+        less = np.where(kinds & sorts != 0, np.float32(amount), less)
+    more = named_kinds(asked, kinds, less, values)
     # a word that is a value is no name besides
     for name in set(lexical.names(question)).difference(one.word for one in matches.literals):
         # packages, accounts, groups and the like have names of ordinary words
-        places = [at for at in catalogue.named(name) if more[at] > _LEAST_NAMED]
+        named = [at for at in _among(within, catalogue.named(name)) if more[at] > _LEAST_NAMED]
         if asked.subject:
             # `processes of alice` are not the account
-            places = [at for at in places if view.kinds[at] & asked.subject]
-        more[places] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
+            named = [at for at in named if kinds[at] & asked.subject]
+        more[named] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
     # a question that is nothing but a name asks for what has it
-    more[catalogue.named(question.strip())] += ALONE_WEIGHT
+    more[_among(within, catalogue.named(question.strip()))] += ALONE_WEIGHT
     return Raised(values, more)
+
+
+def _among(within: NDArray[np.intp] | None, places: Sequence[int]) -> Sequence[int]:
+    """Return where some places are among others, which are in order, or among all."""
+    if within is None:
+        return places
+    found: list[int] = np.flatnonzero(np.isin(within, places)).tolist()
+    return found
 
 
 def _damped(

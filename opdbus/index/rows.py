@@ -27,6 +27,9 @@ class Rows(Protocol):
     def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the products (end,) of all rows with `query` (dimension,)."""
 
+    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the products of few rows with a query."""
+
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Forget all other rows; those that are kept are numbered anew."""
 
@@ -53,6 +56,11 @@ class PlainRows:
     def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the products of all rows with a query."""
         products: NDArray[np.float32] = self._buffer[: self.end] @ query
+        return products
+
+    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the products of few rows with a query."""
+        products: NDArray[np.float32] = self.take(at) @ query
         return products
 
     def keep(self, rows: NDArray[np.intp]) -> None:
@@ -98,6 +106,12 @@ class RoundedRows:
             rows[: len(part)] = part
             products[start : start + len(part)] = rows[: len(part)] @ query
         products *= self._buffer["scale"][: self.end]
+        return products
+
+    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the products of few rows with a query."""
+        found = self._buffer[at]
+        products: NDArray[np.float32] = found["row"] @ query * found["scale"]
         return products
 
     def keep(self, rows: NDArray[np.intp]) -> None:

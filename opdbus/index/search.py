@@ -42,6 +42,7 @@ _STEP: Final = 64
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
+EVERY: Final = slice(None)
 # gives exact cosines of some entries
 Exact: TypeAlias = Callable[[NDArray[np.intp]], NDArray[np.float32]]
 
@@ -124,7 +125,6 @@ def idf(count: int, objects: int) -> float:
 def rank(
     cosines: NDArray[np.float32] | None,
     shares: NDArray[np.float32],
-    within: NDArray[np.intp] | None = None,
     raised: "Raised | None" = None,
     stage: str = "",
     exact: Exact | None = None,
@@ -133,18 +133,13 @@ def rank(
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are those of words, as of Matches; `cosines` (entries,) are NaN for an entry
-    without a vector, and None in lexical mode, which yields matches only; only indexes `within`
-    these are yielded. Equal scores keep the order of the entries. `stage` and `background` are of
-    the cosines. Where these are estimates, `exact` gives the ones of some indexes: those of the
-    most likely ones are taken.
+    without a vector, and None in lexical mode, which yields matches only. Equal scores keep the
+    order of the entries. `stage` and `background` are of the cosines. Where these are estimates,
+    `exact` gives the ones of some indexes: those of the most likely ones are taken.
     """
     total = _totals(cosines, shares, raised)
-    if within is not None:
-        total, every = np.full(len(total), -np.inf, np.float32), total
-        total[within] = every[within]
     likely = _highest(total, max(_LIKELY, len(shares) // 1000))
     if exact and cosines is not None:
-        likely = likely[total[likely] > -np.inf]
         cosines[likely] = exact(likely)
         total[likely] = _total(cosines, shares, raised, likely)
     values = None if raised is None else raised.values
@@ -236,18 +231,20 @@ def _later(total: NDArray[np.float32], likely: NDArray[np.intp]) -> Iterator[int
     yield from _ordered(total, np.flatnonzero(is_left))
 
 
-def named_values(having: Sequence[NDArray[np.bool_]]) -> NDArray[np.float32] | None:
-    """Return how much each entry has of the values that a question names, at most 1 (entries,).
+def named_values(
+    having: Sequence[NDArray[np.bool_]], at: NDArray[np.intp] | slice = EVERY
+) -> NDArray[np.float32] | None:
+    """Return how much some entries have of the values that a question names, at most 1 (entries,).
 
-    `having` says of each value which entries have it (entries,); None if the question names none. A
+    `having` says of each value which of all entries have it; None if the question names none. A
     value that few entries have counts most, one that all have counts nothing.
     """
     if not having:
         return None
-    total = np.zeros(len(having[0]), np.float32)
+    total = np.zeros(len(having[0][at]), np.float32)
     for mask in having:
         weight = _rarity(int(np.count_nonzero(mask)), len(mask)) / len(having)
-        total += np.where(mask, np.float32(weight), np.float32(0))
+        total += np.where(mask[at], np.float32(weight), np.float32(0))
     return total
 
 

@@ -28,6 +28,9 @@ _AT_A_TIME: Final = 8192
 _SAMPLED: Final = 256
 # Of fewer nothing is known.
 _FEW: Final = 32
+# So many are compared exactly, and one of so many without all others.
+_FEW_COMPARED: Final = 1024
+_SPARSE: Final = 4
 
 
 class VectorIndex:
@@ -105,15 +108,34 @@ class VectorIndex:
         vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
         return vector
 
-    def cosines(self, query: NDArray[np.float32], view: View) -> NDArray[np.float32]:
+    def cosines(
+        self, query: NDArray[np.float32], view: View, at: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float32]:
         """Return the cosine of `query` (dimension,) of length 1 with each entry of a view.
 
-        NaN where an entry has no vector. Of very many they are estimates: see `exact`.
+        Those `at` some places are compared where these are given. NaN where an entry has no vector.
+        Of very many they are estimates: see `exact`.
         """
+        if at is not None:
+            return self._cosines_at(query, self._layer.rows[view.texts[at]].astype(np.intp))
         # row -1, of a text without a vector, is the NaN at the end
         scores = np.append(self._rows.products(query), np.float32("nan"))
         cosines: NDArray[np.float32] = scores[self._rows_of(view)]
         return cosines
+
+    def _cosines_at(
+        self, query: NDArray[np.float32], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return the cosines of some rows, NaN for row -1."""
+        found, is_known = np.full(len(rows), np.nan, np.float32), rows >= 0
+        known = rows[is_known]
+        if len(rows) <= _FEW_COMPARED:
+            found[is_known] = self._rows.take(known) @ query
+        elif _SPARSE * len(known) < self._rows.end:
+            found[is_known] = self._rows.products_of(known, query)
+        else:
+            found[is_known] = self._rows.products(query)[known]
+        return found
 
     def _rows_of(self, view: View) -> NDArray[np.intp]:
         """Return the row of each entry, which is found again only after a change."""
@@ -125,15 +147,15 @@ class VectorIndex:
         return rows
 
     def exact(
-        self, query: NDArray[np.float32], view: View
+        self, query: NDArray[np.float32], view: View, at: NDArray[np.intp] | None = None
     ) -> Callable[[NDArray[np.intp]], NDArray[np.float32]] | None:
-        """Return what gives the cosines of entries at some places; None if `cosines` are exact."""
-        if self._rows.is_exact:
+        """Return what gives the cosines of some of those that `cosines` gives; None if exact."""
+        if self._rows.is_exact or (at is not None and len(at) <= _FEW_COMPARED):
             return None
 
-        def cosines(places: NDArray[np.intp]) -> NDArray[np.float32]:
-            rows = self._layer.rows[view.texts[places]]
-            found = np.full(len(places), np.nan, np.float32)
+        def cosines(some: NDArray[np.intp]) -> NDArray[np.float32]:
+            rows = self._layer.rows[view.texts[some if at is None else at[some]]]
+            found = np.full(len(some), np.nan, np.float32)
             found[rows >= 0] = self._rows.take(rows[rows >= 0].astype(np.intp)) @ query
             return found
 
