@@ -196,11 +196,13 @@ async def _follow_units(changed: asyncio.Event, purposes: Known[str, str]) -> No
             async with pid1.connected() as manager:
                 await manager.subscribe(pid1.UNIT_CHANGED, pid1.of_manager("Reloading"))
                 delays = pauses(_RETRY_SECONDS)
+                # what changed before was told to nobody
+                purposes.clear()
+                changed.set()
                 async for burst in manager.bursts():
                     if any(signal.body == [False] for signal in burst):
                         purposes.clear()
                     changed.set()
-        changed.set()
         await asyncio.sleep(next(delays))
 
 
