@@ -32,7 +32,7 @@ def ours(vectors: NDArray[np.float32], folder: Path) -> tuple[Find, str]:
     """Hold vectors as the daemon does, with the ranking that it has."""
     from opdbus import __version__
     from opdbus.index.bit_rows import BitRows
-    from opdbus.index.search import rank
+    from opdbus.index.search import Likeness, rank
 
     path, dimension = folder / "vectors.rows", vectors.shape[1]
     rows = BitRows(path, dimension)
@@ -42,13 +42,13 @@ def ours(vectors: NDArray[np.float32], folder: Path) -> tuple[Find, str]:
     rows.seal()
     rows = BitRows(path, dimension)
     rows.left()
-    none = np.zeros(len(vectors), np.float32)
-    some = np.arange(0, len(vectors), _APART)
+    every, some = np.arange(len(vectors)), np.arange(0, len(vectors), _APART)
 
     def find(query: NDArray[np.float32], is_limited: bool) -> list[int]:  # noqa: FBT001
-        within = some if is_limited else None
-        found = rank(rows.products(query), none, within, exact=lambda at: rows.take(at) @ query)
-        return [place for (place, _), _ in zip(found, range(_BEST), strict=False)]
+        at = some if is_limited else every
+        products = rows.products(some if is_limited else None)
+        found = rank(Likeness(products(query), exact=lambda likely: rows.take(at[likely]) @ query))
+        return [at.item(number) for (number, _), _ in zip(found, range(_BEST), strict=False)]
 
     return find, f"op-dbus {__version__}"
 

@@ -54,7 +54,7 @@ def recall(vectors: NDArray[np.float32], path: Path) -> dict[str, Any]:
     for query in queries:
         best = set(np.argpartition(-(held @ query), BEST)[:BEST].tolist())
         began = time.process_time()
-        estimates = rows.products(query)
+        estimates = rows.products()(query)
         seconds += time.process_time() - began
         for most in CANDIDATES:
             likely = np.argpartition(-estimates, most)[:most]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 
 class _Sliceable(Protocol):
@@ -13,10 +13,20 @@ class _Sliceable(Protocol):
 S = TypeVar("S", bound=_Sliceable)
 T = TypeVar("T")
 
+# Numbers of an array that are worked on at a time: what is between stays in the processor's cache,
+# and the system need not clear memory for it, as it does for all that is larger than 128 KiB.
+_TOGETHER: Final = 1 << 13
+
 
 def slices(items: S, size: int) -> Iterator[S]:
     """Yield a sequence in parts of so many items, of the sequence's own type."""
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def parts(size: int) -> Iterator[slice]:
+    """Yield arrays of so many numbers in parts that are small enough to be worked on quickly."""
+    starts = range(0, size, _TOGETHER)
+    return (slice(start, min(start + _TOGETHER, size)) for start in starts)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -5,7 +5,7 @@ import pytest
 
 from opdbus import kinds
 from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.search import KIND_WEIGHT, Raised, named_kinds, rank
+from opdbus.index.search import KIND_WEIGHT, Likeness, Raised, named_kinds, rank
 from opdbus.kinds import Asked
 from opdbus.state.object import Thing
 
@@ -85,8 +85,8 @@ def test_the_rare_value_of_the_sort_comes_first() -> None:
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
     raised = Raised(values, named_kinds(Asked(1, 1), known, less, values))
-    scores = np.array([0.3, 0.3, 0.5], np.float32)
-    assert next(rank(scores, np.zeros(3, np.float32), raised=raised))[0] == 0
+    likeness = Likeness(np.array([0.3, 0.3, 0.5], np.float32))
+    assert next(rank(likeness, np.zeros(3, np.float32), raised=raised))[0] == 0
     assert named_kinds(Asked(1, 1), known, less, None).tolist() == pytest.approx(
         [KIND_WEIGHT] * 2 + [0]
     )

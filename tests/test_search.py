@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from opdbus.index import common_words, lexical
-from opdbus.index.search import LEXICAL_WEIGHT, Raised, ceiling, rank
+from opdbus.index.search import LEXICAL_WEIGHT, Likeness, Raised, ceiling, rank
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
-    vector = None if cosines is None else np.array(cosines, np.float32)
-    return [index for index, _ in rank(vector, np.array(shares, np.float32))]
+    likeness = None if cosines is None else Likeness(np.array(cosines, np.float32))
+    return [index for index, _ in rank(likeness, np.array(shares, np.float32))]
 
 
 def test_hybrid_is_the_weighted_sum() -> None:
     """Rank by cosine plus the weighted share of the best lexical score."""
     cosines, shares = np.array([0.5, 0.6], np.float32), np.array([1.0, 0.0], np.float32)
-    (index, best), (_, second) = rank(cosines, shares)
+    (index, best), (_, second) = rank(Likeness(cosines), shares)
     assert (index, best.total) == (0, pytest.approx(0.5 + LEXICAL_WEIGHT))
     assert (best.vector, best.lexical) == (pytest.approx(0.5), 1.0)
     assert (second.vector, second.lexical) == (pytest.approx(0.6), 0.0)
@@ -50,7 +50,7 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
     kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
     total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
     total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
-    ranked = list(islice(rank(cosines, shares, Raised(None, kinds)), 5000))
+    ranked = list(islice(rank(Likeness(cosines), shares, Raised(None, kinds)), 5000))
     assert [place for place, _ in ranked] == np.argsort(-total, kind="stable")[:5000].tolist()
     for place, score in ranked[:500]:
         assert score.total == total[place]

@@ -31,7 +31,7 @@ def _unit(rows: int, seed: int = 0) -> np.ndarray:
 
 def cosines(index: VectorIndex, query: np.ndarray, *digests: bytes) -> np.ndarray:
     """Give the cosines of entries with these texts."""
-    return index.cosines(query, _view(index, digests))
+    return index.likeness(query, _view(index, digests)).cosines
 
 
 def _key(number: int) -> bytes:
@@ -162,7 +162,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     again.adopt(BitRows(path, 8))
     for one in (index, again):
         assert len(one) == len(kept)
-        exact = one.exact(made[5], _view(one, keys))
+        exact = one.likeness(made[5], _view(one, keys)).exact
         assert exact is not None
         cosines = exact(np.arange(3000))
         assert np.flatnonzero(np.isfinite(cosines)).tolist() == kept
@@ -181,9 +181,9 @@ def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
     made /= np.linalg.norm(made, axis=1, keepdims=True)
     index = VectorIndex("", 384, Texts(), BitRows(tmp_path / "e.rows", 384))
     index.add([], made[:0])
-    assert np.isnan(index.cosines(made[0], _view(index, [b"unknown"]))).all()
+    assert np.isnan(cosines(index, made[0], b"unknown")).all()
     index.add(_keys(2000), made)
-    estimates = index.cosines(made[0], _view(index, [*_keys(2000), b"unknown"]))
+    estimates = cosines(index, made[0], *_keys(2000), b"unknown")
     assert np.isnan(estimates[-1])
     assert set(np.argsort(-estimates[:-1])[:20]) == set(range(20))
     assert np.abs(estimates[:-1] - made @ made[0]).mean() < 0.1
@@ -199,23 +199,22 @@ def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> N
     index.add(_keys(8000), made)
     view = _view(index, [b"unknown", *_keys(8000)])
     at = np.random.default_rng(0).permutation(8001)[:some]
-    found, of_all = index.cosines(made[0], view, at), index.cosines(made[0], view)[at]
+    found, of_all = index.likeness(made[0], view, "", at), index.likeness(made[0], view)
     expected = np.append(np.float32("nan"), made @ made[0])[at]
-    exact = index.exact(made[0], view, at)
     if some < 1000:
-        assert exact is None
-        np.testing.assert_allclose(found, expected, atol=0.012)
+        assert found.exact is None
+        np.testing.assert_allclose(found.cosines, expected, atol=0.012)
     else:
-        np.testing.assert_allclose(found, of_all, atol=0.012)
-    if exact:
-        np.testing.assert_allclose(exact(np.arange(some)), expected, atol=0.001)
+        np.testing.assert_allclose(found.cosines, of_all.cosines[at], atol=0.012)
+    if found.exact:
+        np.testing.assert_allclose(found.exact(np.arange(some)), expected, atol=0.001)
 
 
 def test_a_full_disk_moves_vectors_to_memory() -> None:
     """Hold in memory what cannot be written, and go on."""
     index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
     index.add(_keys(9), _unit(9))
-    assert index.exact(_unit(1)[0], _view(index, [])) is None
+    assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
 
 
@@ -226,14 +225,14 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     rows = BitRows(path, 8)
     rows.append(digests, made)
     rows.seal()
-    before = rows.products(made[3])
+    before = rows.products()(made[3])
     signs = path.with_suffix(".signs")
     kept = signs.read_bytes()
     for damaged in (kept, kept[:-1], kept[:5000] + b"?" + kept[5001:], b"", b"?" * len(kept)):
         signs.write_bytes(damaged)
         again = BitRows(path, 8)
         assert again.left() == digests
-        assert (again.products(made[3]) == before).all()
+        assert (again.products()(made[3]) == before).all()
         assert signs.read_bytes() == kept
     again.keep(np.arange(BLOCK))
     assert not signs.exists()

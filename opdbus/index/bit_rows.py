@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.index.rows import Products
 from opdbus.index.sealed_signs import BLOCK, SealedSigns
 from opdbus.state.object import DIGEST_BYTES, digest
 
@@ -92,32 +94,46 @@ class BitRows:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
 
-    def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return estimates of the products of all rows with a query."""
+    def products(self, at: NDArray[np.intp] | None = None) -> Products:
+        """Return what gives estimates of the products of all rows that there are now, or few."""
+        blocks = [*self._blocks]
+        if at is None:
+            return partial(self._estimates, blocks, self.end)
+        return partial(self._estimates_of, blocks, at)
+
+    def _estimates(
+        self, blocks: Sequence[NDArray[np.uint64]], end: int, query: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return estimates of the products of so many rows with a query."""
         signs = self._signs(query[None])[0]
-        end = self.end
         found = np.empty(end, np.float32)
         words = np.empty(BLOCK, np.uint64)
         counts = np.empty(BLOCK, np.uint8)
         others = np.empty(BLOCK, np.uint16)
-        for block, start in zip(self._blocks, range(0, end, BLOCK), strict=False):
+        # `take` would make room for each block's, which the system clears first
+        numbers = np.empty(BLOCK, np.intp)
+        for block, start in zip(blocks, range(0, end, BLOCK), strict=True):
             size = min(BLOCK, end - start)
             others[:size] = 0
             for column, word in zip(block, signs, strict=True):
                 np.bitwise_xor(column[:size], word, out=words[:size])
                 np.bitwise_count(words[:size], out=counts[:size])
                 np.add(others[:size], counts[:size], out=others[:size])
-            np.take(self._angles, others[:size], out=found[start : start + size])
+            numbers[:size] = others[:size]
+            part = found[start : start + size]
+            np.take(self._angles, numbers[:size], out=part, mode="clip")
         return found
 
-    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _estimates_of(
+        self, blocks: Sequence[NDArray[np.uint64]], at: NDArray[np.intp], query: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """Return estimates of the products of some rows with a query."""
         signs = self._signs(query[None]).T
         found = np.empty(len(at), np.float32)
         order = np.argsort(at, kind="stable")
-        starts = range(0, BLOCK * (len(self._blocks) + 1), BLOCK)
+        starts = range(0, BLOCK * (len(blocks) + 1), BLOCK)
         parts = pairwise(np.searchsorted(at, starts, sorter=order).tolist())
-        for block, start, (first, last) in zip(self._blocks, starts, parts, strict=False):
+        for block, start, (first, last) in zip(blocks, starts, parts, strict=False):
             part = order[first:last]
             others = np.bitwise_count(block[:, at[part] - start] ^ signs)
             found[part] = self._angles[others.sum(axis=0, dtype=np.uint16)]

@@ -213,7 +213,7 @@ class Catalogue:
         return self._named(name) + next(filter(None, map(self._named, services)), [])
 
     def _named(self, name: str) -> list[int]:
-        return [at for sort in self._sorts for at in self._at(Thing(*sort, name))]
+        return [at for sort in tuple(self._sorts) for at in self._at(Thing(*sort, name))]
 
     def shared(self) -> list[Thing]:
         """Return the things that several sources tell of."""

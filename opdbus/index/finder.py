@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
@@ -25,13 +24,12 @@ from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import thing_of
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
-from opdbus.index.matches import NONE, Matches, raise_by, read
+from opdbus.index.matches import raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, rank
-from opdbus.index.second_stage import Found
-from opdbus.index.store import Content, Entry
-from opdbus.index.vector_index import VectorIndex
+from opdbus.index.second_stage import Found, Vector
+from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found as Met
 from opdbus.index.word_vectors import WordVectors
 from opdbus.state.object import Thing
@@ -44,6 +42,8 @@ _UNRANKED = Score(0.0, 0.0, 0.0)
 _QUESTION_CHARACTERS = 10_000
 
 
+# gives the vector of a question
+Ask: TypeAlias = Callable[[str], Awaitable[Vector | None]]
 # puts what was found in order
 Order: TypeAlias = Callable[[Found], Awaitable[Found]]
 
@@ -93,7 +93,7 @@ class Finder:
             asked = questions.Question(question)
         asked = await questions.corrected(self._vectors, asked)
         within = await self._within(page)
-        if within is not None and not asked.words.strip(_NO_WORDS):
+        if page.where and not asked.words.strip(_NO_WORDS):
             return await self._list(page, Query(within=within))
         query = Query(
             asked.words, within=within, compared=asked.compared, corrected=asked.corrected
@@ -103,35 +103,41 @@ class Finder:
             order = partial(self._reranked, asked.words, level, priority)
         cascade = self._cascade
         if mode == "lexical" or not cascade or not cascade.is_used():
-            return await self._hits(page, await self._filled(query, mode, priority), order)
+            ask = self._vectors.ask if mode == "vector" else self._asked
+            query = await self._filled(query, mode, partial(ask, priority=priority), self._level)
+            return await self._hits(page, query, order)
+        first = partial(cascade.ask, priority=priority)
         if order:
-            return await self._hits(page, await self._staged(cascade, query, mode, priority), order)
-        ask = self._vectors.ask
-        async with cascade.asking(lambda _ends: ask(asked.words, priority)) as asking:
-            query = await self._staged(cascade, query, mode, priority)
+            return await self._hits(page, await self._filled(query, mode, first, STATIC), order)
+        own = self._vectors.ask
+        async with cascade.asking(lambda _ends: own(asked.words, priority)) as asking:
+            query = await self._filled(query, mode, first, STATIC)
             return await self._hits(page, query, partial(cascade.second.order, asking=asking))
 
-    async def _filled(self, query: Query, mode: str, priority: Rank) -> Query:
-        """Add the vector of a question, and what has its words."""
-        stage = self._vectors.serving.config.vector_level
-        if mode == "lexical":
-            return replace(query, matches=await self._matches(query.question))
-        if mode == "vector":
-            vector = await self._vectors.ask(query.question, priority)
-            return replace(query, vector=vector, stage=stage)
-        # the model runs while the database reads, on threads of their own
-        asked, matches = self._asked(query.question, priority), self._matches(query.question)
-        found = await asyncio.gather(asked, matches)
-        return replace(query, vector=found[0], matches=found[1], stage=stage)
+    @property
+    def _level(self) -> str:
+        return self._vectors.serving.config.vector_level
 
-    async def _staged(self, cascade: Cascade, query: Query, mode: str, priority: Rank) -> Query:
-        """Add the static vector of a question, and what has its words."""
-        query = replace(query, stage=STATIC)
+    async def _filled(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
+        """Add what is like a question, by vectors of a stage, and what has its words."""
+        if mode == "lexical":
+            return await self._matched(query)
+
+        async def likened() -> Query:
+            found = await ask(query.question)
+            return await self._likened(query, found, stage) if found else query
+
         if mode == "vector":
-            return replace(query, vector=await cascade.ask(query.question, priority))
-        asked, matches = cascade.ask(query.question, priority), self._matches(query.question)
-        found = await asyncio.gather(asked, matches)
-        return replace(query, vector=found[0], matches=found[1])
+            return await likened()
+        # words are looked up while the model runs and vectors are compared
+        matched, like = await asyncio.gather(self._matched(query), likened())
+        return replace(matched, likeness=like.likeness)
+
+    async def _likened(self, query: Query, found: Vector, stage: str) -> Query:
+        """Add what is like a vector."""
+        (index, vector), view = found, self._memory.catalogue.view
+        likeness = await asyncio.to_thread(index.likeness, vector, view, stage, query.places)
+        return replace(query, likeness=likeness)
 
     async def _reranked(self, question: str, level: str, priority: Rank, found: Found) -> Found:
         if self._reranker is None:
@@ -142,21 +148,30 @@ class Finder:
         return [*order, *found[RERANKED:]]
 
     async def _within(self, page: Page) -> Met | None:
-        """Return what meets the page's conditions, None if it has none."""
-        return await matching.found(self._memory, page.where) if page.where else None
+        """Return what is asked for, in the order of places; None if that is all."""
+        if not page.where and not page.wanted:
+            return None
+        met = await matching.found(self._memory, page.where) if page.where else None
+        return await asyncio.to_thread(self._meeting, page, met)
+
+    def _meeting(self, page: Page, met: Met | None) -> Met:
+        view = self._memory.catalogue.view
+        found = [] if met is None else [view.there(met)]
+        found += [view.meeting(page.wanted)] if page.wanted else []
+        places = reduce(np.intersect1d, found) if len(found) > 1 else np.sort(found[0])
+        return Met(places, view.ids[places])
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
         """Return a page of things in listing order."""
-        catalogue, found = self._memory.catalogue, self._places(page, query)
-        places = catalogue.view.taken() if found is None else found
-        things = await asyncio.to_thread(lambda: sorted({*catalogue.view.things(places)}))
+        catalogue = self._memory.catalogue
+        view = catalogue.view
+        places = view.taken() if query.within is None else view.there(query.within)
+        things = await asyncio.to_thread(lambda: sorted({*view.things(places)}))
         part = things[page.offset : page.offset + page.limit]
         rows = [(catalogue.about(thing)[0], _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
 
-    async def _asked(
-        self, question: str, priority: Rank
-    ) -> tuple[VectorIndex, NDArray[np.float32]] | None:
+    async def _asked(self, question: str, priority: Rank) -> Vector | None:
         """Return the question's vector, None where no engine can be had: words are left."""
         try:
             return await self._vectors.ask(question, priority)
@@ -176,24 +191,29 @@ class Finder:
         cascade = self._cascade
         if cascade and cascade.is_used() and (own := await cascade.first_vector(entry)):
             async with cascade.asking(partial(cascade.second.own, entry)) as asking:
-                query = replace(query, vector=own, stage=STATIC)
+                query = await self._likened(query, own, STATIC)
                 return await self._hits(page, query, partial(cascade.second.order, asking=asking))
-        vector = await self._vectors.vector(thing)
-        stage = self._vectors.serving.config.vector_level
-        return await self._hits(page, replace(query, vector=vector, stage=stage))
+        query = await self._likened(query, await self._vectors.vector(thing), self._level)
+        return await self._hits(page, query)
 
-    async def _matches(self, question: str) -> Matches:
-        """Give the share of the highest possible BM25 score that each match has, and values."""
-        memory, question = self._memory, question[:_QUESTION_CHARACTERS]
+    async def _matched(self, query: Query) -> Query:
+        """Add what has words of a question, and what they raise."""
+        memory, question = self._memory, query.question[:_QUESTION_CHARACTERS]
         await memory.words.ready()
-        words, view = memory.words.lookup, memory.catalogue.view
-        return await memory.archive.read(lambda store: read(store, words, question, view))
+        words, catalogue = memory.words.lookup, memory.catalogue
+
+        def look(store: Store) -> Query:
+            matches = read(store, words, question, catalogue.view)
+            raised = raise_by(matches, query.compared, catalogue, query.places)
+            return replace(query, matches=matches.at(query.places), raised=raised)
+
+        return await memory.archive.read(look)
 
     async def _hits(self, page: Page, query: Query, order: Order | None = None) -> list[Hit]:
         """Return a page of what was found; an `order` is that of the best."""
         last = page.offset + page.limit
         ranked = max(last, second_stage.COMPARED if order else common_words.COMPARED)
-        found: Found = self._ranked(page, query, ranked)
+        found: Found = await asyncio.to_thread(self._ranked, query, ranked)
         if order:
             found = await order(found)
         contents: Mapping[int, Content] = {}
@@ -221,24 +241,15 @@ class Finder:
         ]
         return [*rows, *found[calibration.COMPARED :]]
 
-    def _ranked(self, page: Page, query: Query, enough: int) -> list[tuple[Entry, Score]]:
-        view = self._memory.catalogue.view
-        # what comes after is of these only
-        within = self._places(page, query)
-        cosines, exact, background = None, None, None
-        if query.vector:
-            index, vector = query.vector
-            cosines = index.cosines(vector, view, within)
-            exact, background = index.exact(vector, view, within), index.background(vector)
-        shares = (query.matches or NONE).shares_of(len(view.entries), within)
+    def _ranked(self, query: Query, enough: int) -> list[tuple[Entry, Score]]:
+        """Return the best, so many; to be called on a thread."""
+        shares = None if query.matches is None else query.matches.shares
+        view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
-        raised = None
-        if query.matches is not None:
-            raised = raise_by(query.matches, query.compared, self._memory.catalogue, within)
-        ranked = rank(cosines, shares, raised, query.stage, exact, background)
-        for number, score in ranked:
-            entry = view.entries[number if within is None else int(within[number])]
-            if entry is None:
+        for number, score in rank(query.likeness, shares, query.raised):
+            entry = view.entries[number if within is None else within.places.item(number)]
+            # its place may be another's by now
+            if entry is None or (within is not None and entry.id != within.ids[number]):
                 continue
             thing = thing_of(entry)
             if thing != query.without:
@@ -247,15 +258,6 @@ class Finder:
             if len(found) == enough:
                 break
         return list(found.values())
-
-    def _places(self, page: Page, query: Query) -> NDArray[np.intp] | None:
-        """Return the places of what is asked for, in order; None if that is all."""
-        view = self._memory.catalogue.view
-        within = None if query.within is None else np.sort(view.there(query.within))
-        if not page.wanted:
-            return within
-        wanted = view.meeting(page.wanted)
-        return wanted if within is None else np.intersect1d(wanted, within)
 
     async def _read(
         self,

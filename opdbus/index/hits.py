@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from opdbus.index.calibration import Judged
 from opdbus.index.matches import Matches
 from opdbus.index.questions import Compared
-from opdbus.index.search import Score
+from opdbus.index.search import Likeness, Raised, Score
 from opdbus.index.spelling import Correction
-from opdbus.index.vector_index import VectorIndex
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Thing
@@ -71,25 +70,30 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All that decides an order: words, a vector and the engine that it is of, lexical matches."""
+    """All that decides an order: words, what has them, what they raise, and what is like them."""
 
     question: str = ""
     # None where words do not count
     matches: Matches | None = None
-    vector: tuple[VectorIndex, NDArray[np.float32]] | None = None
+    raised: Raised | None = None
+    # None where vectors do not
+    likeness: Likeness | None = None
     without: Thing | None = None
-    # what meets the conditions; None where there are none
+    # what is asked for, in the order of places; None if that is all
     within: Found | None = None
     # the comparisons in the question
     compared: Sequence[Compared] = ()
     # what was looked for in place of words of it
     corrected: tuple[Correction, ...] = ()
-    # the level of the vector
-    stage: str = ""
+
+    @property
+    def places(self) -> NDArray[np.intp] | None:
+        """The places of what is asked for, None if that is all."""
+        return None if self.within is None else self.within.places
 
     @property
     def mode(self) -> str:
         """What was compared: one of search.MODES."""
-        if self.vector is None:
+        if self.likeness is None:
             return "lexical"
         return "vector" if self.matches is None else "hybrid"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -15,7 +15,6 @@ from opdbus.glossary import gloss
 from opdbus.index import forms, lexical, literal
 from opdbus.index.catalogue import Catalogue
 from opdbus.index.evidence import NOTHING_MISSING, Missing
-from opdbus.index.forms import Form
 from opdbus.index.literal import Literal
 from opdbus.index.questions import Compared
 from opdbus.index.scoring import Scored, scored
@@ -30,6 +29,7 @@ from opdbus.index.search import (
 from opdbus.index.store import Store
 from opdbus.index.view import View
 from opdbus.index.word_index import Lookup
+from opdbus.slices import parts
 
 # A word that more objects have tells little.
 _TELLING: Final = 500
@@ -50,108 +50,103 @@ class Matches:
     """
 
     question: str
-    terms: int = 0
-    shares: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    terms: int
+    shares: NDArray[np.float32]
     literals: Sequence[Literal] = ()
     missing: Missing = NOTHING_MISSING
 
-    def shares_of(self, entries: int, within: NDArray[np.intp] | None) -> NDArray[np.float32]:
-        """Return the shares of so many entries, or of those at some places."""
-        # others may have come since the words were looked up
-        known = len(self.shares)
-        if within is None:
-            return np.append(self.shares, np.zeros(entries - known, np.float32))
-        shares = np.zeros(len(within), np.float32)
-        shares[within < known] = self.shares[within[within < known]]
-        return shares
-
-
-NONE: Final = Matches("")
+    def at(self, places: NDArray[np.intp] | None) -> "Matches":
+        """Return those of entries at some places, if any are given."""
+        return self if places is None else replace(self, shares=self.shares[places])
 
 
 def raise_by(
     matches: Matches,
     compared: Sequence[Compared],
     catalogue: Catalogue,
-    within: NDArray[np.intp] | None = None,
+    at: NDArray[np.intp] | None = None,
 ) -> Raised:
     """Raise what has the values, is of the sorts, or has the very name that words of it say.
 
-    Of all entries, or of those at the places `within` some.
+    Of all entries, or of those at some places.
     """
-    view = catalogue.view
-    entries = slice(len(view.entries)) if within is None else within
-    question, kinds = matches.question, view.kinds[entries]
-    values = named_values(list(_having(matches, compared, catalogue)), entries)
-    form = forms.of(question)
-    asked, less, values = form.asked, view.less[entries], _damped(form, kinds, values)
-    for sorts, amount in form.less:
-        less = np.where(kinds & sorts != 0, np.float32(amount), less)
-    more = named_kinds(asked, kinds, less, values)
+    view, question = catalogue.view, matches.question
+    some = slice(len(matches.shares)) if at is None else at
+    kinds, lesses, form = view.kinds[some], view.less[some], forms.of(question)
+    values = named_values(list(_having(matches, compared, view)), some)
+    more = np.empty(len(kinds), np.float32)
+    for part in parts(len(more)):
+        sorts, less = kinds[part], lesses[part]
+        for others, amount in form.less:
+            less = np.where(sorts & others != 0, np.float32(amount), less)
+        if values is not None and form.damped:
+            is_damped = form.damped == forms.EVERY or sorts & form.damped != 0
+            values[part] *= np.where(is_damped, np.float32(forms.DAMPED), np.float32(1))
+        more[part] = named_kinds(form.asked, sorts, less, None if values is None else values[part])
     # a word that is a value is no name besides
     for name in set(lexical.names(question)).difference(one.word for one in matches.literals):
         # packages, accounts, groups and the like have names of ordinary words
-        named = [at for at in _among(within, catalogue.named(name)) if more[at] > _LEAST_NAMED]
-        if asked.subject:
+        named = [n for n in _among(at, len(more), catalogue.named(name)) if more[n] > _LEAST_NAMED]
+        if form.asked.subject:
             # `processes of alice` are not the account
-            named = [at for at in named if kinds[at] & asked.subject]
+            named = [n for n in named if kinds[n] & form.asked.subject]
         more[named] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
     # a question that is nothing but a name asks for what has it
-    more[_among(within, catalogue.named(question.strip()))] += ALONE_WEIGHT
+    more[_among(at, len(more), catalogue.named(question.strip()))] += ALONE_WEIGHT
     return Raised(values, more)
 
 
-def _among(within: NDArray[np.intp] | None, places: Sequence[int]) -> Sequence[int]:
-    """Return where some places are among others, which are in order, or among all."""
-    if within is None:
-        return places
-    found: list[int] = np.flatnonzero(np.isin(within, places)).tolist()
+def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:
+    """Return where some places are among others, which are in order, or among all entries."""
+    if at is None:
+        # more may have come meanwhile
+        return [place for place in places if place < entries]
+    found: list[int] = np.flatnonzero(np.isin(at, places)).tolist()
     return found
 
 
-def _damped(
-    form: Form, kinds: NDArray[np.int64], values: NDArray[np.float32] | None
-) -> NDArray[np.float32] | None:
-    """Return what values count (entries,) in a question of a form."""
-    if values is None or not form.damped:
-        return values
-    if form.damped == forms.EVERY:
-        return values * np.float32(forms.DAMPED)
-    return np.where(kinds & form.damped != 0, values * np.float32(forms.DAMPED), values)
-
-
 def _having(
-    matches: Matches, compared: Sequence[Compared], catalogue: Catalogue
+    matches: Matches, compared: Sequence[Compared], view: View
 ) -> Iterator[NDArray[np.bool_]]:
     """Yield which entries (entries,) have each value that a question names."""
-    view = catalogue.view
-    traits = view.traits[: len(view.entries)]
+    entries = len(matches.shares)
     for bits in vocabulary.asked(matches.question):
-        meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
-        words = np.flatnonzero(meant)
-        yield reduce(or_, (traits[:, word] & meant[word] != 0 for word in words))
+        yield _having_any(bits, view.traits[:entries])
     # entries may have gone since the words were looked up
     found = [view.found(one.entries).places for one in matches.literals]
     found += [view.there(one.entries) for one in compared]
     for places in found:
-        mask = np.zeros(len(traits), np.bool_)
-        mask[places] = True
+        mask = np.zeros(entries, np.bool_)
+        mask[places[places < entries]] = True
         yield mask
+
+
+def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which entries (entries,) have one of some values."""
+    meant = np.frombuffer(vocabulary.as_bytes(bits), np.uint64)
+    words = np.flatnonzero(meant).tolist()
+    found = np.empty(len(traits), np.bool_)
+    for part in parts(len(traits)):
+        found[part] = reduce(or_, (traits[part, word] & meant[word] != 0 for word in words))
+    return found
 
 
 def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matches:
     """Return what has words of a question; takes a millisecond where the words are in memory."""
     terms = lexical.terms(question)
     if not terms:
-        return Matches(question)
+        return Matches(question, 0, np.zeros(len(view.entries), np.float32))
     found = scored(store, lookup, terms, view)
-    scores, objects = found.scores(), len(view.places)
-    scores = np.minimum(scores / np.float32(ceiling([*found.counts.values()], objects)), 1)
-    telling = [term for term in terms if found.counts[term] <= _TELLING]
-    shares = scores
-    if telling:
-        shares = np.where(scores > 0, (scores + _covers(found, telling, view)) / 2, 0)
-    shares[_named(found, terms)] = 1.0
+    shares, objects = found.scores(), len(view.places)
+    shares /= np.float32(ceiling([*found.counts.values()], objects))
+    np.minimum(shares, 1, out=shares)
+    if telling := [term for term in terms if found.counts[term] <= _TELLING]:
+        shares /= 2
+        for places, share in _covers(found, telling, objects):
+            there = places[places < len(shares)]
+            shares[there[shares[there] > 0]] += share / 2
+    meant = _meant(found, terms)
+    shares[meant[meant < len(shares)]] = 1.0
     literals = literal.read(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return Matches(question, len(terms), shares, literals, missing)
@@ -170,20 +165,20 @@ def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     return Missing(len(unknown) * telling, len(names) * telling)
 
 
-def _covers(found: Scored, telling: Sequence[str], view: View) -> NDArray[np.float32]:
-    """Return how much each entry has of words that few have, a rare one counting most, at most 1.
+def _covers(
+    found: Scored, telling: Sequence[str], objects: int
+) -> Iterator[tuple[NDArray[np.int32], float]]:
+    """Yield what has each word that few have, and its share of all these, that of rare ones most.
 
     BM25 counts what is said often or in a short text; this counts which words are there at all.
     """
     having = [found.having(term) for term in telling]
-    weights = [ceiling([len(places)], len(view.places)) for places in having]
-    covers = np.zeros(len(view.entries), np.float32)
+    weights = [ceiling([len(places)], objects) for places in having]
     for weight, places in zip(weights, having, strict=True):
-        covers[places[places < len(covers)]] += weight / sum(weights)
-    return covers
+        yield places, weight / sum(weights)
 
 
-def _named(found: Scored, terms: Sequence[str]) -> NDArray[np.int32]:
+def _meant(found: Scored, terms: Sequence[str]) -> NDArray[np.int32]:
     """Find the few entries that have every identifier of a question: they are meant literally."""
     exact = [term for term in terms if lexical.is_exact(term, len(terms))]
     having = [found.having(term) for term in exact]

@@ -1,7 +1,8 @@
 """Rows of vectors in memory, in the order in which they came: exact ones, and rounded ones."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +10,16 @@ from numpy.typing import NDArray
 # Rounded rows that are multiplied at a time: half a megabyte of the processor's cache.
 _TOGETHER: Final = 512
 
+# gives the products (rows,) of some rows with a query (dimension,)
+Products: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
 
 class Rows(Protocol):
     """Vectors of length 1 by row; a row never changes, so reading needs no lock."""
 
     # rows, also of what is forgotten until they are half of all
     end: int
-    # whether `products` are those of the vectors, and no estimates
+    # whether products are those of the vectors, and no estimates
     is_exact: bool
 
     def append(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
@@ -24,11 +28,11 @@ class Rows(Protocol):
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the vectors (rows, dimension) of some rows."""
 
-    def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products (end,) of all rows with `query` (dimension,)."""
+    def products(self, at: NDArray[np.intp] | None = None) -> Products:
+        """Return what gives the products of all rows that there are now, or of few; for a thread.
 
-    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products of few rows with a query."""
+        What is numbered anew later is not seen by it.
+        """
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Forget all other rows; those that are kept are numbered anew."""
@@ -53,15 +57,9 @@ class PlainRows:
         """Return the vectors of some rows."""
         return self._buffer[rows]
 
-    def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products of all rows with a query."""
-        products: NDArray[np.float32] = self._buffer[: self.end] @ query
-        return products
-
-    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products of few rows with a query."""
-        products: NDArray[np.float32] = self.take(at) @ query
-        return products
+    def products(self, at: NDArray[np.intp] | None = None) -> Products:
+        """Return what gives the products of all rows that there are now, or of few."""
+        return partial(np.matmul, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Forget all other rows."""
@@ -97,27 +95,26 @@ class RoundedRows:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
 
-    def products(self, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products of all rows with a query."""
-        products = np.empty(self.end, np.float32)
-        rows = np.empty((_TOGETHER, len(query)), np.float32)
-        for start in range(0, self.end, _TOGETHER):
-            part = self._buffer["row"][start : min(self.end, start + _TOGETHER)]
-            rows[: len(part)] = part
-            products[start : start + len(part)] = rows[: len(part)] @ query
-        products *= self._buffer["scale"][: self.end]
-        return products
-
-    def products_of(self, at: NDArray[np.intp], query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the products of few rows with a query."""
-        found = self._buffer[at]
-        products: NDArray[np.float32] = found["row"] @ query * found["scale"]
-        return products
+    def products(self, at: NDArray[np.intp] | None = None) -> Products:
+        """Return what gives the products of all rows that there are now, or of few."""
+        return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Forget all other rows."""
         self._buffer = self._buffer[rows]
         self.end = len(rows)
+
+
+def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the products of rounded rows with a query."""
+    products = np.empty(len(buffer), np.float32)
+    rows = np.empty((_TOGETHER, len(query)), np.float32)
+    for start in range(0, len(buffer), _TOGETHER):
+        part = buffer["row"][start : start + _TOGETHER]
+        rows[: len(part)] = part
+        products[start : start + len(part)] = rows[: len(part)] @ query
+    products *= buffer["scale"]
+    return products
 
 
 def with_room(buffer: NDArray[Any], end: int, more: int) -> NDArray[Any]:

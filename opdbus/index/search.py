@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.evidence import NOTHING_MISSING, USUAL, Evidence, Missing
 from opdbus.kinds import Asked
+from opdbus.slices import parts
 
 MODES: Final = ("hybrid", "vector", "lexical")
 # Weight of a full lexical match beside a cosine: measured by benchmarks/quality.py.
@@ -33,12 +34,8 @@ _LEAST: Final = np.float32(1e-6)
 # So many are compared exactly where cosines are estimates, or one of a thousand: of 60,000 texts
 # whose vectors' signs were compared, these had 99.3% of the ten most similar ones.
 _LIKELY: Final = 400
-# Entries whose totals are added up at a time: what is between stays in the processor's cache.
-_TOGETHER: Final = 1 << 15
 # Totals that tell about where the highest begin.
 _SAMPLED: Final = 1 << 14
-# One of so many is looked at to know about where the highest are.
-_STEP: Final = 64
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
@@ -95,6 +92,20 @@ class Score:
         return Score(total, cosine, *rest)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """How like a question entries are, by vectors of a level, the `stage`.
+
+    `cosines` (entries,) are NaN for an entry without a vector. Where they are estimates, `exact`
+    gives those of some of the entries.
+    """
+
+    cosines: NDArray[np.float32]
+    stage: str = ""
+    background: Background | None = None
+    exact: Exact | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """What counts besides what entries say (entries,).
@@ -123,72 +134,62 @@ def idf(count: int, objects: int) -> float:
 
 
 def rank(
-    cosines: NDArray[np.float32] | None,
-    shares: NDArray[np.float32],
-    raised: "Raised | None" = None,
-    stage: str = "",
-    exact: Exact | None = None,
-    background: Background | None = None,
+    likeness: Likeness | None,
+    shares: NDArray[np.float32] | None = None,
+    raised: Raised | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
-    `shares` (entries,) are those of words, as of Matches; `cosines` (entries,) are NaN for an entry
-    without a vector, and None in lexical mode, which yields matches only. Equal scores keep the
-    order of the entries. `stage` and `background` are of the cosines. Where these are estimates,
-    `exact` gives the ones of some indexes: those of the most likely ones are taken.
+    `shares` (entries,) are those of words, as of Matches, None where words do not count; `likeness`
+    is None in lexical mode, which yields matches only. Equal scores keep the order of the entries.
+    Where cosines are estimates, those of the most likely entries are made exact.
     """
-    total = _totals(cosines, shares, raised)
-    likely = _highest(total, max(_LIKELY, len(shares) // 1000))
-    if exact and cosines is not None:
-        cosines[likely] = exact(likely)
+    cosines = None if likeness is None else likeness.cosines
+    values, kinds = (raised.values, raised.kinds) if raised else (None, None)
+    # more may have come while one of them was made
+    entries = min(len(each) for each in (cosines, shares, kinds) if each is not None)
+    total = np.empty(entries, np.float32)
+    for part in parts(entries):
+        total[part] = _total(cosines, shares, raised, part)
+    likely = _highest(total, max(_LIKELY, entries // 1000))
+    if likeness and likeness.exact:
+        likeness.cosines[likely] = likeness.exact(likely)
         total[likely] = _total(cosines, shares, raised, likely)
-    values = None if raised is None else raised.values
     floor = 0.0 if cosines is None else -np.inf
     for index in itertools.chain(_ordered(total, likely), _later(total, likely)):
         if total[index] <= floor:
             return
-        cosine = None if cosines is None else float(cosines[index])
-        is_known = cosine is not None and math.isfinite(cosine)
+        cosine = math.nan if cosines is None else float(cosines[index])
+        is_known = likeness is not None and math.isfinite(cosine)
         yield (
             index,
             Score(
                 float(total[index]),
-                cosine if cosine is not None and is_known else 0.0,
-                float(shares[index]),
+                cosine if is_known else 0.0,
+                0.0 if shares is None else float(shares[index]),
                 0.0 if values is None else float(values[index]),
-                0.0 if raised is None else float(raised.kinds[index]),
-                stage if is_known else "",
-                background or _USUAL,
+                0.0 if kinds is None else float(kinds[index]),
+                likeness.stage if likeness and is_known else "",
+                (likeness and likeness.background) or _USUAL,
             ),
         )
 
 
-def _totals(
-    cosines: NDArray[np.float32] | None, shares: NDArray[np.float32], raised: "Raised | None"
-) -> NDArray[np.float32]:
-    """Return what ranks the entries."""
-    total = np.empty(len(shares), np.float32)
-    for start in range(0, len(total), _TOGETHER):
-        part = slice(start, start + _TOGETHER)
-        total[part] = _total(cosines, shares, raised, part)
-    return total
-
-
 def _total(
     cosines: NDArray[np.float32] | None,
-    shares: NDArray[np.float32],
-    raised: "Raised | None",
+    shares: NDArray[np.float32] | None,
+    raised: Raised | None,
     at: NDArray[np.intp] | slice,
 ) -> NDArray[np.float32]:
     """Return what ranks the entries at some places."""
-    total: NDArray[np.float32] = shares[at].copy()
+    total = np.zeros(1, np.float32) if shares is None else shares[at]
     if cosines is not None:
-        total *= LEXICAL_WEIGHT
-        total += np.where(np.isnan(cosines[at]), np.float32(0), cosines[at])
+        known = cosines[at]
+        total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
     if raised is None:
         return total
     if raised.values is not None:
-        total += VALUE_WEIGHT * raised.values[at]
+        total = total + VALUE_WEIGHT * raised.values[at]
     # what does not match at all is not made to
     return np.where(total > 0, np.maximum(total + raised.kinds[at], _LEAST), total)
 
@@ -198,24 +199,23 @@ def _highest(total: NDArray[np.float32], most: int) -> NDArray[np.intp]:
 
     To put all in order takes a hundred times as long where there are many.
     """
-    last = _guess(total, most)
-    better = np.flatnonzero(total > last)
-    if len(better) > most:
-        some = total[better]
-        last = np.partition(some, -most)[-most]
-        better = better[some > last]
-    equal = np.flatnonzero(total == last)[: most - len(better)]
-    return np.sort(np.append(better, equal))
+    likely = np.flatnonzero(total >= _guess(total, most))
+    if len(likely) < most:
+        likely = np.arange(len(total))
+    if len(likely) <= most:
+        return likely
+    some = total[likely]
+    last = np.partition(some, -most)[-most]
+    better, equal = likely[some > last], likely[some == last]
+    return np.sort(np.append(better, equal[: most - len(better)]))
 
 
 def _guess(total: NDArray[np.float32], most: int) -> np.float32:
-    """Return a total that so many entries have, or more: a sample tells one that few have."""
+    """Return a total that hardly fewer entries have, or more: a sample tells it."""
     sample = total[:: max(1, len(total) // _SAMPLED)]
     above = 4 * most * len(sample) // max(1, len(total))
     if above < len(sample):
-        guess = np.float32(np.partition(sample, -above)[-above])
-        if np.count_nonzero(total >= guess) >= most:
-            return guess
+        return np.float32(np.partition(sample, -above)[-above])
     return np.float32(-np.inf)
 
 
@@ -244,7 +244,9 @@ def named_values(
     total = np.zeros(len(having[0][at]), np.float32)
     for mask in having:
         weight = _rarity(int(np.count_nonzero(mask)), len(mask)) / len(having)
-        total += np.where(mask[at], np.float32(weight), np.float32(0))
+        some = mask[at]
+        for part in parts(len(total)):
+            total[part] += some[part] * np.float32(weight)
     return total
 
 
@@ -257,14 +259,10 @@ def named_kinds(
     """Return what the sorts of entries (entries,) add to their scores: see Raised."""
     if not asked.named:
         return -less
-    found = np.empty(len(kinds), np.float32)
-    for start in range(0, len(found), _TOGETHER):
-        at = slice(start, start + _TOGETHER)
-        more = np.where(kinds[at] & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
-        if values is not None:
-            more += BOTH_WEIGHT * values[at]
-        found[at] = np.where(kinds[at] & asked.named != 0, more, -less[at])
-    return found
+    more = np.where(kinds & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
+    if values is not None:
+        more += BOTH_WEIGHT * values
+    return np.where(kinds & asked.named != 0, more, -less)
 
 
 def _rarity(having: int, entries: int) -> float:

@@ -1,7 +1,9 @@
 """The vectors of one model and precision, one row per text, and how like a question they are."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, Rows
-from opdbus.index.search import Background
+from opdbus.index.search import Background, Likeness
 from opdbus.index.store import Entry
 from opdbus.index.texts import NO_ROW, NO_TEXT, Texts
 from opdbus.index.view import View
@@ -36,7 +38,7 @@ _SPARSE: Final = 4
 class VectorIndex:
     """Unit vectors by digest of their text, all of the same `numerics`; plain rows by default.
 
-    With a `folder`, very many go to a file in it, and what `cosines` gives are estimates.
+    With a `folder`, very many go to a file in it, and what `likeness` gives are estimates.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class VectorIndex:
         self.texts = texts
         self._layer = texts.layer()
         self._rows = rows or PlainRows(dimension)
-        # of the entries of a view, as of two versions
-        self._rows_found: tuple[tuple[int, int], NDArray[np.intp]] = (-1, -1), _NOWHERE
+        # held while rows are numbered anew, or looked for by their numbers on another thread
+        self._one_at_a_time = Lock()
+        # of the entries of a view, as of two versions, and which of these have none
+        self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
         # rows that stand for all, as of a version of the layer
         self._sampled: tuple[int, NDArray[np.intp]] = (-1, _NOWHERE)
         # where very many go; None: to memory
@@ -108,58 +112,64 @@ class VectorIndex:
         vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
         return vector
 
-    def cosines(
-        self, query: NDArray[np.float32], view: View, at: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float32]:
-        """Return the cosine of `query` (dimension,) of length 1 with each entry of a view.
+    def likeness(
+        self,
+        query: NDArray[np.float32],
+        view: View,
+        stage: str = "",
+        at: NDArray[np.intp] | None = None,
+    ) -> Likeness:
+        """Compare `query` (dimension,) of length 1 with all entries, or with those at some places.
 
-        Those `at` some places are compared where these are given. NaN where an entry has no vector.
-        Of very many they are estimates: see `exact`.
+        Of very many the cosines are estimates. May be called on a thread.
         """
-        if at is not None:
-            return self._cosines_at(query, self._layer.rows[view.texts[at]].astype(np.intp))
-        # row -1, of a text without a vector, is the NaN at the end
-        scores = np.append(self._rows.products(query), np.float32("nan"))
-        cosines: NDArray[np.float32] = scores[self._rows_of(view)]
-        return cosines
+        with self._one_at_a_time:
+            rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
+            background = self.background(query)
+            if at is not None and len(at) <= _FEW_COMPARED:
+                return Likeness(self._compared(query, rows), stage, background)
+            exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
+            is_sparse = _SPARSE * len(rows) < self._rows.end
+            products = self._rows.products(np.maximum(rows, 0) if is_sparse else None)
+        if len(lacking) == len(rows):
+            return Likeness(np.full(len(rows), np.nan, np.float32), stage, background)
+        cosines = products(query)
+        if not is_sparse:
+            cosines = cosines.take(rows, mode="clip")
+        cosines[lacking] = np.nan
+        return Likeness(cosines, stage, background, exact)
 
-    def _cosines_at(
-        self, query: NDArray[np.float32], rows: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
-        """Return the cosines of some rows, NaN for row -1."""
-        found, is_known = np.full(len(rows), np.nan, np.float32), rows >= 0
-        known = rows[is_known]
-        if len(rows) <= _FEW_COMPARED:
-            found[is_known] = self._rows.take(known) @ query
-        elif _SPARSE * len(known) < self._rows.end:
-            found[is_known] = self._rows.products_of(known, query)
-        else:
-            found[is_known] = self._rows.products(query)[known]
-        return found
-
-    def _rows_of(self, view: View) -> NDArray[np.intp]:
-        """Return the row of each entry, which is found again only after a change."""
+    def _rows_of(self, view: View) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the row of each entry, and which have none: found again only after a change."""
         versions = view.version, self._layer.version
-        known, rows = self._rows_found
-        if known != versions:
-            rows = self._layer.rows[view.texts[: len(view.entries)]].astype(np.intp)
-            self._rows_found = versions, rows
-        return rows
+        if self._rows_found[0] != versions:
+            self._rows_found = versions, self._rows_at(view.texts[: len(view.entries)])
+        return self._rows_found[1]
 
-    def exact(
-        self, query: NDArray[np.float32], view: View, at: NDArray[np.intp] | None = None
-    ) -> Callable[[NDArray[np.intp]], NDArray[np.float32]] | None:
-        """Return what gives the cosines of some of those that `cosines` gives; None if exact."""
-        if self._rows.is_exact or (at is not None and len(at) <= _FEW_COMPARED):
-            return None
+    def _rows_at(self, texts: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the row of each of some texts, and which have none."""
+        # first the numbers: there is a row for each, however many come meanwhile
+        numbers = texts.astype(np.intp)
+        rows = self._layer.rows.take(numbers, mode="clip").astype(np.intp)
+        return rows, np.flatnonzero(rows < 0)
 
-        def cosines(some: NDArray[np.intp]) -> NDArray[np.float32]:
-            rows = self._layer.rows[view.texts[some if at is None else at[some]]]
-            found = np.full(len(some), np.nan, np.float32)
-            found[rows >= 0] = self._rows.take(rows[rows >= 0].astype(np.intp)) @ query
-            return found
+    def _exact(
+        self,
+        query: NDArray[np.float32],
+        view: View,
+        at: NDArray[np.intp] | None,
+        some: NDArray[np.intp],
+    ) -> NDArray[np.float32]:
+        """Return the exact cosines of some of those that are compared."""
+        with self._one_at_a_time:
+            rows, _ = self._rows_at(view.texts[some if at is None else at[some]])
+            return self._compared(query, rows)
 
-        return cosines
+    def _compared(self, query: NDArray[np.float32], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the exact cosines of some rows, NaN for row -1."""
+        found = np.full(len(rows), np.nan, np.float32)
+        found[rows >= 0] = self._rows.take(rows[rows >= 0]) @ query
+        return found
 
     def background(self, query: NDArray[np.float32]) -> Background | None:
         """Return what the cosines of `query` with a sample are; None where there are too few."""
@@ -237,9 +247,10 @@ class VectorIndex:
         for part in slices(kept, _AT_A_TIME):
             vectors = self._rows.take(of_texts[part].astype(np.intp))
             rows.append(self.texts.digests(part.tolist()), vectors)
-        of_texts[kept] = np.arange(len(kept), dtype=np.int32)
-        self._layer.version += 1
-        self._rows = rows
+        with self._one_at_a_time:
+            of_texts[kept] = np.arange(len(kept), dtype=np.int32)
+            self._layer.version += 1
+            self._rows = rows
 
     def add_new(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
         """Append vectors of texts, without those that have one by now; return of which."""
@@ -257,6 +268,7 @@ class VectorIndex:
         if self._layer.filled * 2 <= self._rows.end:
             rows = self._layer.rows
             kept = np.flatnonzero(rows >= 0)
-            self._rows.keep(rows[kept].astype(np.intp))
-            rows[kept] = np.arange(len(kept), dtype=np.int32)
-            self._layer.version += 1
+            with self._one_at_a_time:
+                self._rows.keep(rows[kept].astype(np.intp))
+                rows[kept] = np.arange(len(kept), dtype=np.int32)
+                self._layer.version += 1

@@ -17,6 +17,7 @@ from opdbus.index.postings import Having, Postings
 from opdbus.index.recent_words import RecentWords, Row
 from opdbus.index.stems import Stems
 from opdbus.index.view import View
+from opdbus.slices import parts
 
 # After so many changes the words of all are read again: of a twentieth of the objects, or these.
 _SHARE: Final = 20
@@ -52,7 +53,8 @@ class Lookup:
     def find(self, word: bytes) -> Term:
         """Return what has a word, given as its stem."""
         then, since = self.then.find(word), self.since.find(word, self.then.said)
-        others = int(np.count_nonzero(self.is_other[then.places]))
+        each = (self.is_other[then.places[part]] for part in parts(len(then.places)))
+        others = sum(map(int, map(np.count_nonzero, each)))
         return Term(len(then.places) - others + len(since.places), then, since)
 
     def begun(self, beginnings: Sequence[str]) -> list[str]:
@@ -69,12 +71,20 @@ class Lookup:
         """Return BM25 scores (size,) by place, from terms and the idf of each."""
         total = np.zeros(max(size, self.then.size), np.float32)
         for term, idf in terms:
-            total[term.then.places] += term.then.impacts * np.float32(idf)
+            _add(total, term.then, idf)
         total[: self.then.size][self.is_other] = 0
         for term, idf in terms:
             is_there = term.since.places < size
-            total[term.since.places[is_there]] += term.since.impacts[is_there] * np.float32(idf)
+            since = Having(term.since.places[is_there], term.since.impacts[is_there])
+            _add(total, since, idf)
         return total[:size]
+
+
+def _add(total: NDArray[np.float32], having: Having, idf: float) -> None:
+    """Add what a term counts to the scores of what has it."""
+    for part in parts(len(having.places)):
+        places = having.places[part].astype(np.intp)
+        np.add.at(total, places, having.impacts[part] * np.float32(idf))
 
 
 class WordIndex:
