@@ -119,7 +119,7 @@ class Host:
 
     def volatile(self, identity: Identity) -> dict[str, Any]:
         """Return the fields of an object that are only in memory."""
-        return dict(self.memory.volatile.get(identity, {}))
+        return dict(self.memory.volatile.get(identity))
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so."""

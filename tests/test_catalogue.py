@@ -39,7 +39,7 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         {thing: catalogue.entries(thing) for thing in things},
         +catalogue.sources,
         catalogue.sorts,
-        {*catalogue.shared()},
+        {*catalogue.shared().things},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
         {*texts.lacking(layer, 1000)},

@@ -102,11 +102,15 @@ async def change(memory: Memory, chance: random.Random) -> None:
         kept = {e.identity for e in memory.catalogue.of_source(source) if chance.random() < 0.7}
         present = kept | {item.identity for item in objects}
         await memory.replace(source, present, objects)
-        memory.volatile = {
-            item.identity: {"state": chance.choice(VALUES)}
-            for item in objects
-            if source.startswith("live") and chance.random() < 0.3
-        }
+        moving = [o.identity for o in objects if source.startswith("live")]
+        memory.volatile.drop(one for one in moving if chance.random() < 0.3)
+        memory.volatile.put(
+            {
+                one: {chance.choice(("state", "x")): chance.choice(VALUES)}
+                for one in moving
+                if chance.random() < 0.3
+            }
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,9 +162,9 @@ def test_a_place_that_another_object_has_by_now_is_not_found() -> None:
     view = View(Texts())
     assert not len(view.there(view.found([7])))
     index = FieldIndex(view)
-    index.publish(index.write([(1, "gone", {"a": 1})]))
-    met = index.found(index.meeting(Condition("a", "=", "1"), index.end))
-    assert not len(view.there(met))
+    index.publish(index.write([(1, Identity("", "", "", "gone"), {"a": 1})]))
+    is_met, _ = index.meeting(Condition("a", "=", "1"), index.end)
+    assert not len(view.there(index.found(is_met)))
 
 
 def test_values_are_found_by_parts_of_them() -> None:
@@ -193,10 +197,13 @@ def test_few_values_are_kept_once_and_many_as_they_come(different: int, first: i
     for at in range(0, 9000, 500):
         column.add(rows[at : at + 500], [encoded(value) for value in values[at : at + 500]])
     for limit in (0, 2, 2999, 8000):
-        found = column.meeting(Condition("n", ">=", str(limit)), 6000)
+        found = np.zeros(6000, np.bool_)
+        column.mark(found, Condition("n", ">=", str(limit)))
         met = [row for row, value in zip(rows, values, strict=True) if value >= limit]
-        assert found.tolist() == [row for row in met if row < 6000]
-    assert np.array_equal(column.rows(10), range(first, 10))
+        assert np.flatnonzero(found).tolist() == [row for row in met if row < 6000]
+    having = np.zeros(10, np.bool_)
+    column.mark_all(having)
+    assert np.array_equal(np.flatnonzero(having), range(first, 10))
 
 
 def test_names_are_those_that_were_put() -> None:

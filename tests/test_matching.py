@@ -148,10 +148,8 @@ def test_values_that_are_in_memory_only_count(tmp_path: Path) -> None:
     objects = [unit("a", restarts=1), unit("b")]
 
     async def look(memory: Memory) -> list[list[str]]:
-        memory.volatile = {
-            objects[0].identity: {"restarts": 7},
-            objects[1].identity: {"idle": True},
-        }
+        values = {"restarts": 7}, {"idle": True}
+        memory.volatile.put(dict(zip((o.identity for o in objects), values, strict=True)))
         asked = ("restarts>5", "restarts=1", "idle=yes", "name=b, idle=yes")
         return [names(await matching.things(memory, parse(text))) for text in asked]
 

@@ -62,7 +62,7 @@ async def known(memory: Memory) -> list[Any]:
         {thing: catalogue.entries(thing) for thing in things},
         things,
         +catalogue.sources,
-        {*catalogue.shared()},
+        {*catalogue.shared().things},
         [+counter for counter in (catalogue.usage._objects, catalogue.usage._sizes)],
         [len(catalogue), len(catalogue.texts), catalogue.texts.layer().waiting],
     ]

@@ -12,6 +12,7 @@ from opdbus.errors import UnknownObject
 from opdbus.index.columns import Columns
 from opdbus.index.hash_table import HashTable
 from opdbus.index.quota import Quota, Usage
+from opdbus.index.shared import Shared, SharedThings
 from opdbus.index.store import Entry
 from opdbus.index.texts import Texts
 from opdbus.index.view import Found, View
@@ -45,8 +46,7 @@ class Catalogue:
         self._by_thing = HashTable()
         # every (plugin, kind) that there ever was: few
         self._sorts: set[tuple[str, str]] = set()
-        # the places of things that several sources tell of, the declared entry first
-        self._shared: dict[Thing, tuple[int, ...]] = {}
+        self._shared = SharedThings(self.view)
         # increases when a thing comes or leaves
         self._comings = 0
         # things in listing order, as of so many comings
@@ -134,7 +134,7 @@ class Catalogue:
             self._comings += 1
             self._sorts.add(thing[:2])
         # the declared entry first, then what op-dbus saw itself, then what was published last
-        self._share(thing, sorted([place, *others], key=self._rank))
+        self._shared.put(thing, sorted([place, *others], key=self._rank))
 
     def remove(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         """Remove entries, and return how their things changed."""
@@ -149,16 +149,9 @@ class Catalogue:
             self._by_thing.remove(own)
             self.view.remove(entry.id)
             self._comings += not left
-            self._share(thing, left)
+            self._shared.put(thing, left)
             changes[thing] = "changed" if left else "removed"
         return changes
-
-    def _share(self, thing: Thing, places: Sequence[int]) -> None:
-        """Note the places of the entries about a thing, if it has several."""
-        if len(places) > 1:
-            self._shared[thing] = tuple(places)
-        else:
-            self._shared.pop(thing, None)
 
     def _at(self, thing: Thing) -> tuple[int, ...]:
         """Return the places of the entries about a thing, the declared one first."""
@@ -215,9 +208,9 @@ class Catalogue:
     def _named(self, name: str) -> list[int]:
         return [at for sort in tuple(self._sorts) for at in self._at(Thing(*sort, name))]
 
-    def shared(self) -> list[Thing]:
-        """Return the things that several sources tell of."""
-        return list(self._shared)
+    def shared(self) -> Shared:
+        """Return the things that several sources tell of, and their entries."""
+        return self._shared.all()
 
     def is_shared(self, thing: Thing) -> bool:
         """Return whether several sources tell of a thing."""

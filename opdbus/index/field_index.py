@@ -18,12 +18,12 @@ from opdbus.index.values import encoded
 from opdbus.index.view import Found, View
 from opdbus.state import fields
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Json
+from opdbus.state.object import Identity, Json
 
 # A field by its dotted path, and the lists of objects that it is in.
 Key: TypeAlias = tuple[str, tuple[str, ...]]
-# An object by its id, its name, and what it has.
-Item: TypeAlias = tuple[int, str, Mapping[str, Json]]
+# An object by its id, its identity, and what it has.
+Item: TypeAlias = tuple[int, Identity, Mapping[str, Json]]
 
 # An object with more values, or longer ones, or further fields where there are many, is in no row.
 MAX_VALUES: Final = 256
@@ -31,7 +31,6 @@ _MAX_CHARACTERS: Final = 4096
 _MAX_COLUMNS: Final = 2048
 # Of all objects: some 30 bytes each.
 _MAX_ALL: Final = 1 << 24
-_SORT: Final = ("source", "plugin", "kind")
 
 
 class Written(NamedTuple):
@@ -57,7 +56,9 @@ class FieldIndex:
         self.outside: set[int] = set()
         self._view = view
         self._columns: dict[Key, FieldColumn] = {}
-        self._names = FieldColumn()
+        # the same by the last words of the names that they have
+        self._by_word: dict[str, dict[Key, FieldColumn]] = {}
+        self._identity = {name: FieldColumn() for name in fields.IDENTITY}
         self._values = 0
         self._ids = np.empty(0, np.int64)
         self._places = np.empty(0, np.int32)
@@ -67,26 +68,31 @@ class FieldIndex:
 
     def write(self, items: Iterable[Item]) -> Written:
         """Write the values of objects, which nobody sees yet."""
-        written, names = Written([], []), list[bytes]()
+        written, identities = Written([], []), list[Identity]()
         staged: dict[Key, tuple[list[int], list[bytes]]] = {}
-        for number, name, properties in items:
+        for number, identity, properties in items:
             leaves = [*islice(fields.leaves(properties), MAX_VALUES + 1)]
             if not self._takes(leaves, staged.keys()):
                 written.outside.append(number)
                 continue
             row = self.end + len(written.ids)
             written.ids.append(number)
-            names.append(encoded(name))
+            identities.append(identity)
             self._values += len(leaves)
             for path, lists, value in leaves:
                 known = staged.get((path, lists)) or staged.setdefault((path, lists), ([], []))
                 known[0].append(row)
                 known[1].append(encoded(value))
-        self._names.add(range(self.end, self.end + len(names)), names)
+        every = range(self.end, self.end + len(identities))
+        for part, column in self._identity.items():
+            column.add(every, [encoded(getattr(one, part)) for one in identities])
         for key, (rows, values) in staged.items():
             column = self._columns.get(key, FieldColumn())
             column.add(rows, values)
-            self._columns[key] = column
+            if key not in self._columns:
+                self._columns[key] = column
+                for word in fields.last_words(*key):
+                    self._by_word.setdefault(word, {})[key] = column
         return written
 
     def _takes(self, leaves: Sequence[fields.Leaf], staged: AbstractSet[Key]) -> bool:
@@ -144,48 +150,29 @@ class FieldIndex:
         rows[has_row] = np.where(self._ids[rows[has_row]] == found.ids[has_row], rows[has_row], -1)
         return rows
 
-    def meeting(self, condition: Condition, end: int) -> NDArray[np.bool_]:
-        """Return which of the first rows meet a condition."""
+    def meeting(
+        self, condition: Condition, end: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which of the first rows meet a condition, and by which their thing may meet it."""
         exact, ending = self._having(condition, end)
-        if not ending.columns:
-            return exact.met()
-        return np.where(exact.present(), exact.met(), ending.met())
-
-    def perhaps(self, condition: Condition, end: int) -> NDArray[np.bool_]:
-        """Return which rows have a value by which their thing may meet a condition."""
-        exact, ending = self._having(condition, end)
-        if condition.operator == "!=":
-            return exact.present() | ending.present()
-        return exact.met() | ending.met()
+        met, is_unequal = exact.met(), condition.operator == "!="
+        if not ending.columns and not is_unequal:
+            return met, met
+        present, others = exact.present(), ending.met()
+        perhaps = present | ending.present() if is_unequal else met | others
+        return np.where(present, met, others), perhaps
 
     def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
         """Return the fields that have the name of a condition, and those that end in it."""
         wanted = fields.split(condition.field)
         found: dict[int, list[FieldColumn]] = {1: [], 2: []}
-        for (path, lists), column in self._columns.copy().items():
+        for (path, lists), column in self._by_word.get(wanted[-1], {}).copy().items():
             if fit := fields.fit(wanted, path, lists):
                 found[fit].append(column)
-        exact = _Fields(condition, found[2], end)
-        name = condition.field.lower()
-        if name not in fields.IDENTITY:
-            return exact, _Fields(condition, found[1], end)
-        if name in _SORT:
-            exact.always = self._of_sort(condition, end)
-        else:
-            exact.always = np.zeros(end, np.bool_)
-            exact.always[self._names.meeting(condition, end)] = True
-        return exact, _Fields(condition, [], end)
-
-    def _of_sort(self, condition: Condition, end: int) -> NDArray[np.bool_]:
-        """Return which rows are of a source, plugin or kind that is equal to what is asked for."""
-        asked = condition
-        if condition.operator == "!=":
-            asked = Condition(condition.field, "=", condition.value)
-        which = _SORT.index(condition.field.lower())
-        is_met = np.array([asked.is_met_by([s[which]]) for s in self._view.of_number.copy()])
-        numbers = self._view.sorts[self._places[:end]]
-        # what came meanwhile is of no row
-        return is_met[np.minimum(numbers, len(is_met) - 1)]
+        if always := self._identity.get(condition.field.lower()):
+            # all rows have it: what ends in the name does not count
+            return _Fields(condition, [always, *found[2]], end), _Fields(condition, [], end)
+        return _Fields(condition, found[2], end), _Fields(condition, found[1], end)
 
 
 class _Fields:
@@ -193,28 +180,21 @@ class _Fields:
 
     def __init__(self, condition: Condition, columns: Sequence[FieldColumn], end: int) -> None:
         self.columns = columns
-        # where all rows have the field besides: which meet the condition, or are equal
-        self.always: NDArray[np.bool_] | None = None
         self._condition = condition
         self._end = end
 
     def present(self) -> NDArray[np.bool_]:
         """Return which rows have such a field."""
-        if self.always is not None:
-            return np.ones(self._end, np.bool_)
-        return self._rows(column.rows(self._end) for column in self.columns)
+        found = np.zeros(self._end, np.bool_)
+        for column in self.columns:
+            column.mark_all(found)
+        return found
 
     def met(self) -> NDArray[np.bool_]:
         """Return which rows meet the condition by these fields."""
-        is_met = self._rows(column.meeting(self._condition, self._end) for column in self.columns)
-        if self.always is not None:
-            is_met |= self.always
+        is_met = np.zeros(self._end, np.bool_)
+        for column in self.columns:
+            column.mark(is_met, self._condition)
         if self._condition.operator == "!=":
             return self.present() & ~is_met
         return is_met
-
-    def _rows(self, parts: Iterable[NDArray[np.int32]]) -> NDArray[np.bool_]:
-        found = np.zeros(self._end, np.bool_)
-        for rows in parts:
-            found[rows] = True
-        return found

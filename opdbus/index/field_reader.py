@@ -11,7 +11,7 @@ from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue
 from opdbus.index.field_index import FieldIndex, Written
 from opdbus.index.store import Entry
-from opdbus.state.object import Json
+from opdbus.state.object import Identity, Json
 
 # Objects as they are stored, by id.
 Rows: TypeAlias = Sequence[tuple[int, dict[str, Json]]]
@@ -109,5 +109,8 @@ class FieldReader:
     def _write(self, rows: Rows) -> Written:
         view, contents = self._catalogue.view, dict(rows)
         found = view.found(contents)
-        named = zip(found.ids.tolist(), view.names.of(found.places.tolist()), strict=True)
-        return self.index.write((number, name, contents[number]) for number, name in named)
+        sorts = map(view.of_number.__getitem__, view.sorts[found.places].tolist())
+        named = zip(sorts, view.names.of(found.places.tolist()), strict=True)
+        identities = [Identity(*sort, name) for sort, name in named]
+        items = zip(found.ids.tolist(), identities, strict=True)
+        return self.index.write((number, one, contents[number]) for number, one in items)

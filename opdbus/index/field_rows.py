@@ -1,68 +1,43 @@
 """Which rows of the index of fields meet conditions, and what that says of things."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opdbus.index.catalogue import Catalogue
 from opdbus.index.field_index import FieldIndex
+from opdbus.index.shared import Shared
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition
 from opdbus.state.object import Thing
 
 
-class Shared(NamedTuple):
-    """The things that several sources tell of, where the entries of each begin, and all entries."""
-
-    things: Sequence[Thing]
-    starts: Sequence[int]
-    entries: Found
-
-    @classmethod
-    def of(cls, catalogue: Catalogue) -> Self:
-        """Return those of a catalogue."""
-        things, starts, ids = catalogue.shared(), list[int](), list[int]()
-        for thing in things:
-            starts.append(len(ids))
-            ids += [entry.id for entry in catalogue.about(thing)]
-        return cls(things, starts, catalogue.view.found(ids))
-
-
 class Rows:
-    """The rows that there are now; to be made on the thread of the catalogue, used on any."""
+    """The rows that there are now; to be made on the thread of the catalogue, used once on any.
 
-    def __init__(self, index: FieldIndex) -> None:
+    Of entries that are `left` they say nothing.
+    """
+
+    def __init__(self, index: FieldIndex, shared: Shared, left: Found) -> None:
         self._index = index
-        self._end, self._is_current = index.snapshot()
+        self._shared = shared
+        self._end, self._is_told = index.snapshot()
+        for entries in (left, shared.entries):
+            rows = index.rows_of(entries)
+            self._is_told[rows[rows >= 0]] = False
+        # of the entries of shared things, -1 where these are to be looked at
+        self._of_shared = np.where(np.isin(shared.entries.ids, left.ids), -1, rows)
 
-    def look(
-        self, conditions: Sequence[Condition], shared: Shared, left: NDArray[np.int64]
-    ) -> tuple[Found, Sequence[Thing]]:
-        """Return the entries that meet all conditions, and the shared things that perhaps do.
-
-        Of entries that are `left` the rows say nothing.
-        """
-        is_met = self._is_current.copy()
+    def look(self, conditions: Sequence[Condition]) -> tuple[Found, Sequence[Thing]]:
+        """Return the entries that meet all conditions, and the shared things that perhaps do."""
+        things, starts, _ = self._shared
+        is_met, is_wanted = self._is_told, np.ones(len(things), np.bool_)
+        is_known = self._of_shared >= 0
         for condition in conditions:
-            is_met &= self._index.meeting(condition, self._end)
-        met = self._index.found(is_met)
-        is_told = ~np.isin(met.ids, left) & ~np.isin(met.ids, shared.entries.ids)
-        return Found(met.places[is_told], met.ids[is_told]), self._perhaps(conditions, shared, left)
-
-    def _perhaps(
-        self, conditions: Sequence[Condition], shared: Shared, left: NDArray[np.int64]
-    ) -> Sequence[Thing]:
-        if not shared.things:
-            return []
-        rows = self._index.rows_of(shared.entries)
-        is_known = (rows >= 0) & (rows < self._end) & ~np.isin(shared.entries.ids, left)
-        rows = np.where(is_known, rows, 0)
-        is_wanted = np.ones(len(shared.things), np.bool_)
-        for condition in conditions:
-            may = ~is_known
-            if self._end:
-                may |= self._index.perhaps(condition, self._end)[rows]
-            is_wanted &= np.logical_or.reduceat(may, shared.starts)
-        return [shared.things[at] for at in np.flatnonzero(is_wanted).tolist()]
+            met, perhaps = self._index.meeting(condition, self._end)
+            is_met &= met
+            if len(things):
+                may = ~is_known
+                may[is_known] = perhaps[self._of_shared[is_known]]
+                is_wanted &= np.logical_or.reduceat(may, starts)
+        wanted = [things[at] for at in np.flatnonzero(is_wanted).tolist()]
+        return self._index.found(is_met), wanted

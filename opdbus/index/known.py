@@ -16,9 +16,10 @@ from opdbus.index.sealed_entries import Loaded
 from opdbus.index.sealer import Sealer
 from opdbus.index.store import Content, Entry, Record
 from opdbus.index.transient import TransientObjects
+from opdbus.index.volatile import Volatile
 from opdbus.index.word_index import WordIndex
 from opdbus.slices import slices
-from opdbus.state.object import FILE, Identity, Json, Thing
+from opdbus.state.object import FILE, Json, Thing
 
 # Entries taken into the catalogue at a time: some milliseconds' work.
 _AT_A_TIME: Final = 500
@@ -33,8 +34,7 @@ class Known:
         self.words = WordIndex(archive, self.catalogue.view)
         self.sealer = Sealer(archive, self.catalogue.view)
         self.transient = TransientObjects()
-        # fields that move by themselves, of observed objects
-        self.volatile: dict[Identity, Mapping[str, Json]] = {}
+        self.volatile = Volatile()
 
     def load(self, loaded: Loaded) -> None:
         """Take all entries of a start."""
@@ -88,5 +88,5 @@ class Known:
         for entry in (*declared, *reversed(observed)):
             if entry.id in contents:
                 fields |= json.loads(contents[entry.id].properties)
-                fields |= {} if only_stored else self.volatile.get(entry.identity, {})
+                fields |= {} if only_stored else self.volatile.get(entry.identity)
         return fields

@@ -10,22 +10,18 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-import numpy as np
-
-from opdbus.index.catalogue import Catalogue
 from opdbus.index.field_reader import Unread
-from opdbus.index.field_rows import Rows, Shared
+from opdbus.index.field_rows import Rows
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found
+from opdbus.index.volatile import Volatile
 from opdbus.slices import slices
 from opdbus.state import fields
 from opdbus.state.conditions import AllOf, Condition, pattern
 from opdbus.state.object import Identity, Json, Thing
 
 T = TypeVar("T")
-# Values that are kept in memory only, by entry.
-Volatile: TypeAlias = Mapping[Identity, Mapping[str, Json]]
 # An SQL clause, and the values of its parameters.
 Clause: TypeAlias = tuple[str, list[str]]
 
@@ -54,19 +50,17 @@ async def found(
     Where several sources tell of a thing, what was observed counts before what is declared, as
     Memory.joined has it. What the index of fields does not have is looked at one by one.
     """
-    # a copy, for other threads
-    volatile = dict(memory.volatile)
-    wanted = AllOf(conditions)
-    catalogue, unread = memory.catalogue, memory.fields.unread()
-    rows = Rows(memory.fields.index)
-    shared = Shared.of(catalogue)
-    moving = await asyncio.to_thread(_moving, wanted, volatile, catalogue)
-    left = np.array([*unread.ids, *moving], np.int64)
-    met, perhaps = await asyncio.to_thread(rows.look, conditions, shared, left)
+    wanted, catalogue = AllOf(conditions), memory.catalogue
+    moving = memory.volatile.asked(wanted.names)
+    moved = await asyncio.to_thread(catalogue.known_of, moving) if moving else {}
+    unread = memory.fields.unread()
+    ids = {*unread.ids, *(entry.id for entry in moved.values())}
+    rows = Rows(memory.fields.index, catalogue.shared(), catalogue.view.found(ids))
+    met, perhaps = await asyncio.to_thread(rows.look, conditions)
     if only_first and len(met.ids):
         return met
     others: set[Thing] = set()
-    async for part in _left(memory, wanted, volatile, unread, left.tolist()):
+    async for part in _left(memory, wanted, unread, sorted(ids)):
         others.update(part)
         if others and only_first:
             return catalogue.found(others)
@@ -75,7 +69,7 @@ async def found(
 
 
 async def _left(
-    memory: Memory, wanted: AllOf, volatile: Volatile, unread: Unread, ids: Sequence[int]
+    memory: Memory, wanted: AllOf, unread: Unread, ids: Sequence[int]
 ) -> AsyncIterator[list[Thing]]:
     """Yield things that meet conditions of those that no row of the index tells of."""
 
@@ -88,21 +82,12 @@ async def _left(
     if unread.after < unread.last:
         clause, values = _clause(wanted)
         within = f"{clause} AND id <= {unread.last:d}", values
-        async for part in parts(memory, within, volatile, matching, unread.after):
+        async for part in parts(memory, within, memory.volatile, matching, unread.after):
             yield part
     if ids:
         listed = "id IN (SELECT value FROM json_each(?))", [json.dumps(ids)]
-        async for part in parts(memory, listed, volatile, matching):
+        async for part in parts(memory, listed, memory.volatile, matching):
             yield part
-
-
-def _moving(wanted: AllOf, volatile: Volatile, catalogue: Catalogue) -> list[int]:
-    """Return the entries of which values are kept in memory only that conditions ask for."""
-    return [
-        entry.id
-        for identity, moved in volatile.items()
-        if wanted.names.are_at(fields.paths(moved)) and (entry := catalogue.get(identity))
-    ]
 
 
 async def _shared(memory: Memory, wanted: AllOf, things: Sequence[Thing]) -> set[Thing]:
@@ -158,7 +143,7 @@ async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]
         return fields.paths(properties)
 
     found: Counter[str] = Counter()
-    async for part in parts(memory, clause, dict(memory.volatile), paths):
+    async for part in parts(memory, clause, memory.volatile, paths):
         found.update(part)
     return found
 
@@ -166,11 +151,14 @@ async def field_names(memory: Memory, wanted: Mapping[str, str]) -> Counter[str]
 async def parts(
     memory: Memory,
     clause: Clause,
-    volatile: Volatile,
+    volatile: Volatile | None,
     work: Callable[[Identity, Mapping[str, Json]], Sequence[T] | set[T]],
     last: int = 0,
 ) -> AsyncIterator[list[T]]:
-    """Yield what work gives for objects after a `last` one of which a clause is true, in parts."""
+    """Yield what work gives for objects after a `last` one of which a clause is true, in parts.
+
+    With what is `volatile` of them, too.
+    """
 
     def read(store: Store, after: int) -> tuple[int, list[T]]:
         rows = store.words.sift(after, *clause, _AT_A_TIME)
@@ -179,7 +167,7 @@ async def parts(
             # without those that are being removed
             if entry := memory.catalogue.view.entry(number):
                 if volatile:
-                    properties.update(volatile.get(entry.identity, {}))
+                    properties.update(volatile.get(entry.identity))
                 found += work(entry.identity, properties)
         return (rows[-1][0] if len(rows) == _AT_A_TIME else 0), found
 

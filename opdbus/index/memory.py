@@ -197,9 +197,8 @@ class Memory:
                 entries = [entry for entry in map(self.catalogue.get, gone) if entry]
                 made = await self._writing.made(objects, ROOT, self._clock())
                 await self._write(made, entries, why, events)
-                self.volatile |= volatile
-                for identity in self.volatile.keys() & gone:
-                    del self.volatile[identity]
+                self.volatile.put(volatile)
+                self.volatile.drop(gone)
 
         await self.archive.shield(work())
 

@@ -57,9 +57,9 @@ async def surveys(memory: Memory, wanted: Mapping[str, str], run: Run) -> Sequen
             return []
         return [_Item(thing, identity.source != FILE, properties)]
 
-    async for items in matching.parts(memory, clause, {}, alone):
+    async for items in matching.parts(memory, clause, None, alone):
         await run(partial(add, items))
-    shared = [t for t in memory.catalogue.shared() if matches(t, wanted)]
+    shared = [t for t in memory.catalogue.shared().things if matches(t, wanted)]
     for part in slices(shared, _AT_A_TIME):
         await run(partial(add, await _joined(memory, part)))
     return [found[key] for key in sorted(found)]

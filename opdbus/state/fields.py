@@ -156,6 +156,11 @@ def _members(members: Sequence[Json], path: str, lists: tuple[str, ...]) -> Iter
             yield path, lists, member
 
 
+def last_words(path: str, lists: Iterable[str]) -> set[str]:
+    """Return the last words of all names that a field has, as `fit` tells."""
+    return {words[-1] for words in map(split, (path, *lists)) if words}
+
+
 def fit(wanted: tuple[str, ...], path: str, lists: Iterable[str]) -> Literal[0, 1, 2]:
     """Return how well a field has a name; what is in a list of that name has it, too."""
     if not wanted:
