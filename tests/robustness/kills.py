@@ -35,6 +35,7 @@ from opdbus.index.database import connect_to_read
 from opdbus.index.quota import Usage
 from opdbus.index.store import Store
 from opdbus.state import publish
+from opdbus.state.object import digest
 from opdbus.tasks import cancel
 from robustness.harness import finish, parser
 
@@ -156,9 +157,10 @@ async def _search(client: Client) -> None:
 
 
 def stored(database: Path) -> dict[tuple[str, ...], int]:
-    """Give what each object is stored as."""
+    """Give what each published object is stored as; what was declared went with its file."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reader:
-        rows = reader.execute("SELECT plugin, kind, name, properties FROM objects")
+        query = "SELECT plugin, kind, name, properties FROM objects WHERE source = ?"
+        rows = reader.execute(query, (_SOURCE,))
         return {row[:3]: hash(row[3]) for row in rows}
 
 
@@ -184,19 +186,31 @@ def examine(state_dir: Path, copy: Path) -> dict[str, Any]:
     with closing(sqlite3.connect(database)) as reader:
         assert reader.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         reader.execute("INSERT INTO lexicon (lexicon, rank) VALUES ('integrity-check', 1)")
-        query = "SELECT text_digest, data FROM vectors JOIN objects USING (text_digest)"
-        vectors = {row[0]: np.frombuffer(row[1], "<f4") for row in reader.execute(query)}
         [texts] = reader.execute("SELECT count(DISTINCT text_digest) FROM objects").fetchone()
-        assert len(vectors) == texts, "an object has no vector"
     with closing(connect_to_read(database)) as history:
         report = verify(history, [])
     assert report.problems == []
     found = {"texts": texts, "rows of history": report.rows}
     with closing(Store(database)) as store:
         found["entries not in the file"] = _same_entries(store)
-    for file in (state_dir / "vectors").glob("*.rows"):
-        found["vectors in the file"] = _same_vectors(file, vectors, copy)
-    return found
+    counts = [
+        (len(vectors := _vectors(database, file)), file and _same_vectors(file, vectors, copy))
+        for file in [*(state_dir / "vectors").glob("*.rows")] or [None]
+    ]
+    assert max(counts)[0] == texts, "an object has no vector"
+    return found | {"vectors in files, of each engine": [count for _, count in counts if count]}
+
+
+def _vectors(database: Path, file: Path | None) -> dict[bytes, np.ndarray]:
+    """Give the vectors of texts that objects have, by the engine that a file belongs to, or any."""
+    engine = file and bytes.fromhex(file.stem)
+    with closing(sqlite3.connect(database)) as reader:
+        query = "SELECT key, text_digest, data FROM vectors JOIN objects USING (text_digest)"
+        return {
+            text: np.frombuffer(data, "<f4")
+            for key, text, data in reader.execute(query)
+            if not engine or key == digest(text, key=engine)
+        }
 
 
 def _same_entries(store: Store) -> int:
