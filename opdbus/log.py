@@ -91,7 +91,7 @@ class Log:
             self._journal.close()
 
     def _apply(self) -> None:
-        level = _LEVELS[self._level]
+        level, printer = _LEVELS[self._level], structlog.PrintLogger(self._stream)
         shared: list[structlog.types.Processor] = [
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
@@ -100,7 +100,8 @@ class Log:
         structlog.configure(
             processors=shared + self._ending(),
             wrapper_class=structlog.make_filtering_bound_logger(level),
-            logger_factory=structlog.PrintLoggerFactory(self._stream),
+            # the same for all: each line that is left out would make one
+            logger_factory=lambda *_names: printer,
             cache_logger_on_first_use=False,
         )
         # of libraries that use logging (dbus-fast, asyncio), only what an operator must know

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus.transport import frames
+from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.library import Message, MessageFlag, MessageType, decode, encode
 from opdbus.bus.transport.library import Variant as ListVariant
+from opdbus.bus.transport.message_socket import Frame
 
 _NAMES = st.from_regex(r"\A[a-z]{1,9}\.[A-Za-z_]{1,9}\Z")
 _PATHS = st.from_regex(r"\A(/[a-z0-9_]{1,40}){1,5}\Z")
@@ -152,3 +154,15 @@ def test_a_damaged_dict_ends(
     data[min(start + at, len(data) - 1)] = value
     with suppress(ValueError):
         assert len(list(frames.parts(data, 1))) <= len(data)
+
+
+@given(st.dictionaries(st.text("ab", max_size=3), st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_the_options_of_a_call_are_read_as_the_library_wrote_them(options: dict[str, int]) -> None:
+    """Give the options of a call, also where there are none, or numbers of zero bytes only."""
+    body = [{name: ListVariant("x", number) for name, number in options.items()}]
+    data = encode(
+        Message(destination="a.b", path="/", member="C", signature="a{sv}", body=body, serial=1)
+    )
+    header, size = frames.header(data), len(data)
+    call = Call.of(Frame(header, data, size, is_whole=True, descriptors=()))
+    assert call.body == [options]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -174,7 +175,7 @@ class Embedder:
         """Wait until the provider has stopped working."""
         await self.scheduler.lost()
 
-    @property
+    @cached_property
     def numerics(self) -> str:
         """What vectors depend on besides their text; vectors of other numerics never mix."""
         return self.model.numerics(_CLASS.get(self.proven.proof.precision, "float"))

@@ -47,7 +47,10 @@ class Quota:
 
     def has_room(self, scopes: Scopes, count: int) -> bool:
         """Return whether every limit admits so many more."""
-        return all(self[scope] + count <= self.limits[kind] for kind, scope in scopes.items())
+        for kind, scope in scopes.items():
+            if self._used.get(scope, 0) + count > self.limits[kind]:
+                return False
+        return True
 
     def require_room(self, scopes: Scopes, count: int) -> None:
         """Raise LimitsExceeded if a limit does not admit so many more."""
@@ -81,6 +84,8 @@ class Accounts:
     """Connections and their users, and the quotas that count for both."""
 
     def __init__(self) -> None:
+        # of connections whose users are known
+        self._scopes: dict[str, Scopes] = {}
         self._uids: dict[str, int] = {}
         self._quotas: list[Quota] = []
 
@@ -89,16 +94,15 @@ class Accounts:
         self._quotas.append(Quota(what, limits))
         return self._quotas[-1]
 
-    def scopes(self, sender: str) -> dict[str, Hashable]:
+    def scopes(self, sender: str) -> Scopes:
         """Give the scopes for which something of a connection counts."""
-        uid = self._uids.get(sender)
-        user = {} if uid is None else {"user": User(uid)}
-        return {"connection": sender, **user, "total": None}
+        return self._scopes.get(sender) or {"connection": sender, "total": None}
 
     def identify(self, sender: str, uid: int) -> None:
         """Set a connection's user, for which what is counted already counts from now on, too."""
         if sender not in self._uids:
             self._uids[sender] = uid
+            self._scopes[sender] = {"connection": sender, "user": User(uid), "total": None}
             for quota in self._quotas:
                 quota.add({"user": User(uid)}, quota[sender])
 
@@ -113,6 +117,7 @@ class Accounts:
     def forget(self, sender: str) -> None:
         """Drop a connection that is gone, and for which nothing is counted any more."""
         self._uids.pop(sender, None)
+        self._scopes.pop(sender, None)
 
 
 class RunningCalls:

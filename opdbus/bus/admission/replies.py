@@ -88,7 +88,7 @@ class Replies:
 
     def _correct(self, sender: str, more: int) -> None:
         """Count for a client and its user; for all together, the bus knows better."""
-        scopes = self._accounts.scopes(sender)
+        scopes = {**self._accounts.scopes(sender)}
         del scopes["total"]
         self._unread.add(scopes, more)
 

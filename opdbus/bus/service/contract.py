@@ -3,7 +3,9 @@
 import builtins
 import keyword
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,6 +20,7 @@ _ERRORS: Final = f"{BUS_NAME}.Errors"
 _LARGE: Final = f"{BUS_NAME}.LargeReply"
 # Needed to read, and to learn that something is not there.
 READ: Final = "read"
+_TO_READ: Final = frozenset({READ})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -115,13 +118,22 @@ def interfaces() -> tuple[InterfaceInfo, ...]:
     return tuple(interface(name.removesuffix(".xml")) for name in names if name.endswith(".xml"))
 
 
-def actions(called: str, member: str) -> set[str]:
+def actions(called: str, member: str) -> AbstractSet[str]:
     """Give the actions that a call needs, whether or not the called object has the method.
 
     `called` is the interface, or empty if the call names none.
     """
-    candidates = (i.methods.get(member) for i in interfaces() if called in {i.name, ""})
-    return {method.action for method in candidates if method} or {READ}
+    return _actions().get((called, member), _TO_READ)
+
+
+@cache
+def _actions() -> Mapping[tuple[str, str], AbstractSet[str]]:
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for interface in interfaces():
+        for method in interface.methods.values():
+            found[interface.name, method.name].add(method.action)
+            found["", method.name].add(method.action)
+    return dict(found)
 
 
 def action_to_set(called: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """What every D-Bus object has: Peer, Introspectable, Properties."""
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -65,7 +66,7 @@ def is_peer(interface: str, member: str) -> bool:
     return interface == PEER or (not interface and member in {"Ping", "GetMachineId"})
 
 
-def actions(call: Call) -> set[str]:
+def actions(call: Call) -> AbstractSet[str]:
     """Give the actions that a call needs; raises LimitsExceeded.
 
     They do not depend on what is at its path: a caller who is refused must not find that out.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from opdbus import __version__, gc_tuning
 from opdbus.bus import names
@@ -59,6 +60,8 @@ class VectorizerInterface:
         self._truncated = 0
         self._reports: Mapping[str, Report | None] = {}
         self._accuracy: Sequence[Mapping[str, Plain]] = []
+        # what never changes of an engine, as long as it is there
+        self._engines: WeakKeyDictionary[Embedder, Mapping[str, Plain]] = WeakKeyDictionary()
         self._state = state
 
     async def vectorize(self, caller: Caller, text: str, options: Given) -> list[float]:
@@ -144,7 +147,17 @@ class VectorizerInterface:
             "Memory": gc_tuning.resident_bytes(),
             "Jobs": self._bulk.jobs.paths(),
             "Version": __version__,
-            **(_engine_properties(embedder) if embedder else _NO_ENGINE),
+            **(self._engine_properties(embedder) if embedder else _NO_ENGINE),
+        }
+
+    def _engine_properties(self, embedder: Embedder) -> Mapping[str, Plain]:
+        if embedder not in self._engines:
+            self._engines[embedder] = _engine_properties(embedder)
+        return {
+            **self._engines[embedder],
+            "QueueDepth": embedder.scheduler.depth,
+            "Texts": embedder.scheduler.texts,
+            "Latency": embedder.latency,
         }
 
     def _graded(self) -> Sequence[Mapping[str, Plain]]:
@@ -240,9 +253,6 @@ def _engine_properties(embedder: Embedder) -> dict[str, Plain]:
             "max_deviation": proven.proof.max_deviation,
             "tolerance": proven.proof.tolerance,
         },
-        "QueueDepth": embedder.scheduler.depth,
-        "Texts": embedder.scheduler.texts,
-        "Latency": embedder.latency,
     }
 
 

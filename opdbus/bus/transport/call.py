@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Final, Self
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.descriptors import Descriptor
@@ -11,6 +11,9 @@ from opdbus.bus.transport.library import decode
 from opdbus.bus.transport.message_socket import Frame
 from opdbus.bus.transport.values import Plain, from_wire
 from opdbus.errors import InvalidArgs
+
+# The body of most calls: a dict of options that is empty, and the padding before its first entry.
+_NO_OPTIONS: Final = "a{sv}", bytes(8)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Call:
     @cached_property
     def values(self) -> list[Plain]:
         """The arguments, variants left in; raises InvalidArgs."""
+        if (self.signature, self.data[frames.measure(self.data).header :]) == _NO_OPTIONS:
+            return [{}]
         try:
             return list(decode(self.data).body)
         except Exception as error:  # noqa: BLE001 -- the library raises all sorts

@@ -17,6 +17,9 @@ NO_AUTO_START: Final = 2
 MAY_INTERACT: Final = 4
 
 _LITTLE, _BIG = b"lB"
+# The fixed part of a header, and a number, by the order of their bytes.
+_STARTS: Final = {order: struct.Struct(f"{order}BBBBIII") for order in "<>"}
+_NUMBERS: Final = {order: struct.Struct(f"{order}I") for order in "<>"}
 # The fields that we read, their types, and the bytes that each type is aligned to.
 _PATH, _INTERFACE, _MEMBER, _REPLY_SERIAL, _DESTINATION = 1, 2, 3, 5, 6
 _SENDER, _SIGNATURE, _DESCRIPTORS = 7, 8, 9
@@ -126,9 +129,7 @@ def _part(data: bytes | bytearray, order: str, begin: int, end: int) -> bytes:
 
 def _fixed(data: bytes | bytearray, start: int) -> tuple[str, int, int, int, int, int, int]:
     order = "<" if data[start] == _LITTLE else ">"
-    _, kind, flags, version, body, serial, fields = struct.unpack_from(
-        f"{order}BBBBIII", data, start
-    )
+    _, kind, flags, version, body, serial, fields = _STARTS[order].unpack_from(data, start)
     return order, kind, flags, version, body, serial, fields
 
 
@@ -142,12 +143,15 @@ def _fields(data: bytes | bytearray, order: str, end: int) -> dict[int, str | in
     while at < end:
         at += -at & 7
         code, (kind, start) = data[at], _signature(data, at + 1)
-        at = _skipped(data, order, kind, start)
         if kind in _STRINGS:
-            size = 1 if kind == "g" else 4
-            found[code] = data[_aligned(start, kind) + size : at - 1].decode()
+            start, size = _string(data, order, kind, start)
+            found[code] = data[start : start + size].decode()
+            at = start + size + 1
         elif kind == "u":
-            found[code] = struct.unpack_from(f"{order}I", data, at - 4)[0]
+            found[code] = _length(data, order, _aligned(start, kind))
+            at = _aligned(start, kind) + 4
+        else:
+            at = _skipped(data, order, kind, start)
     return found
 
 
@@ -155,6 +159,14 @@ def _signature(data: bytes | bytearray, at: int) -> tuple[str, int]:
     """Give the signature at a place, and the place after it."""
     end = at + 1 + data[at]
     return data[at + 1 : end].decode("ascii"), end + 1
+
+
+def _string(data: bytes | bytearray, order: str, kind: str, at: int) -> tuple[int, int]:
+    """Give where the text of a string begins, and its size; a zero byte ends it."""
+    if kind == "g":
+        return at + 1, data[at]
+    at += -at & 3
+    return at + 4, _length(data, order, at)
 
 
 def _aligned(at: int, kind: str) -> int:
@@ -169,8 +181,8 @@ def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth
     if kind in _FIXED_SIZES:
         return at + _FIXED_SIZES[kind]
     if kind in _STRINGS:
-        size = data[at] if kind == "g" else _length(data, order, at)
-        return at + (1 if kind == "g" else 4) + size + 1
+        start, size = _string(data, order, kind, at)
+        return start + size + 1
     if kind == "a":
         # the padding before the first element does not count
         return _aligned(at + 4, signature[1:]) + _length(data, order, at)
@@ -183,5 +195,5 @@ def _skipped(data: bytes | bytearray, order: str, signature: str, at: int, depth
 
 
 def _length(data: bytes | bytearray, order: str, at: int) -> int:
-    found: int = struct.unpack_from(f"{order}I", data, at)[0]
+    found: int = _NUMBERS[order].unpack_from(data, at)[0]
     return found

@@ -7,8 +7,7 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from opdbus.bus.transport import frames
 from opdbus.bus.transport.descriptors import HasFileno, Received
@@ -28,8 +27,7 @@ _SEND_BUFFER: Final = 48 << 10
 _ANCILLARY: Final = socket.CMSG_LEN(253 * array("i").itemsize)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A received message: whole, or only its header where it was to be skipped.
 
     `lost_files` where the kernel could not pass open files that belong to it.
@@ -163,15 +161,16 @@ class MessageSocket:
         """Read for a few milliseconds."""
         try:
             end = self._loop.time() + self._turn
-            while self._loop.time() < end:
-                self._receive()
+            while self._receive() and self._loop.time() < end:
+                pass
         except BlockingIOError:
             return
         except (OSError, EOFError, frames.NoMessage):
             # NoMessage: where the next message begins is unknown
             self.close()
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Read once, and return whether more may be there: the loop says so if it comes later."""
         # not socket.recv_fds, which forgets the flags
         if not self.is_open:
             raise BlockingIOError
@@ -200,6 +199,8 @@ class MessageSocket:
         else:
             self._in += target[:count]
             self._parse()
+        # one read ends where files begin
+        return count == len(target) or bool(ancillary)
 
     def _target(self) -> memoryview:
         """Give the memory for the next bytes; those that are skipped are overwritten."""

@@ -44,7 +44,7 @@ def received(
 ) -> list[Plain]:
     """Put descriptors where a message's values name them by index; raises InvalidArgs."""
     values = list(body)
-    for place, kind in enumerate(split(signature)):
+    for place, kind in enumerate(split(signature)) if "h" in signature else ():
         if kind != "h":
             continue
         if not values[place] < len(descriptors):
