@@ -16,11 +16,11 @@ class Names:
     """Names by place; one thread puts them, and others read those of places that stay."""
 
     def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        # the bytes of all, and where each begins: others read both as of one moment
+        self._held = np.empty(0, np.uint8), np.empty(0, np.uint32)
         self._end = 0
         # how many of these are of names that are gone
         self._gone = 0
-        self._starts = np.empty(0, np.uint32)
         self._sizes = np.empty(0, np.uint32)
 
     def add(
@@ -36,11 +36,12 @@ class Names:
         self._free_room(places)
         starts, new = np.cumsum(sizes, dtype=np.int64) - sizes, np.frombuffer(data, np.uint8)
         # those of a start are not copied
-        held = with_room(self._bytes, self._end, len(new)) if self._end else new
+        held, begins = self._held
+        held = with_room(held, self._end, len(new)) if self._end else new
         end = self._end + len(new)
         held[self._end : end] = new
-        self._bytes = held
-        self._starts[places], self._sizes[places] = self._end + starts[at], sizes[at]
+        self._held = held, begins
+        begins[places], self._sizes[places] = self._end + starts[at], sizes[at]
         self._gone += len(new) - int(sizes[at].sum())
         self._end = end
 
@@ -49,9 +50,11 @@ class Names:
         encoded = name.encode()
         self._free_room(np.array([place], np.intp))
         end = self._end + len(encoded)
-        self._bytes = with_room(self._bytes, self._end, len(encoded))
-        self._bytes[self._end : end] = np.frombuffer(encoded, np.uint8)
-        self._starts[place], self._sizes[place] = self._end, len(encoded)
+        held, begins = self._held
+        held = with_room(held, self._end, len(encoded))
+        held[self._end : end] = np.frombuffer(encoded, np.uint8)
+        self._held = held, begins
+        begins[place], self._sizes[place] = self._end, len(encoded)
         self._end = end
 
     def _free_room(self, places: NDArray[np.intp]) -> None:
@@ -59,7 +62,8 @@ class Names:
         known, last = len(self._sizes), int(places.max())
         if last >= known:
             more = max(last + 1, known + known // 4) - known
-            self._starts = np.append(self._starts, np.zeros(more, np.uint32))
+            held, begins = self._held
+            self._held = held, np.append(begins, np.zeros(more, np.uint32))
             self._sizes = np.append(self._sizes, np.zeros(more, np.uint32))
         self._gone += int(self._sizes[places].sum())
         self._sizes[places] = 0
@@ -70,19 +74,20 @@ class Names:
         """Leave out what is gone."""
         sizes = self._sizes.astype(np.intp)
         starts = np.cumsum(sizes) - sizes
-        at = np.arange(int(sizes.sum())) - np.repeat(starts - self._starts, sizes)
-        self._bytes = self._bytes[at]
-        self._starts = starts.astype(np.uint32)
+        at = np.arange(int(sizes.sum())) - np.repeat(starts - self._held[1], sizes)
+        self._held = self._held[0][at], starts.astype(np.uint32)
         self._end, self._gone = len(at), 0
 
     def __getitem__(self, place: int) -> str:
         """Return a name; one that is being replaced may be anything."""
-        start = self._starts.item(place)
-        return str(self._bytes.data[start : start + self._sizes.item(place)], "utf-8", "replace")
+        held, begins = self._held
+        start = begins.item(place)
+        return str(held.data[start : start + self._sizes.item(place)], "utf-8", "replace")
 
     def of(self, places: Iterable[int]) -> list[str]:
         """Return some names."""
-        data, starts, sizes = self._bytes.data, self._starts.data, self._sizes.data
+        (held, begins), lengths = self._held, self._sizes
+        data, starts, sizes = held.data, begins.data, lengths.data
         return [
             str(data[(start := starts[place]) : start + sizes[place]], "utf-8", "replace")
             for place in places

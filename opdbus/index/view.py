@@ -154,13 +154,13 @@ class View:
         return number
 
     def at(self, place: int) -> Entry | None:
-        """Return the entry at a place, None where there is none."""
+        """Return the entry at a place, None where there is none; may be called on any thread."""
         # `item` takes half the time of an index: a state file has 100,000 entries
         number, sort, name = self.ids.item(place), self.sorts.item(place), self.names[place]
         if not number:
             return None
         source, plugin, kind = self.of_number[sort]
-        return Entry(
+        entry = Entry(
             number,
             Identity(source, plugin, kind, name),
             self.owners.item(place),
@@ -171,6 +171,8 @@ class View:
             self.sizes.item(place),
             self.traits[place].tobytes(),
         )
+        # while it was read, another one may have come in its place
+        return entry if self.ids.item(place) == number else None
 
     def thing(self, place: int) -> Thing:
         """Return what the entry at a place is about."""
