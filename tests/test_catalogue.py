@@ -1,15 +1,16 @@
 """Entries that come many at a time are taken as if they came one by one."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
-from opdbus.index.catalogue import Catalogue
+from opdbus.index.catalogue import Catalogue, thing_of
 from opdbus.index.quota import Usage
+from opdbus.index.short_names import find, find_in
 from opdbus.index.store import Entry
-from opdbus.state.object import FILE, Identity, digest
+from opdbus.state.object import FILE, Identity, digest, matches
 from opdbus.vocabulary import TRAIT_BYTES
 
 SOURCES = (FILE, "publish:one", "publish:two", "live:three")
@@ -48,6 +49,22 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
     ]
 
 
+def _compare_lists(catalogue: Catalogue, there: Collection[Entry], chance: random.Random) -> None:
+    """Compare what is listed with what a look at each entry finds."""
+    some = chance.sample([*there], len(there) // 2)
+    within = catalogue.view.found([entry.id for entry in some])
+    for wanted in ({}, {"kind": "a"}, {"source": FILE, "name": "n7"}, {"name": "n8", "kind": "b"}):
+        for entries, among in ((there, None), (some, within)):
+            met = {thing_of(entry) for entry in entries if matches(entry.identity, wanted)}
+            assert [*catalogue.things(wanted, among)] == sorted(met)
+    for part in ("N7", "n", "", "69", "nn"):
+        known = {thing_of(entry) for entry in there}
+        held = {thing for thing in known if part.lower() in thing.name}
+        assert {*catalogue.holding(part)} == held
+        for given in (part, f"a/{part}", f"p/b/{part}"):
+            assert find_in(catalogue, given)[0] == find([*known], given)[0]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_many_entries_are_taken_as_if_they_came_one_by_one(seed: int) -> None:
     """A catalogue holds, counts and tells the same, however the entries came."""
@@ -81,4 +98,5 @@ def test_many_entries_are_taken_as_if_they_came_one_by_one(seed: int) -> None:
             for catalogue in (together, one_by_one):
                 catalogue.texts.forget(catalogue.texts.unused())
         assert _state(together, layers[0]) == _state(one_by_one, layers[1])
+        _compare_lists(together, there.values(), chance)
     assert {entry.id for entry in together} == {entry.id for entry in there.values()}

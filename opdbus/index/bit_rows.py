@@ -135,8 +135,8 @@ class BitRows:
         parts = pairwise(np.searchsorted(at, starts, sorter=order).tolist())
         for block, start, (first, last) in zip(blocks, starts, parts, strict=False):
             part = order[first:last]
-            others = np.bitwise_count(block[:, at[part] - start] ^ signs)
-            found[part] = self._angles[others.sum(axis=0, dtype=np.uint16)]
+            others = np.bitwise_count(block.take(at[part] - start, axis=1) ^ signs)
+            found[part] = self._angles.take(others.sum(axis=0, dtype=np.uint16))
         return found
 
     def seal(self) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import reduce
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 from opdbus.errors import UnknownObject
 from opdbus.index.columns import Columns
 from opdbus.index.hash_table import HashTable
+from opdbus.index.listing import Listing, in_order
 from opdbus.index.quota import Quota, Usage
 from opdbus.index.shared import Shared, SharedThings
 from opdbus.index.store import Entry
 from opdbus.index.texts import Texts
 from opdbus.index.view import Found, View
-from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing
+from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing, matches
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
 # Publishers name as many sources as they like.
@@ -49,8 +51,7 @@ class Catalogue:
         self._shared = SharedThings(self.view)
         # increases when a thing comes or leaves
         self._comings = 0
-        # things in listing order, as of so many comings
-        self._ordered: tuple[int, Sequence[Thing]] = 0, ()
+        self._listing = Listing(self.known)
 
     def __len__(self) -> int:
         """Count the things."""
@@ -241,6 +242,13 @@ class Catalogue:
         """Return a copy of all things, in no order, which other threads may read."""
         return self._things(self.view.taken())
 
+    def holding(self, part: str) -> list[Thing]:
+        """Return all things whose names hold a text in some case, in no order."""
+        if not part or not part.isascii():
+            return self.known()
+        places = self.view.names.holding(part.lower().encode())
+        return self._things(places[self.view.ids[places] > 0])
+
     def of_sorts(self, sorts: Collection[tuple[str, str]]) -> list[Thing]:
         """Return all things of some plugins and kinds, in no order."""
         return self._things(self.view.of_sorts(lambda sort: sort[1:] in sorts))
@@ -271,16 +279,34 @@ class Catalogue:
         )
         return [*filter(None, map(self.view.at, gone))]
 
-    def things(self, wanted: Mapping[str, str]) -> Sequence[Thing]:
+    def things(self, wanted: Mapping[str, str], within: Found | None = None) -> Sequence[Thing]:
         """Return things of which an entry has all wanted values, in listing order.
 
-        Of 100,000 that takes half a second: call it on another thread.
+        Those `within` some entries where these are given. Of 100,000 that takes half a second: call
+        it on another thread.
         """
-        order = self._in_order()
-        if not wanted:
-            return order
-        met = {*self.view.things(self.view.meeting(wanted))}
-        return [thing for thing in order if thing in met]
+        met = self.among(wanted, within)
+        return self._listing.all(self._comings) if met is None else in_order(self.view, met.places)
+
+    def among(self, wanted: Mapping[str, str], within: Found | None) -> Found | None:
+        """Return the entries within some that have all wanted values, in the order of their places.
+
+        None where that is all of them.
+        """
+        found = [] if within is None else [self.view.there(within)]
+        found += [self.meeting(wanted)] if wanted else []
+        if not found:
+            return None
+        places = np.sort(reduce(np.intersect1d, found), kind="stable")
+        return Found(places, self.view.ids[places])
+
+    def meeting(self, wanted: Mapping[str, str]) -> NDArray[np.intp]:
+        """Return the places of entries whose identities have all wanted values."""
+        if "name" not in wanted:
+            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted))
+        entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
+        met = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
+        return np.array(sorted(met), np.intp)
 
     def below(self, names: tuple[str, ...]) -> list[str]:
         """Return what comes after some first names, such as a plugin's, of things; in order."""
@@ -290,15 +316,3 @@ class Catalogue:
             return sorted({*self.view.names.of(places.tolist())})
         numbers = np.unique(self.view.sorts[places]).tolist()
         return sorted({self.view.of_number[number][1 + depth] for number in numbers if number})
-
-    def _in_order(self) -> Sequence[Thing]:
-        """Return all things by plugin, kind and name."""
-        comings, order = self._ordered
-        if comings != self._comings:
-            # counted before the copy is made: what comes in between is put in order the next time
-            comings, known = self._comings, {*self.known()}
-            # two sorted runs, which sorting merges in one pass
-            kept = [thing for thing in order if thing in known]
-            order = sorted([*kept, *sorted(known - set(kept))])
-            self._ordered = comings, order
-        return order

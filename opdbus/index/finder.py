@@ -3,10 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import TypeAlias
-
-import numpy as np
 
 from opdbus.engine.batching import Rank
 from opdbus.errors import ModelError, OpDbusError, ProviderError
@@ -24,6 +22,7 @@ from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import thing_of
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
+from opdbus.index.listing import in_order
 from opdbus.index.matches import raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
@@ -152,21 +151,14 @@ class Finder:
         if not page.where and not page.wanted:
             return None
         met = await matching.found(self._memory, page.where) if page.where else None
-        return await asyncio.to_thread(self._meeting, page, met)
-
-    def _meeting(self, page: Page, met: Met | None) -> Met:
-        view = self._memory.catalogue.view
-        found = [] if met is None else [view.there(met)]
-        found += [view.meeting(page.wanted)] if page.wanted else []
-        places = reduce(np.intersect1d, found) if len(found) > 1 else np.sort(found[0])
-        return Met(places, view.ids[places])
+        return await asyncio.to_thread(self._memory.catalogue.among, page.wanted or {}, met)
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
         """Return a page of things in listing order."""
         catalogue = self._memory.catalogue
         view = catalogue.view
         places = view.taken() if query.within is None else view.there(query.within)
-        things = await asyncio.to_thread(lambda: sorted({*view.things(places)}))
+        things = await asyncio.to_thread(in_order, view, places)
         part = things[page.offset : page.offset + page.limit]
         rows = [(catalogue.about(thing)[0], _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})

@@ -32,7 +32,8 @@ _AT_A_TIME: Final = 256
 async def things(memory: Memory, conditions: Sequence[Condition]) -> frozenset[Thing]:
     """Return the things that meet all conditions."""
     view = memory.catalogue.view
-    return frozenset(view.things(view.there(await found(memory, conditions))))
+    met = await found(memory, conditions)
+    return await asyncio.to_thread(lambda: frozenset(view.things(view.there(met))))
 
 
 async def aliased(memory: Memory, name: str) -> list[Thing]:

@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.rows import with_room
+from opdbus.index.values import positions
 
 # Bytes of names that are gone, which are left where there are few names.
 _LEFT: Final = 1 << 16
+# The bit by which a small letter differs from its capital.
+_SMALL: Final = np.uint8(0x20)
 
 
 class Names:
@@ -77,6 +80,23 @@ class Names:
         at = np.arange(int(sizes.sum())) - np.repeat(starts - self._held[1], sizes)
         self._held = self._held[0][at], starts.astype(np.uint32)
         self._end, self._gone = len(at), 0
+
+    def holding(self, part: bytes) -> NDArray[np.intp]:
+        """Return the places of names that hold a text, which has no capitals; ASCII counts only."""
+        # first the sizes: each of these has begun
+        sizes, end = self._sizes, self._end
+        held, begins = self._held
+        data, starts = held[:end], begins[: len(sizes)].astype(np.intp)
+        # an empty one may begin where another does
+        there = np.flatnonzero(sizes)
+        if not len(there):
+            return there
+        is_capital = (data >= ord("A")) & (data <= ord("Z"))
+        found = positions(np.where(is_capital, data | _SMALL, data), part)
+        order = there[np.argsort(starts[there], kind="stable")]
+        at = order[np.searchsorted(starts[order], found, "right") - 1]
+        is_held = (starts[at] <= found) & (found + len(part) <= starts[at] + sizes[at])
+        return np.unique(at[is_held])
 
     def __getitem__(self, place: int) -> str:
         """Return a name; one that is being replaced may be anything."""

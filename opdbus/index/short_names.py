@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
+from opdbus.index.catalogue import Catalogue
 from opdbus.state.object import Thing
 
 # Of either list.
@@ -18,6 +19,8 @@ _CLOSE: Final = 0.6
 _COMPARED: Final = 10_000
 # Shorter names are in too many others.
 _HELD: Final = 3
+# So much of a name is looked for in all others.
+_HOLDING: Final = 64
 
 # Returns whether an object's name is what was given.
 _Test: TypeAlias = Callable[[str], bool]
@@ -38,7 +41,19 @@ def find(things: Sequence[Thing], given: str) -> tuple[list[Thing], list[Thing]]
     for reading in _readings(given):
         for test in _tests(reading[1]):
             found = found or _matching(things, reading[0], test)
-    return sorted(found)[:MOST], [] if found else _close(things, given.rpartition("/")[2] or given)
+    return sorted(found)[:MOST], [] if found else _close(things, _name(given))
+
+
+def find_in(catalogue: Catalogue, given: str) -> tuple[list[Thing], list[Thing]]:
+    """Find as in all things; takes milliseconds where some name holds what is given."""
+    holding = catalogue.holding(_name(given).lower().removesuffix(_SUFFIX)[:_HOLDING])
+    found, close = find(holding, given)
+    return (found, close) if found or close else find(catalogue.known(), given)
+
+
+def _name(given: str) -> str:
+    """Return what every name that is meant holds."""
+    return given.rpartition("/")[2] or given
 
 
 def _readings(given: str) -> Iterator[tuple[str, str]]:

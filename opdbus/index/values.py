@@ -60,14 +60,14 @@ class Values:
         count, starts = self._count, self._starts
         if not text:
             return np.arange(count)
-        found = _positions(self._bytes[: starts[count]], text)
+        found = positions(self._bytes[: starts[count]], text)
         return _distinct(np.searchsorted(starts[: count + 1], found, "right") - 1)
 
     def equal(self, value: bytes) -> NDArray[np.intp]:
         """Return the values that are just this one, with its mark."""
         count, starts = self._count, self._starts
         data = self._bytes[: starts[count]]
-        found = _positions(data, value)
+        found = positions(data, value)
         ends = found + len(value)
         is_whole = ends == len(data)
         is_whole[~is_whole] = data[ends[~is_whole]] >= _LEAST_MARK
@@ -97,7 +97,7 @@ def decoded(value: bytes) -> Json:
     return int(text) if text.lstrip("-").isdecimal() else float(text)
 
 
-def _positions(data: NDArray[np.uint8], text: bytes) -> NDArray[np.intp]:
+def positions(data: NDArray[np.uint8], text: bytes) -> NDArray[np.intp]:
     """Return where a text begins, in order: where four bytes of it are, the rest is compared."""
     width = 4 if len(text) >= 4 else 2 if len(text) >= 2 else 1
     sample = data[:_SAMPLED].tobytes()

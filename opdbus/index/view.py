@@ -12,7 +12,7 @@ from opdbus.index.hash_table import HashTable
 from opdbus.index.names import Names
 from opdbus.index.store import Entry
 from opdbus.index.texts import NO_TEXT, Texts
-from opdbus.state.object import Identity, Thing, matches
+from opdbus.state.object import Identity, Thing
 from opdbus.vocabulary import TRAIT_BYTES
 
 _FIRST_SIZE: Final = 64
@@ -219,15 +219,6 @@ class View:
         """Return the places of entries of some sources, plugins and kinds."""
         wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
         return np.flatnonzero(np.array(wanted)[self.sorts[: self.end]])
-
-    def meeting(self, wanted: Mapping[str, str]) -> NDArray[np.intp]:
-        """Return the places of entries whose identities have all wanted values."""
-        name = wanted.get("name", "")
-        places = self.of_sorts(lambda sort: matches(Identity._make((*sort, name)), wanted))
-        if "name" not in wanted:
-            return places
-        is_named = [each == name for each in self.names.of(places.tolist())]
-        return places[np.array(is_named, np.bool_)]
 
 
 class Places:

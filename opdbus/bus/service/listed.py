@@ -24,7 +24,5 @@ async def things(memory: Memory, checked: Options) -> Sequence[Thing]:
     """Return the things that a filter means, in listing order; raises InvalidArgs."""
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     where = conditions.parse(checked.get("where", ""))
-    within = await matching.things(memory, where) if where else None
-    wanted = checked.wanted(*FILTER_KEYS)
-    found = await asyncio.to_thread(memory.catalogue.things, wanted)
-    return found if within is None else [thing for thing in found if thing in within]
+    within = await matching.found(memory, where) if where else None
+    return await asyncio.to_thread(memory.catalogue.things, checked.wanted(*FILTER_KEYS), within)
