@@ -155,6 +155,7 @@ class Tracker:
         await self.begin()
         while True:
             await self._until_news()
+            await self._memory.archive.calm.wait()
             await self.work()
 
     async def begin(self) -> None:

@@ -3,15 +3,16 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Self, TypeVar
 
 import structlog
 
+from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
@@ -49,6 +50,9 @@ class Archive:
         # what was recovered of a damaged database at this start
         self.notice = ""
         self.on_change = on_change
+        # set unless very much is being written: what is derived of it waits until all is there
+        self.calm = asyncio.Event()
+        self.calm.set()
         self._tasks: set[asyncio.Task[Any]] = set()
         # work that waits until the database can be written
         self._waiting: set[Callable[[], Awaitable[Any]]] = set()
@@ -121,6 +125,16 @@ class Archive:
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that goes on if its caller is cancelled; only closing cancels it."""
         return await _shielded(self.start(work))
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Have what can wait do so, and search for no garbage: what is made here stays."""
+        self.calm.clear()
+        try:
+            with gc_tuning.paused():
+                yield
+        finally:
+            self.calm.set()
 
     def when_writable(self, work: Callable[[], Awaitable[Any]]) -> None:
         """Run work as soon as the database can be written; work that waits already is not added."""

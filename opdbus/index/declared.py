@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from opdbus import __version__
+from opdbus import __version__, gc_tuning
 from opdbus.errors import OpDbusError, StateFileError, StoreError
 from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
 from opdbus.history.sentence import of_change
@@ -118,7 +118,8 @@ class Declared:
         if self._optional and is_new and _is_missing(self.path):
             return set(), iter(())
         try:
-            return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
+            with gc_tuning.paused():
+                return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

@@ -57,8 +57,13 @@ class FieldReader:
 
     def touch(self, entries: Iterable[Entry]) -> None:
         """Have entries be read that are new or have changed."""
-        self._changed.update((entry.id, next(self._changes)) for entry in entries)
-        if len(self._changed) > _FEW:
+        for entry in entries:
+            if entry.id > self._last:
+                # new ones have higher ids than all before them
+                self._last = entry.id
+            else:
+                self._changed[entry.id] = next(self._changes)
+        if self._last - self._after + len(self._changed) > _FEW:
             self._news.set()
 
     def drop(self, entries: Iterable[Entry]) -> None:
@@ -75,6 +80,7 @@ class FieldReader:
         """Read what is new or has changed, until cancelled."""
         while True:
             await self._news.wait()
+            await self._archive.calm.wait()
             self._news.clear()
             try:
                 await self.catch_up()
@@ -86,9 +92,9 @@ class FieldReader:
         """Read all that is new or has changed; raises StoreError."""
         if self.index.end > 2 * len(self._catalogue.view.places) + _LEFT:
             self.begin()
-        while self._after < self._last:
-            rows = await self._take(self._after, "id <= ?", self._last)
-            self._after = rows[-1][0] if len(rows) == _AT_A_TIME else self._last
+        while self._after < (last := self._last):
+            rows = await self._take(self._after, "id <= ?", last)
+            self._after = rows[-1][0] if len(rows) == _AT_A_TIME else last
         while changed := dict(itertools.islice(self._changed.items(), _AT_A_TIME)):
             listed = json.dumps([*changed])
             await self._take(0, "id IN (SELECT value FROM json_each(?))", listed)

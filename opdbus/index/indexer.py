@@ -13,6 +13,7 @@ from opdbus.engine.embedder import Embedder
 from opdbus.engine.tokens import Rows
 from opdbus.errors import NoModel, OpDbusError, ShuttingDown, StoreError
 from opdbus.index.events import Vectorized
+from opdbus.index.first_stage import STATIC
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.index.store import Store
@@ -127,6 +128,9 @@ class Indexer:
         computed = 0
         for part in _parts(rows.lengths.tolist(), embedder.batch_tokens):
             computed += await self._embed_asked(embedder, index)
+            if embedder.level != STATIC:
+                # static vectors of objects that are being stored come first
+                await self._memory.archive.calm.wait()
             # thousands may come and go while the parts before are computed
             wanted = [*compress(part, index.wanted([there[i] for i in part]))]
             await self._run(embedder, index, [there[i] for i in wanted], rows.take(wanted))

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Self
 
@@ -135,14 +136,15 @@ class Memory:
         async def work() -> Mapping[Thing, Change]:
             changes: dict[Thing, Change] = {}
             part, later = await following() or self._nothing(), await following()
-            while later is not None:
-                # a part is made ready while those before are stored: nobody else changes any of it
-                ahead = asyncio.ensure_future(following())
-                try:
-                    async with self._one_writer:
-                        changes |= await self._write(part, [], why)
-                finally:
-                    part, later = later, await ahead
+            with self.archive.busy() if later else nullcontext():
+                while later is not None:
+                    # a part is made ready while those before are stored: nobody else changes it
+                    ahead = asyncio.ensure_future(following())
+                    try:
+                        async with self._one_writer:
+                            changes |= await self._write(part, [], why)
+                    finally:
+                        part, later = later, await ahead
             async with self._one_writer:
                 gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
                 changes |= await self._write(part, gone, why)

@@ -51,6 +51,7 @@ class Sealer:
         """Write the file whenever it is due, until cancelled."""
         while True:
             await self._due.wait()
+            await self._archive.calm.wait()
             self._due.clear()
             began = time.monotonic()
             with suppress(StoreError):  # the archive has logged it; a start takes longer

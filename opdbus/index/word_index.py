@@ -105,7 +105,8 @@ class WordIndex:
         """Begin to read the words, and wait for them if that takes no longer than a search may."""
         if self.lookup is None:
             reading = self.begin()
-            if not self._took and len(self._view.places) <= _FEW:
+            is_soon = not self._took and self._archive.calm.is_set()
+            if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
 
     def begin(self) -> asyncio.Task[None]:
@@ -140,6 +141,7 @@ class WordIndex:
 
     async def _read(self) -> None:
         await asyncio.sleep(_PAUSES * self._took)
+        await self._archive.calm.wait()
         meanwhile = self._meanwhile = RecentWords()
         # without what comes from now on, which is in `meanwhile`
         ids = self._view.ids[: len(self._view.entries)].copy()
