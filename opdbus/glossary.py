@@ -8,8 +8,8 @@ from functools import cache
 
 from opdbus import tables
 
-_UNIT = re.compile(
-    r"\.(?:service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$"
+_UNITS = frozenset(
+    "service socket timer target mount automount path slice scope device swap".split()
 )
 # wg0, and linux-image-6.1.0-35-amd64
 _NUMBER = re.compile(r"(?:-\d[\w.+~-]*|\d+)$")
@@ -27,16 +27,20 @@ def gloss(name: str) -> str:
     `python3-openssl` is no programming language, and the account `systemd-timesync` no manager.
     """
     names = entries()
-    return next((names[form] for form in _forms(name.lower()) if form in names), "")
+    for form in _forms(name.lower()):
+        if form in names:
+            return names[form]
+    return ""
 
 
 def _forms(name: str) -> Iterator[str]:
     """Yield a name as it is, and without the suffix, the instance or the number of a unit."""
     yield name
-    bare = _UNIT.sub("", name)
+    stem, dot, suffix = name.rpartition(".")
+    bare = stem if dot and suffix in _UNITS else name
     yield bare
-    template, at, _ = bare.partition("@")
-    if at:
-        yield template + "@"
-        yield template
-    yield _NUMBER.sub("", template)
+    if "@" in bare:
+        bare = bare[: bare.index("@")]
+        yield f"{bare}@"
+        yield bare
+    yield _NUMBER.sub("", bare)

@@ -68,7 +68,7 @@ class Reader:
             had = [value.lower() for value in values if isinstance(value, str)]
             for text in ("", *had):
                 for bit, part in texts.get(text, ()):
-                    if not traits & bit and _is_met(part, found):
+                    if not traits & bit and (not part or _is_met(part, found)):
                         traits |= bit
         return traits
 

@@ -57,7 +57,10 @@ class Condition:
         if self.operator == "!=":
             return bool(found) and not any(map(self._equals, found))
         test = _TESTS.get(self.operator, Condition._compares)
-        return any(test(self, value) for value in found)
+        for value in found:  # noqa: SIM110 -- `any` takes twice as long
+            if test(self, value):
+                return True
+        return False
 
     @property
     def part(self) -> str:

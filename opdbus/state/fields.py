@@ -53,14 +53,19 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._wanted = {name: split(name) for name in names}
-        self._of_identity = [name for name in self._wanted if name.lower() in IDENTITY]
+        # with the place of each in an identity
+        self._of_identity = [
+            (name, IDENTITY.index(name.lower()))
+            for name in self._wanted
+            if name.lower() in IDENTITY
+        ]
         # kept as long as the names only: the keys of objects that are gone are not remembered
         self._top = _Place("", ())
         self._places = 0
 
     def values(self, identity: Identity, properties: Mapping[str, Json]) -> dict[str, list[Json]]:
         """Return the values that an object has under each name, members of lists one by one."""
-        exact = {name: [getattr(identity, name.lower())] for name in self._of_identity}
+        exact: dict[str, list[Json]] = {name: [identity[at]] for name, at in self._of_identity}
         ending: dict[str, list[Json]] = {}
         if self._places > _MAX_PLACES:
             self._top, self._places = _Place("", ()), 0
