@@ -1,7 +1,6 @@
 """A change of an object: what it was, why, and the fields before and after. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from opdbus.state.object import Identity, Json, canonical
@@ -56,8 +55,7 @@ NOTHING_KEPT: Final = (FieldChange((), None, None),)
 ERASED: Final = "[[[]]]"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One change of one entry. `sentence` says it in words, for search; it may be empty."""
 
     identity: Identity

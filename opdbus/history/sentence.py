@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from opdbus.history import happening
@@ -30,10 +29,10 @@ def of_change(change: Change, text: str) -> Change:
     # its second line is what the glossary says
     named = ", ".join(text.splitlines()) or " ".join([*split(plugin), *split(kind), name])
     # what is kept without values has no words that would tell them
-    happened = happening.of(change if text else replace(change, fields=[]))
+    happened = happening.of(change if text else change._replace(fields=[]))
     told = ", ".join(_told(change.fields)) if change.what == "changed" else ""
     happened += f": {told.replace('; ', ', ')}" if told else ""
-    return replace(change, sentence=f"{named}; {happened}")
+    return change._replace(sentence=f"{named}; {happened}")
 
 
 def _told(fields: Iterable[FieldChange]) -> Iterator[str]:

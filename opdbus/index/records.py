@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from opdbus import tables, text, vocabulary
@@ -215,7 +214,7 @@ def _gone(update: Update, entry: Entry, old: Content | None) -> Change:
     item = Change(entry.identity, "gone", update.why(entry.identity), fields)
     if update.withdrawn:
         # it says that the values of all rows before were erased
-        return of_change(replace(item, fields=change.NOTHING_KEPT), "")
+        return of_change(item._replace(fields=change.NOTHING_KEPT), "")
     return of_change(item, old.text) if old and not entry.transient else _without_values(item)
 
 

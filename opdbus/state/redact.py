@@ -8,6 +8,7 @@ from typing import Final
 
 from opdbus.state.object import SETTINGS, Identity, Json, StateObject
 from opdbus.state.secret_names import is_naming, is_plural, is_secret_name
+from opdbus.state.secret_patterns import KEY_MATERIAL
 from opdbus.state.secret_text import (
     REDACTED,
     flags_of,
@@ -45,13 +46,15 @@ def redact_text(text: str) -> str:
     return text
 
 
-def _redact_key(key: str) -> str:
-    return _redact_short_key(key) if len(key) <= _MAX_KEY else redact_text(key)
+def _look_at(key: str) -> tuple[str, bool]:
+    """Return a key without secrets, and whether it may say that its value is one."""
+    return _look_at_short(key) if len(key) <= _MAX_KEY else _look_at_short.__wrapped__(key)
 
 
 @lru_cache(maxsize=4096)
-def _redact_short_key(key: str) -> str:
-    return redact_text(key)
+def _look_at_short(key: str) -> tuple[str, bool]:
+    clean = redact_text(key)
+    return clean, is_secret_name(clean) or clean in KEY_MATERIAL
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
@@ -82,12 +85,12 @@ def _redact(properties: Mapping[str, Json], *, is_plain: bool = False) -> dict[s
     hidden = _hidden_keys(properties)
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
-        key = _redact_key(raw_key)
-        if raw_key in hidden:
+        key, is_telling = _look_at(raw_key)
+        if hidden and raw_key in hidden:
             clean[key] = _hide(key, value, naming=False)
-        elif is_secret_name(key):
+        elif is_telling and is_secret_name(key):
             clean[key] = _hide(key, value, naming=not is_plural(key))
-        elif isinstance(value, str) and is_key_material(key, value):
+        elif is_telling and isinstance(value, str) and is_key_material(key, value):
             clean[key] = REDACTED
         else:
             clean[key] = _redact_value(value, is_plain=is_plain)
@@ -97,7 +100,7 @@ def _redact(properties: Mapping[str, Json], *, is_plain: bool = False) -> dict[s
 def redact_identity(identity: Identity) -> Identity:
     """Replace every secret in plugin, kind and name."""
     source, plugin, kind, name = identity
-    return Identity(source, _redact_key(plugin), _redact_key(kind), redact_text(name))
+    return Identity(source, _look_at(plugin)[0], _look_at(kind)[0], redact_text(name))
 
 
 def redact_object(identity: Identity, properties: Mapping[str, Json]) -> StateObject:
@@ -172,7 +175,7 @@ def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, J
     """Hide everything below a secret name; if `naming`, keep what only names the secret."""
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
-        key = _redact_key(raw_key)
+        key, _ = _look_at(raw_key)
         stays = naming and is_naming(key) and not isinstance(value, dict)
         clean[key] = _redact_value(value) if stays else _hide("", value)
     return clean
@@ -180,7 +183,8 @@ def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, J
 
 def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
     """Return the keys whose values another key declares secret."""
-    values = [key for key in properties if key.lower() in _VALUE_KEYS]
+    is_any = not _VALUE_KEYS.isdisjoint(map(str.lower, properties))
+    values = [key for key in properties if key.lower() in _VALUE_KEYS] if is_any else []
     is_named = values and any(
         key.lower() in _NAME_KEYS and isinstance(value, str) and _is_named_secret(value)
         for key, value in properties.items()

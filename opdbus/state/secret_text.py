@@ -14,7 +14,7 @@ REDACTED: Final = "[redacted]"
 def hide_in_text(text: str) -> str:
     """Replace every part of a string that looks like a secret."""
     is_short = len(text) < patterns.MIN_LENGTH and text.isalnum()
-    if is_short or not is_suspect(text) or not patterns.SUSPICIOUS.search(text):
+    if is_short or not _may_hold(text):
         return text
     if "BEGIN" in text or "Private-Lines" in text:
         text = patterns.PEM.sub(REDACTED, text)
@@ -36,6 +36,14 @@ def is_suspect(text: str) -> bool:
     return bool(pattern.search(text)) or _has(text, marks)
 
 
+def _may_hold(text: str) -> bool:
+    """Return whether SUSPICIOUS matches a text, which is told sooner by a part of it."""
+    pattern, marks = patterns.IN_SUSPICIOUS
+    if pattern.search(text):
+        return True
+    return _has(text, marks) and bool(patterns.SUSPICIOUS.search(text))
+
+
 def is_secret_value(name: str, value: str) -> bool:
     """Return whether the value under a secret name is secret."""
     if not value or value == REDACTED or patterns.HARMLESS.fullmatch(value):
@@ -55,6 +63,8 @@ def is_key_material(name: str, value: str) -> bool:
 def flags_of(words: Iterable[str]) -> tuple[str, ...]:
     """Return the flags with secret values of all programs among some words."""
     programs = {word.rpartition("/")[2] for word in words} & patterns.SECRET_FLAGS.keys()
+    if not programs:
+        return ()
     return tuple(sorted({flag for program in programs for flag in patterns.SECRET_FLAGS[program]}))
 
 
