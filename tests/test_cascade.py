@@ -161,6 +161,27 @@ def test_a_new_object_is_found_while_the_model_is_busy(
     live(work, cascade=SHORT, opener=gate.opener)
 
 
+def test_static_vectors_come_first_while_many_objects_are_stored(
+    live: Callable[..., Any],
+) -> None:
+    """Run the model for questions only until all objects are stored, and then for these."""
+
+    async def work(made: House) -> None:
+        await stored(made, *units(3))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        with made.memory.archive.busy():
+            await stored(made, *units(30))
+            # more than enough for a batch between
+            for _ in range(30):
+                await made.vectors.ask("who is asking?")
+            assert (made.finder.staged(), made.vectors.waiting()) == (30, 27)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+
+    live(work, cascade=LONG)
+
+
 def test_one_stage_is_left_when_all_vectors_are_there(live: Callable[..., Any]) -> None:
     """Search exactly as without a cascade once every object has its vector, and only then."""
 

@@ -32,7 +32,10 @@ def test_a_name_that_looks_like_a_hash_stays(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["python3-openssl", "systemd-timesync", "op-dbus.service", "ssh-from-branch", "22", "acme", ""],
+    [
+        *("python3-openssl", "systemd-timesync", "op-dbus.service", "ssh-from-branch", "22"),
+        *("acme", "", "service", ".mount", "sshd.service.d"),
+    ],
 )
 def test_the_glossary_knows_whole_names_only(name: str) -> None:
     """Say nothing of a name because a part of it is known."""

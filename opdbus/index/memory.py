@@ -145,9 +145,9 @@ class Memory:
                             changes |= await self._write(part, [], why)
                     finally:
                         part, later = later, await ahead
-            async with self._one_writer:
-                gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
-                changes |= await self._write(part, gone, why)
+                async with self._one_writer:
+                    gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
+                    changes |= await self._write(part, gone, why)
             await self.note_listed(source)
             return changes
 
