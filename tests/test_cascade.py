@@ -213,6 +213,8 @@ def test_very_many_have_static_vectors_only_while_they_lack_their_own(
             await made.cascade.first.ready(LONG)
         await stored(made, *units(200), PRINTER)
         assert (made.cascade.first.index, made.cascade.is_used()) == (None, False)
+        while made.vectors.waiting():
+            await made.event(Vectorized)
         hits = await made.finder.search("printing", Page(50))
         assert "cups" in names(hits)
 
