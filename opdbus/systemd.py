@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from opdbus import unit
+from opdbus import pip, unit
 from opdbus.errors import ConfigError, OpDbusError
 
 # `systemctl status` is read by people: often enough to see that it goes on.
@@ -111,8 +111,8 @@ def connect(environ: Mapping[str, str], pid: int) -> Systemd:
     except ImportError:
         raise ConfigError(
             "systemd waits for a sign that op-dbus is ready (NOTIFY_SOCKET is set), and the package"
-            " systemd-python is missing: `pip install 'op-dbus[systemd]'`, or set Type=exec in the"
-            " unit"
+            f" systemd-python is missing: {pip.install('op-dbus[systemd]')}, or set"
+            " Type=exec in the unit"
         ) from None
     return Systemd(notify, _watchdog_seconds(environ, pid))
 

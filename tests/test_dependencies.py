@@ -12,6 +12,8 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from running import Running
 
+from opdbus import pip
+
 BLOCKER = ROOT / "tests" / "without_runtime"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -92,10 +94,8 @@ def test_a_missing_runtime_is_named(
     """End with one sentence that names the extra to install where nothing can run a model."""
     with daemons(EXECUTION_PROVIDER=provider) as daemon:
         assert daemon.exit_code() == 3
-    sentence = (
-        f"cannot run: the package {package} is not installed; `pip install 'op-dbus[{extra}]'`"
-    )
-    assert sentence in daemon.log
+    advice = pip.install(f"op-dbus[{extra}]")
+    assert f"cannot run: the package {package} is not installed; {advice}" in daemon.log
 
 
 @pytest.mark.usefixtures("base")

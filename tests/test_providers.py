@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from opdbus import config
+from opdbus import config, pip
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.onnx_library import Adapter, adapter, gpus
@@ -167,7 +167,7 @@ def test_two_wheels_in_one_folder() -> None:
     wheels = "onnxruntime-gpu 1.31.1 and onnxruntime 1.31.1"
     assert found == f"{wheels}, which overwrite each other"
     without_cuda = replace(machine, runtime_providers=lambda: ["CPUExecutionProvider"])
-    advice = r"`pip uninstall onnxruntime-gpu onnxruntime`, then `pip install 'op-dbus\[gpu\]'`"
+    advice = r"uninstall onnxruntime-gpu onnxruntime`, then `.* -m pip install 'op-dbus\[gpu\]'`"
     with pytest.raises(ProviderError, match=advice):
         PROVIDERS["cuda"].require(WANTED, without_cuda)
 
@@ -200,7 +200,7 @@ WHY_NOT = [
         "webgpu",
         without("webgpu", "onnxruntime_ep_webgpu"),
         "the package onnxruntime-ep-webgpu is not installed",
-        "`pip install 'op-dbus[cpu]' onnxruntime-ep-webgpu`",
+        "-m pip install 'op-dbus[cpu]' onnxruntime-ep-webgpu`",
     ),
     ("migraphx", without("migraphx", "onnxruntime"), "is not", "onnxruntime-migraphx"),
     ("migraphx", without("migraphx", "libamdhip64.so"), "no ROCm here (libamdhip64.so", "ROCm 7"),
@@ -308,7 +308,7 @@ def test_a_broken_installation(name: str, error: Exception) -> None:
         PROVIDERS[name].require(WANTED, machine)
     finding, _, advice = str(caught.value).partition("; ")
     assert finding == f"{name} cannot run: {' '.join(str(error).split())}"
-    assert advice == f"install it again: {PROVIDERS[name].install}"
+    assert advice == f"install it again: {pip.install(PROVIDERS[name].install)}"
 
 
 def test_cuda_needs_no_tensorrt() -> None:
@@ -424,7 +424,7 @@ def test_cpu_is_what_is_installed() -> None:
     for features in (frozenset[str](), frozenset({"amx_bf16"})):
         bare = host("", without=PACKAGES, features=lambda features=features: features)
         (row,) = candidates(("cpu",), bare)
-        with pytest.raises(ProviderError, match=r"; `pip install 'op-dbus\[cpu\]'`$"):
+        with pytest.raises(ProviderError, match=r"; `.* -m pip install 'op-dbus\[cpu\]'`$"):
             row.require(WANTED, bare)
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from opdbus import pip
 from opdbus.bench.contenders import OURS
 from opdbus.bench.table import headline
 from opdbus.errors import ConfigError
@@ -48,7 +49,7 @@ def draw(report: Report, level: str, folder: Path) -> tuple[Path, Path]:
         from matplotlib import rc_context
     except ImportError:
         raise ConfigError(
-            "a chart needs matplotlib, which is not installed: pip install 'op-dbus[bench]'"
+            f"a chart needs matplotlib, which is not installed: {pip.install('op-dbus[bench]')}"
         ) from None
     [comparison] = [found for found in report.comparisons if found.level == level]
     svg, png = folder / f"peers-{level}.svg", folder / f"peers-{level}.png"

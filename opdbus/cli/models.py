@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from opdbus import pip
 from opdbus.cli import output
 from opdbus.cli.root import as_json, root, settings
 from opdbus.errors import ConfigError, OpDbusError
@@ -153,7 +154,7 @@ def pull(
         from opdbus.models import fetch
     except ModuleNotFoundError:
         raise ConfigError(
-            "pulling needs huggingface-hub, which is not installed: pip install 'op-dbus[pull]'"
+            f"pulling needs huggingface-hub, which is not installed: {pip.install('op-dbus[pull]')}"
         ) from None
     except ValueError as error:
         # the hub's library reads its variables when it is imported

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus import pip
 from opdbus.bench import machine
 from opdbus.distil import report, table, teacher
 from opdbus.distil.host_texts import plain
@@ -160,7 +161,7 @@ def _require_torch() -> None:
     except ImportError as error:
         raise ConfigError(
             "training needs torch and sentence-transformers, which are not installed or too old"
-            f" ({error}): pip install --upgrade 'op-dbus[train]'"
+            f" ({error}): {pip.install('--upgrade op-dbus[train]')}"
         ) from None
 
 

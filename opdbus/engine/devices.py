@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from opdbus import pip
 from opdbus.engine import cpus
 from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
@@ -24,7 +25,7 @@ _COUNTS: Final = (
 )
 NO_NVML: Final = (
     "memory and driver of NVIDIA GPUs are unknown: the package nvidia-ml-py is not installed;"
-    " `pip install 'op-dbus[gpu]'`"
+    f" {pip.install('op-dbus[gpu]')}"
 )
 
 

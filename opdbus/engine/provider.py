@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from opdbus import pip
 from opdbus.config import ALL_DEVICES
 from opdbus.engine.gpus import Gpu
 from opdbus.engine.host import HERE, Host
@@ -27,7 +28,7 @@ class Provider:
     name: str
     # the name that the runtime records for a node that ran there
     runtime_name: str
-    # the command to give where a package is missing
+    # what pip is to install where a package is missing
     install: str
     find_devices: Callable[[Host], Sequence[Gpu]]
     # graph dialect by precision; the gate finds out which of them are good for anything here
@@ -71,7 +72,7 @@ class Provider:
         except Exception as error:  # noqa: BLE001 -- a half-installed runtime raises anything
             reason = " ".join(str(error).split())
             raise ProviderError(
-                f"{self.name} cannot run: {reason}; install it again: {self.install}"
+                f"{self.name} cannot run: {reason}; install it again: {pip.install(self.install)}"
             ) from None
         return {0: devices[0].name} if self.is_cpu else self._chosen(wanted, devices)
 
@@ -87,7 +88,9 @@ class Provider:
         for module in filter(None, (self.runtime, self.plugin)):
             if not host.has_package(module):
                 package = module.replace("_", "-")
-                raise ProviderError(f"the package {package} is not installed; {self.install}")
+                raise ProviderError(
+                    f"the package {package} is not installed; {pip.install(self.install)}"
+                )
         own = (self.plugin or self.runtime).replace("_", "-")
         if own != "onnxruntime":
             return f"{own} {host.version(own)}"
@@ -102,7 +105,7 @@ class Provider:
             raise ProviderError(
                 f"the installed {found} was built without"
                 f" {self.runtime_name.removesuffix('ExecutionProvider')};"
-                f" `pip uninstall {found}`, then {self.install}"
+                f" {pip.install(self.install, instead_of=found)}"
             )
 
     def _require_libraries(self, host: Host) -> None:

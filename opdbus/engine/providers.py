@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
+from opdbus import pip
 from opdbus.engine import gpus, libraries, options
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.provider import Provider
 
 # Only operators of the ONNX standard, for providers that know no others.
 _STANDARD: Final = {"fp16": "standard-half", "fp32": "standard"}
-_CPU: Final = "`pip install 'op-dbus[cpu]'`"
-_GPU: Final = "`pip install 'op-dbus[gpu]'`"
-_OPENVINO: Final = "`pip install 'op-dbus[openvino]'`"
-_TENSORRT: Final = "`pip install 'tensorrt>=10,<11'`"
+_CPU: Final = "op-dbus[cpu]"
+_GPU: Final = "op-dbus[gpu]"
+_OPENVINO: Final = "op-dbus[openvino]"
+_TENSORRT: Final = f"{_GPU} tensorrt>=10,<11"
 
 
 _ROWS: Final = (
@@ -58,7 +59,7 @@ _ROWS: Final = (
         dialects={"fp16": "fused-half", "fp32": "fused"},
         options=options.cuda,
         libraries=libraries.CUDA,
-        library_advice=f"{_GPU} brings the CUDA 13 and cuDNN 9 libraries",
+        library_advice=f"{pip.install(_GPU)} brings the CUDA 13 and cuDNN 9 libraries",
     ),
     Provider(
         "tensorrt",
@@ -68,7 +69,7 @@ _ROWS: Final = (
         dialects=_STANDARD,
         options=options.tensorrt,
         libraries=libraries.TENSORRT,
-        library_advice=f"{_GPU} brings CUDA 13 and cuDNN 9, {_TENSORRT} brings TensorRT 10",
+        library_advice=f"{pip.install(_TENSORRT)} brings CUDA 13, cuDNN 9 and TensorRT 10",
         also=frozenset({"CUDAExecutionProvider"}),
         most_tokens=1 << 14,
         most_rows=options.TENSORRT_ROWS,
@@ -97,7 +98,7 @@ _ROWS: Final = (
     Provider(
         "webgpu",
         "WebGpuExecutionProvider",
-        "`pip install 'op-dbus[cpu]' onnxruntime-ep-webgpu`",
+        f"{_CPU} onnxruntime-ep-webgpu",
         gpus.adapters("WebGpuExecutionProvider"),
         dialects=_STANDARD,
         options=options.none,
@@ -107,7 +108,7 @@ _ROWS: Final = (
     Provider(
         "migraphx",
         "MIGraphXExecutionProvider",
-        "`pip install onnxruntime-migraphx`",
+        "onnxruntime-migraphx",
         gpus.amd,
         dialects=_STANDARD,
         options=options.device_id,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NUMPY: Final = Provider(
     "cpu:numpy",
     "numpy",
-    "`pip install op-dbus`",
+    "op-dbus",
     gpus.processors,
     dialects={},
     options=lambda _placement: {},

