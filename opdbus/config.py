@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opdbus import parsing
 from opdbus.errors import ConfigError, InvalidArgs
@@ -50,6 +50,13 @@ PRECISIONS: Final = ("int8", "int8-blocks", "bf16", "fp16", "fp32")
 ALL_DEVICES: Final = "all"
 # How bad it is that something is other than declared.
 SEVERITIES: Final = ("info", "notice", "warning", "error")
+
+
+class Given(NamedTuple):
+    """A variable that a service is given: its value, and which file and line or unit gives it."""
+
+    value: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,17 +296,23 @@ def load(
     given: Mapping[str, str] | None = None,
     euid: int | None = None,
     source: str = FLAG,
+    service: Mapping[str, Given] | None = None,
 ) -> Config:
     """Read the settings: given values win over variables, variables over the file, over defaults.
 
     `source` says what the given values are: FLAG or ARGUMENT. Where models lie by default depends
-    on the user (`euid`; None: the one that runs the program). Raises ConfigError with every bad
-    value in one message.
+    on the user (`euid`; None: the one that runs the program). Variables of a `service` lose against
+    those of `environ`. Raises ConfigError with every bad value in one message.
     """
+    variables = dict(service or {})
+    # an empty variable is how a shell unsets one, which leaves that of the service
+    ours = {name: Given(text, ENVIRONMENT) for name, text in environ.items()}
+    variables |= {name: each for name, each in ours.items() if each.value or name not in variables}
+    environ = {name: text for name, (text, _) in variables.items()}
     problems: list[str] = []
     texts = {setting.key: (setting.default, DEFAULT) for setting in SETTINGS}
     texts |= _from_file(environ.get(CONFIG_FILE_VARIABLE, ""), problems)
-    texts |= _from_environ(environ, problems)
+    texts |= _from_variables(variables, problems)
     texts |= {key: (text, source) for key, text in (given or {}).items()}
     values = _parsed(texts, problems)
     if problems:
@@ -312,16 +325,19 @@ def load(
     return Config(**values, sources={key: where for key, (_, where) in texts.items()})
 
 
-def _from_environ(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple[str, str]]:
+def _from_variables(
+    variables: Mapping[str, Given], problems: list[str]
+) -> dict[str, tuple[str, str]]:
     known = {setting.variable: setting.key for setting in SETTINGS} | {CONFIG_FILE_VARIABLE: ""}
     found = {}
-    for variable, text in environ.items():
+    for variable, (text, where) in variables.items():
         if variable not in known:
             if variable.startswith(PREFIX):
-                problems.append(_unknown(variable, known, "the environment"))
-        # an empty variable is how a unit or a shell unsets one
+                at = "the environment" if where == ENVIRONMENT else where
+                problems.append(_unknown(variable, known, at))
+        # an empty variable is how a unit unsets one
         elif text and known[variable]:
-            found[known[variable]] = (text, ENVIRONMENT)
+            found[known[variable]] = (text, where)
     return found
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from opdbus import env_file
+from opdbus.config import Given
+from opdbus.env_file import Assignment
 from opdbus.errors import ConfigError
 
 NAME: Final = "op-dbus.service"
@@ -21,9 +24,6 @@ _PROPERTIES: Final = (
     " NRestarts ExecMainStartTimestampMonotonic"
 ).split()
 _SECONDS: Final = 5.0
-_COMMENTS: Final = ("#", ";")
-# systemd.exec(5): a line goes on after a backslash
-_CONTINUED: Final = re.compile(r"\\\n")
 # Results of systemd.exec(5) that are no words of its own.
 _ENDS: Final = {
     "oom-kill": "the kernel ended it, since memory ran out",
@@ -35,7 +35,11 @@ _ENDS: Final = {
 _SIGNALS: Final = {str(int(each)): each.name for each in signal.Signals} | {
     "9": "SIGKILL, which the kernel also sends where memory runs out,"
 }
+# said of a line of its settings
+IGNORED: Final = "is not NAME=VALUE, and systemd leaves it out"
 _OPTIONAL: Final = " (ignore_errors=yes)"
+# what the program says before there is a log, and in its log
+_FAULT: Final = re.compile(r'op-dbus: (?P<early>.+)|failed reason="(?P<late>.+)" exit_code=\d+')
 _KEPT_LINES: Final = "50"
 
 
@@ -48,10 +52,11 @@ class Unit:
     @property
     def has_failed(self) -> bool:
         """Whether it does not run, or is about to start again, because it ended by a fault."""
-        is_down = self.shown["ActiveState"] != "active"
-        return is_down and (
-            self.shown["Result"] != "success" or self.shown["StatusText"].startswith(FAILED)
-        )
+        state = self.shown["ActiveState"]
+        # systemd forgets the result, and the status, as soon as it starts it again
+        is_again = state == "activating" and self.restarts()[0] > 0
+        is_fault = self.shown["Result"] != "success" or self.shown["StatusText"].startswith(FAILED)
+        return state != "active" and (is_again or is_fault)
 
     @property
     def is_given_up(self) -> bool:
@@ -88,16 +93,27 @@ class Unit:
             return f"{_SIGNALS[code]} ended it"
         return _ENDS.get(result, f"systemd says {result}")
 
-    def environ(self) -> dict[str, str]:
-        """Return the settings that the unit and its files give.
+    def environ(self) -> dict[str, Given]:
+        """Return the variables that the unit and its files give.
 
         Raises PermissionError where this user may not read them, ConfigError where nobody can.
         """
-        found = dict(_assignments(shlex.split(self.shown["Environment"])))
+        own = _assignments(shlex.split(self.shown["Environment"]))
+        found = {name: Given(value, NAME) for name, value in own}
+        return found | {
+            each.name: Given(each.value, each.where) for each in self._lines() if each.name
+        }
+
+    def ignored(self) -> list[str]:
+        """Return the lines, as FILE:LINE, of which systemd makes nothing; raises as `environ`."""
+        return [each.where for each in self._lines() if not each.name]
+
+    def _lines(self) -> list[Assignment]:
+        found: list[Assignment] = []
         for line in filter(None, self.shown["EnvironmentFiles"].split("\n")):
             file = re.sub(r" \(ignore_errors=\w+\)$", "", line)
             try:
-                found |= _read(Path(file))
+                found += env_file.read(Path(file))
             except FileNotFoundError:
                 if not line.endswith(_OPTIONAL):
                     raise ConfigError(f"{NAME} needs the file {file}, which is missing") from None
@@ -123,8 +139,8 @@ def _last_words() -> str:
     lines = _printed(
         "journalctl", "--quiet", "--output=cat", f"--lines={_KEPT_LINES}", "--unit", NAME
     )
-    said = [line for line in lines.splitlines() if line.startswith("op-dbus: ")]
-    return said[-1].removeprefix("op-dbus: ") if said else ""
+    said = [match for match in map(_FAULT.fullmatch, lines.splitlines()) if match]
+    return said[-1]["early"] or said[-1]["late"] if said else ""
 
 
 def _printed(*command: str) -> str:
@@ -144,16 +160,3 @@ def _printed(*command: str) -> str:
 
 def _assignments(words: list[str]) -> list[tuple[str, str]]:
     return [(key, value) for key, is_one, value in (w.partition("=") for w in words) if is_one]
-
-
-def _read(file: Path) -> dict[str, str]:
-    """Read a file as systemd does under EnvironmentFile=, systemd.exec(5)."""
-    text = _CONTINUED.sub("", file.read_text(encoding="utf-8"))
-    lines = [line.strip() for line in text.splitlines()]
-    pairs = _assignments([line for line in lines if line and line[0] not in _COMMENTS])
-    return {key.strip(): _unquoted(value.strip()) for key, value in pairs}
-
-
-def _unquoted(value: str) -> str:
-    is_quoted = value[:1] in {"'", '"'} and value.endswith(value[0]) and value[1:]
-    return value[1:-1] if is_quoted else value

@@ -1,6 +1,7 @@
 """Each verdict of doctor flips when its cause is broken."""
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -17,7 +18,7 @@ from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
 from opdbus.config import Config, ProviderRequest
-from opdbus.doctor.daemon import _observer, _served
+from opdbus.doctor.daemon import _drift, _observer, _served
 from opdbus.doctor.examine import _seen, _state_folder, examine
 from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
@@ -48,7 +49,7 @@ def test_a_missing_library(healthy: Config, module: str) -> None:
     """Name the library that is missing, and the command that installs it."""
     verdict = look(healthy, f"library {module}", is_installed=lambda name: name != module)
     assert verdict.status == "wrong"
-    assert verdict.advice.startswith("pip install ")
+    assert " -m pip install " in verdict.advice
     assert look(healthy, "libraries").status == "ok"
 
 
@@ -141,6 +142,24 @@ def test_a_state_folder_on_a_full_disk(healthy: Config) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert verdict.status == "wrong"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_wants_room(healthy: Config, code: int) -> None:
+    """Where a disk or a quota is full, the advice is to make room, not another setting."""
+
+    def full(_: Config) -> Verdict:
+        raise OSError(code, os.strerror(code), "/var/lib/op-dbus")
+
+    verdict = _seen(full, "state dir", healthy, "wrong")
+    assert (verdict.status, verdict.advice) == ("wrong", "make room on its file system")
+
+
+def test_nothing_is_declared() -> None:
+    """Nothing is said to be as declared where nothing is declared."""
+    found = [_drift(count, declared).finding for count, declared in ((0, 0), (0, 5), (1, 5))]
+    other = "other than declared"
+    assert found == ["nothing is declared", f"nothing is {other}", f"an object is {other}"]
 
 
 NAMES = {

@@ -103,6 +103,7 @@ def test_how_it_ended_is_said_in_words(
         ("activating", "exit-code", True),
         ("failed", "start-limit-hit", True),
         ("deactivating", "success", False),
+        ("activating", "success", False),
     ],
 )
 def test_what_a_fault_is(
@@ -119,6 +120,17 @@ def test_a_service_that_is_about_to_fail(systemd: Callable[..., None]) -> None:
     assert found().has_failed
 
 
+def test_a_service_that_is_started_again_after_a_fault(systemd: Callable[..., None]) -> None:
+    """Tell the fault while it starts, when systemd has forgotten it; the journal has it."""
+    log = (
+        'op-dbus: an old fault\nfailed reason="no space; make room" exit_code=1\nop-dbus.service: '
+    )
+    again = {"ActiveState": "activating", "Result": "success", "StatusText": "", "NRestarts": "2"}
+    systemd(SHOWN | again, journal=log)
+    assert found().has_failed
+    assert found().fault() == "op-dbus.service ended by a fault: no space; make room"
+
+
 def test_its_settings(systemd: Callable[..., None], tmp_path: Path) -> None:
     """Read the unit's variables and its files' as systemd does; the later one counts."""
     first, second = tmp_path / "one.env", tmp_path / "two.env"
@@ -126,11 +138,25 @@ def test_its_settings(systemd: Callable[..., None], tmp_path: Path) -> None:
     second.write_text(' OP_DBUS_THREADS = "3" \n')
     systemd(SHOWN, str(first), str(second), str(tmp_path / "missing"))
     assert found().environ() == {
-        "OP_DBUS_STATE_DIR": "/var/lib/op-dbus",
-        "OP_DBUS_BUS": "unix:path=/a b",
-        "OP_DBUS_THREADS": "3",
-        "OP_DBUS_LOG_LEVEL": "debug",
+        "OP_DBUS_STATE_DIR": ("/var/lib/op-dbus", "op-dbus.service"),
+        "OP_DBUS_BUS": ("unix:path=/a b", "op-dbus.service"),
+        "OP_DBUS_THREADS": ("3", f"{second}:1"),
+        "OP_DBUS_LOG_LEVEL": ("debug", f"{first}:5"),
     }
+
+
+def test_lines_that_systemd_leaves_out(systemd: Callable[..., None], tmp_path: Path) -> None:
+    """Name the lines that give no variable, such as one that a shell would understand."""
+    file = tmp_path / "op-dbus.env"
+    file.write_text("A=1\nno line\nB=a \\\nb\nexport C=2\n# no\n\n")
+    systemd(SHOWN, str(file))
+    assert found().ignored() == [f"{file}:2", f"{file}:5"]
+    assert found().environ()["B"].value == "a b"
+    said = [(each.status, each.finding) for each in examine._accepted(found())]
+    left_out = "is not NAME=VALUE, and systemd leaves it out"
+    assert said == [("warning", f"{file}:{line} {left_out}") for line in (2, 5)]
+    file.write_text("A=1\n")
+    assert [each.status for each in examine._accepted(found())] == ["ok"]
 
 
 def test_settings_that_cannot_be_read(systemd: Callable[..., None], tmp_path: Path) -> None:
@@ -204,9 +230,12 @@ def test_doctor_reads_the_settings_of_the_service(
         code, said = on_system_bus(daemons("bad"), bus, "doctor", **own)
         assert code == 1
         assert "wrong    service: op-dbus.service ended by a fault: OP_DBUS_THREADS='many'" in said
-        assert "wrong    service settings: OP_DBUS_TREADS in the environment is not" in said
+        assert f"wrong    service settings: OP_DBUS_TREADS in {file}:3 is not a setting" in said
         code, said = on_system_bus(daemons("bad config"), bus, "config", **own)
-        assert (code, "OP_DBUS_TREADS in the environment is not" in said) == (2, True)
+        assert (code, f"OP_DBUS_TREADS in {file}:3 is not a setting" in said) == (2, True)
+        file.write_text(f"{ours}nothing\nOP_DBUS_THREADS=many\n")
+        code, said = on_system_bus(daemons("bad value"), bus, "config", **own)
+        assert (code, f"OP_DBUS_THREADS='many' (in {file}:4) is not acc" in said) == (2, True)
         systemd(shown | {"LoadState": "masked"}, str(file))
         code, said = on_system_bus(daemons("masked"), bus, "doctor", **own)
         assert (code, "wrong    service: systemd says that op-dbus.service is masked" in said) == (
@@ -222,7 +251,7 @@ def test_doctor_reads_the_settings_of_the_service(
         assert f"objects in {EXAMPLE}" in said
         code, said = on_system_bus(daemons("config"), bus, "config", **own)
         assert "what op-dbus.service runs with; variables of this shell win over its own" in said
-        assert re.search(rf"OP_DBUS_STATE_FILE +{EXAMPLE} +environment", said)
+        assert re.search(rf"OP_DBUS_STATE_FILE +{EXAMPLE} +{file}:2\n", said)
         code, said = on_system_bus(daemons("well"), bus, "doctor", **own)
         assert "warning  daemon: nobody serves org.opdbus" in said
     finally:

@@ -68,8 +68,10 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
     found = settings(context.obj)
     service = unit.find() if found.bus == "system" and os.geteuid() == 0 else None
     if service:
-        found = _with_service(service.environ(), context.obj)
+        found = config.load(os.environ, context.obj, service=service.environ())
         output.note(f"what {unit.NAME} runs with; variables of this shell win over its own")
+        for where in service.ignored():
+            output.note(f"{where} {unit.IGNORED}")
     elif Path(unit.SETTINGS).parent.exists():
         hint = f"the service has settings of its own in {unit.SETTINGS}, which are not shown here"
         output.note(f"{hint}: `op-dbus doctor` checks them")
@@ -78,12 +80,6 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
         output.as_json(dict(rows))
     else:
         output.table(("setting", "value", "from"), found.rows())
-
-
-def _with_service(given: Mapping[str, str], flags: dict[str, str]) -> config.Config:
-    """Read the settings that the service is given, over which those of this shell win."""
-    ours = {name: text for name, text in os.environ.items() if text}
-    return config.load({**given, **ours}, flags)
 
 
 @root.command()
@@ -99,7 +95,10 @@ def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
 
     from opdbus.doctor.examine import examine
 
-    verdicts = asyncio.run(examine(lambda service: _with_service(service, context.obj)))
+    def load(service: Mapping[str, config.Given]) -> config.Config:
+        return config.load(os.environ, context.obj, service=service)
+
+    verdicts = asyncio.run(examine(load))
     if json_:
         output.as_json([verdict._asdict() for verdict in verdicts])
     else:

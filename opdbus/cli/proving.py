@@ -153,8 +153,7 @@ def _service_database(context: click.Context) -> Path:
         raise StoreError(
             "only root may read where the service has its database: use sudo, or --database FILE"
         ) from None
-    ours = {name: text for name, text in os.environ.items() if text}
-    return config.load({**environ, **ours}, context.obj).state_dir / "memory.db"
+    return config.load(os.environ, context.obj, service=environ).state_dir / "memory.db"
 
 
 def _owner(path: Path, user: str | None) -> int:

@@ -62,7 +62,11 @@ async def _daemon(connection: Connection, *, is_service: bool) -> Answer:
         return Answer([Verdict("daemon", "wrong", finding, _cure() or advice or RESTART)])
     served = _served(status["State"], status["LastError"])
     observers = (_observer(*row) for row in status["Observers"])
-    verdicts = [served, _drift(status["Drifted"]), *observers]
+    verdicts = [
+        served,
+        _drift(status["Drifted"], dict(status["Sources"]).get("file", 0)),
+        *observers,
+    ]
     return Answer(verdicts, Path(status["StateFile"]), status["StateFileError"])
 
 
@@ -78,8 +82,10 @@ def _served(state: str, fault: str) -> Verdict:
     return Verdict("daemon", "warning" if is_well else "wrong", f"{finding}: {reason}", advice)
 
 
-def _drift(count: int) -> Verdict:
-    """Say how much is other than declared."""
+def _drift(count: int, declared: int) -> Verdict:
+    """Say how many objects are other than declared, of those that the state file declares."""
+    if not declared:
+        return Verdict("drift", "ok", "nothing is declared")
     if not count:
         return Verdict("drift", "ok", "nothing is other than declared")
     found = "an object is" if count == 1 else f"{count:,} objects are"

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from opdbus import privacy, unit
-from opdbus.config import Config
+from opdbus import pip, privacy, unit
+from opdbus.config import Config, Given
 from opdbus.doctor.daemon import ask
 from opdbus.doctor.verdict import RESTART, START, Status, Verdict, objects
 from opdbus.engine.host import HERE
@@ -22,7 +22,7 @@ from opdbus.models.catalogue import LEVELS, ON_PROVIDERS
 from opdbus.state.file import StateFile
 from opdbus.unit import Unit
 
-Load: TypeAlias = Callable[[Mapping[str, str]], Config]
+Load: TypeAlias = Callable[[Mapping[str, Given]], Config]
 
 # modules, each of a package of the same name
 _LIBRARIES: Final = "numpy onnx tokenizers safetensors dbus_fast asyncinotify structlog".split()
@@ -58,13 +58,21 @@ async def examine(
             advice = f"correct {unit.SETTINGS} or the unit, then {RESTART}"
             wrong = Verdict("service settings", "wrong", str(error), advice)
             return [*verdicts, wrong, *(await ask(config, is_service=True)).verdicts]
-        verdicts.append(Verdict("service settings", "ok", "accepted"))
+        verdicts += _accepted(service)
     found = await ask(config, is_service=bool(service))
     config = replace(config, state_file=found.state_file or config.state_file)
     # the folders of a service are closed to other users
     denied: Status = "warning" if service and os.geteuid() else "wrong"
     verdicts += await asyncio.to_thread(_local, config, found.fault, is_installed, denied)
     return [*verdicts, *found.verdicts]
+
+
+def _accepted(service: Unit) -> list[Verdict]:
+    """Say which lines of its settings the service does not get; the others are accepted."""
+    subject, advice = "service settings", f"write NAME=VALUE or begin it with #, then {RESTART}"
+    ignored = [f"{where} {unit.IGNORED}" for where in service.ignored()]
+    faults = [Verdict(subject, "warning", finding, advice) for finding in ignored]
+    return faults or [Verdict(subject, "ok", "accepted")]
 
 
 def _service(service: Unit) -> Verdict:
@@ -109,7 +117,7 @@ def _local(
 def _libraries(is_installed: Callable[[str], bool]) -> list[Verdict]:
     missing = [
         Verdict(
-            f"library {module}", "wrong", "not installed", f"pip install {module.replace('_', '-')}"
+            f"library {module}", "wrong", "not installed", pip.install(module.replace("_", "-"))
         )
         for module in _LIBRARIES
         if not is_installed(module)
@@ -122,7 +130,7 @@ def _runtime(config: Config, is_installed: Callable[[str], bool]) -> list[Verdic
     found = [runtime for runtime in _RUNTIMES if is_installed(runtime)]
     if found or config.vector_level not in ON_PROVIDERS:
         return [Verdict("runtime", "ok", f"{' and '.join(found) or 'none'} installed")]
-    advice = "pip install 'op-dbus[cpu]'; 'op-dbus[gpu]' where there is an NVIDIA GPU"
+    advice = f"{pip.install('op-dbus[cpu]')}; 'op-dbus[gpu]' where there is an NVIDIA GPU"
     return [Verdict("runtime", "wrong", "nothing that runs a model is installed", advice)]
 
 
@@ -160,7 +168,9 @@ def _seen(
         return Verdict(subject, denied, finding, advice)
     except OSError as error:
         finding = f"cannot use {error.filename}: {error.strerror}"
-        return Verdict(subject, "wrong", finding, f"correct {variable}")
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        advice = "make room on its file system" if is_full else f"correct {variable}"
+        return Verdict(subject, "wrong", finding, advice)
 
 
 def _model(config: Config) -> Verdict:
