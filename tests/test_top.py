@@ -111,6 +111,25 @@ def test_the_first_page_says_what_matters() -> None:
     ]
 
 
+def test_a_small_screen_keeps_what_changed() -> None:
+    """On 10 lines of 40 columns there are changes, what failed, and whole names of keys."""
+    shown = texts(KNOWN, View(), 40, 10)
+    labels = ["op-dbus", "serves", "observers", "!", "starting", "changes", ">"]
+    assert [text.split()[0] for text in shown][:-3] == labels
+    assert shown[-2].startswith("drift     2 other than declared")
+    assert shown[-1] == "q quit  ? help  / search  Enter open"
+    well = replace(KNOWN, values=KNOWN.values | {"Observers": [["systemd", "up", 642, ""]]})
+    assert sum(text[:1] in {">", " "} for text in texts(well, View(), 40, 10)) == 3
+
+
+def test_the_page_of_drift_says_that_nothing_is_declared() -> None:
+    """Where nothing is declared, that is said, not that nothing is other than it."""
+    for sources, said in (([["file", 3]], "other than declared"), ([], "declared")):
+        values = KNOWN.values | {"Sources": sources, "Drifted": 0, "DriftAwaits": []}
+        calm = replace(KNOWN, values=values, drifts=[])
+        assert texts(calm, View(Page.DRIFT))[2].strip() == f"nothing is {said}"
+
+
 @pytest.mark.parametrize("facts", [KNOWN, Facts(), replace(KNOWN, trouble=EVIL)])
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.page)
 def test_every_page_fits_every_size(facts: Facts, view: View) -> None:

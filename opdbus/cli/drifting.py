@@ -93,11 +93,18 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         for text in _not_observed(unobserved):
             output.note(f"not observed: {text}")
         if not (rows or waits or fault):
-            of = " of what is observed" if unobserved else ""
-            output.note(f"nothing{of} is other than declared")
+            output.note(_nothing("" if not unobserved else " of what is observed"))
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0
+
+
+def _nothing(of: str) -> str:
+    """Say that nothing is other than declared, and if so, that nothing is declared."""
+    values = ask(lambda client: client.status())
+    if dict(values["Sources"]).get("file"):
+        return f"nothing{of} is other than declared"
+    return f"nothing is declared in {values['StateFile']}: there is nothing to compare with"
 
 
 async def _listed(

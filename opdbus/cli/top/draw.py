@@ -23,6 +23,8 @@ _KEYS: Final = {
     Page.HOME: "q quit  ? help  / search  Enter open  c changes  d drift  o observers",
     Page.SEARCH: "Esc back  Enter open  up, down choose",
     Page.OBJECT: "Esc back  up, down move  / search  q quit",
+    Page.OBSERVERS: "Esc back  up, down move  / search  c changes  d drift  q quit",
+    Page.HELP: "Esc back  up, down move  / search  c changes  d drift  o observers  q quit",
 }
 _OTHER_KEYS: Final = "Esc back  Enter open  / search  c changes  d drift  o observers  q quit"
 _HEADINGS: Final = {
@@ -33,7 +35,6 @@ _HEADINGS: Final = {
 }
 _NOTHING: Final = {
     Page.CHANGES: "nothing is known to have changed",
-    Page.DRIFT: "nothing is other than declared",
     Page.SEARCH: "ask in plain words: what keeps the clock right?",
     Page.OBSERVERS: "nothing is observed: OP_DBUS_OBSERVE is none",
 }
@@ -45,8 +46,15 @@ def screen(facts: Facts, view: View, columns: int, rows: int, now: float) -> lis
     body = _home if view.page is Page.HOME else _page
     middle = body(facts, view, columns, rows - len(head) - 1, now)
     shown = [cut(each, columns) for each in (*head, *middle)][: rows - 1]
-    foot = cut(line(Piece(_KEYS.get(view.page, _OTHER_KEYS), "dim")), columns)
-    return [*shown, *[()] * (rows - 1 - len(shown)), foot]
+    foot = line(Piece(_foot(_KEYS.get(view.page, _OTHER_KEYS), columns), "dim"))
+    return [*shown, *[()] * (rows - 1 - len(shown)), cut(foot, columns)]
+
+
+def _foot(keys: str, columns: int) -> str:
+    """Name as many keys as fit, the first of them at least."""
+    while len(keys) > columns and "  " in keys:
+        keys = keys.rpartition("  ")[0]
+    return keys
 
 
 def once(facts: Facts, columns: int, rows: int, now: float) -> list[Line]:
@@ -113,11 +121,9 @@ def _split(
     facts: Facts, columns: int, rows: int, now: float
 ) -> tuple[list[Line], list[tuple[Line, list[Entry]]]]:
     """Divide the lines of the first page between what is always there and the two lists."""
-    top = home.summary(facts, now)
-    if not top:
-        return [], []
     gaps = 2 if rows >= _ROOMY else 0
-    return top, home.lists(facts, columns, rows - len(top) - gaps, now)
+    top = home.summary(facts, rows - gaps, now)
+    return top, home.lists(facts, columns, rows - len(top) - gaps, now) if top else []
 
 
 def _page(facts: Facts, view: View, columns: int, rows: int, now: float) -> Iterator[Line]:
@@ -125,7 +131,8 @@ def _page(facts: Facts, view: View, columns: int, rows: int, now: float) -> Iter
     yield _heading(view)
     if not found:
         # what nobody knows is not said to be nothing
-        nothing = _NOTHING.get(view.page, "") if facts.values else ""
+        drifted = home.drifted(facts.values) if view.page is Page.DRIFT else ""
+        nothing = drifted or _NOTHING.get(view.page, "") if facts.values else ""
         yield from beside(Piece(""), 1, view.note or nothing, columns, "dim")
     elif view.is_text:
         yield from _text(found, view, rows - 1)

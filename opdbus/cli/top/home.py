@@ -21,18 +21,21 @@ _NAMES: Final = 10
 _HEADINGS: Final = 2
 # of the lines that are left, drift has at most one in so many
 _SHARE: Final = 3
+# Where less than so many lines would be left, these are not shown, the first of them first.
+_LEAST: Final = 3
+_SPARED: Final = ("proven", "work", "objects", "absent")
 _LONG_SECONDS: Final = 90
 # what would be told as 0 is not told
 _SLOW: Final = 0.5
 _MARKS: Final = {"failed": "! failed", "starting": "starting", "absent": "absent"}
 
 
-def summary(facts: Facts, now: float) -> list[Line]:
-    """Say what serves, what it does, and what it knows of the host."""
+def summary(facts: Facts, rows: int, now: float) -> list[Line]:
+    """Say what serves, what it does, and what it knows of the host, in a part of so many lines."""
     values = facts.values
     if not values:
         return []
-    rows: list[tuple[str, Sequence[str | Piece]]] = [
+    said: list[tuple[str, Sequence[str | Piece]]] = [
         ("serves", [*_serves(values)]),
         *(("proven", [text]) for text in _proof(values, now)),
         *(("! fault", [Piece(text, "red")]) for text in _faults(values)),
@@ -41,7 +44,9 @@ def summary(facts: Facts, now: float) -> list[Line]:
         ("objects", [status.host(values)["Objects"] + _remaining(values, facts.rate)]),
         *_observers(values["Observers"]),
     ]
-    return [_labelled(name, *pieces) for name, pieces in rows]
+    excess = len(said) + _HEADINGS + _LEAST - rows
+    spared = [name for name in _SPARED if name in dict(said)][: max(0, excess)]
+    return [_labelled(name, *pieces) for name, pieces in said if name not in spared]
 
 
 def lists(facts: Facts, columns: int, rows: int, now: float) -> list[tuple[Line, list[Entry]]]:
@@ -53,7 +58,7 @@ def lists(facts: Facts, columns: int, rows: int, now: float) -> list[tuple[Line,
     newest = [*islice(changes, max(0, left - len(shown)))]
     return [
         (_heading("changes", _changed(facts), "c: all", columns), newest),
-        (_heading("drift", _drifted(facts.values), "d: all" if shown else "", columns), shown),
+        (_heading("drift", drifted(facts.values), "d: all" if shown else "", columns), shown),
     ]
 
 
@@ -131,7 +136,8 @@ def _changed(facts: Facts) -> str:
     return "the newest first" if facts.changes.rows else "nothing is known to have changed"
 
 
-def _drifted(values: Mapping[str, Any]) -> str:
+def drifted(values: Mapping[str, Any]) -> str:
+    """Say how much is other than declared, and if nothing is, whether anything is declared."""
     if waits := values.get("DriftAwaits"):
         return f"not all is known yet: {' and '.join(waits)} is waited for"
     if count := values.get("Drifted"):
