@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import PATIENCE_SECONDS, Bus
 
+from opdbus.bus.transport.bus_socket import transports
 from opdbus.bus.transport.call import Call
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
@@ -375,3 +376,11 @@ def test_what_the_bus_does_not_answer_is_asked_again() -> None:
         assert len(asyncio.run(run())) == 1
     finally:
         bus.kill()
+
+
+def test_without_a_session_there_is_no_session_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of no session is told what it lacks, not the name of a variable of Python's."""
+    for name in ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BusError, match="no session bus here, as DBUS_SESSION_BUS_ADDRESS is not"):
+        transports("session")

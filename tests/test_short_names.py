@@ -71,6 +71,16 @@ def test_close_names_are_found(name: str, nearest: str) -> None:
     assert close(name)[0] == nearest
 
 
+def test_a_name_that_is_not_there_has_no_close_one() -> None:
+    """What shares some letters with a name is not close to it."""
+    assert find(
+        [Thing("users", "group", "shadow"), Thing("packages", "package", "passwd")], "sshd"
+    ) == (
+        [],
+        [],
+    )
+
+
 @pytest.mark.parametrize("name", ["", "/", "//", "///", "zzzzzzzz", "\x00", "x" * 100_000])
 def test_a_name_of_nothing_means_nothing(name: str) -> None:
     """Odd names mean no object, and raise nothing."""

@@ -21,12 +21,24 @@ _LINE: Final = 1 << 10
 def transports(address: str) -> list[tuple[str, dict[str, str]]]:
     """Parse an address, or look up that of the system's or the session's bus; raises BusError."""
     try:
-        if address in {"system", "session"}:
-            kind = BusType.SYSTEM if address == "system" else BusType.SESSION
-            address = get_bus_address(kind)
+        if address == "system":
+            address = get_bus_address(BusType.SYSTEM)
+        elif address == "session":
+            address = _session()
         return parse_address(address)
     except (InvalidAddressError, ValueError, KeyError, TypeError) as error:
         raise BusError(f"{address} is not the address of a message bus: {error}") from None
+
+
+def _session() -> str:
+    """Look up the session's bus; raises BusError where this process belongs to no session."""
+    try:
+        return get_bus_address(BusType.SESSION)
+    except (InvalidAddressError, KeyError):
+        raise BusError(
+            "there is no session bus here, as DBUS_SESSION_BUS_ADDRESS is not set; use the system"
+            " bus, or give the address of another one"
+        ) from None
 
 
 async def connect(transports: Sequence[tuple[str, dict[str, str]]]) -> socket.socket:
