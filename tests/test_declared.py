@@ -131,7 +131,7 @@ def test_a_file_that_turns_bad_is_recorded_once(tmp_path: Path) -> None:
     assert {row.cause for row in told} == {"state file"}
     assert ["; failed" in row.sentence for row in told] == [False, True, True]
     changes = [_shown(row) for row in reversed(told)]
-    where = "line 1 column 3 ($): expecting property name enclosed in double quotes"
+    where = "line 1 column 3 ($): a name in double quotes must begin here"
     assert [(line.text, line.cause) for line in lines(changes)] == [
         (f"state file {path} cannot be read: {where}", ""),
         (f"state file {path} cannot be read: No such file or directory", ""),

@@ -49,8 +49,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (Path.unlink, "No such file"),
     "its folder gone": (_folder_gone, "No such file"),
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
-    "half written": (lambda path: path.write_text('{"version": 1, "plu'), "unterminated string"),
-    "cut in place": (lambda path: os.truncate(path, 30), "unterminated string"),
+    "half written": (lambda path: path.write_text('{"version": 1, "plu'), "no closing quote"),
+    "cut in place": (lambda path: os.truncate(path, 30), "no closing quote"),
     "zeros": (_zeroed, "state.json"),
     "65 MiB": (lambda path: path.write_bytes(b" " * (65 << 20)), "past the limit of 64 MiB"),
 }

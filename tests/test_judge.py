@@ -127,8 +127,8 @@ def test_a_good_file(check: Check) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("{ bad", "line 1 column 3", "property name"),
-        ('{"version": 1,\n "plugins": {"a": }}', "line 2 column 19", "expecting value"),
+        ("{ bad", "line 1 column 3", "a name in double quotes"),
+        ('{"version": 1,\n "plugins": {"a": }}', "line 2 column 19", "a value must begin"),
         ('{"version": 7, "plugins": {}}', "line 1 column 13", "version 7 is unknown"),
         ('{"version": 1, "plugins": {"a": {}, "a": {}}}', "line 1 column 37", "given twice"),
         ("", "line 1 column 1", "the file is empty"),

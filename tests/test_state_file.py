@@ -32,11 +32,17 @@ def refusal(path: Path) -> str:
 # The text; then line, column, JSON path, and words of the sentence.
 FAULTS = {
     "truncated in a value": (HEAD + '    "net": {"a": [1,', 4, 21, "$.plugins.net.a[0]", "ends in"),
-    "truncated in a string": (HEAD + '    "net": "eth', 4, 12, "$.plugins.net", "unterminated"),
+    "truncated in a string": (HEAD + '    "net": "eth', 4, 12, "$.plugins.net", "no closing quote"),
     "truncated after a key": (HEAD + '    "net":', 4, 11, "$.plugins.net", "ends in the middle"),
-    "missing comma": (HEAD + '"a": {} \n "b": {}}}', 5, 2, "$.plugins.a", "','"),
-    "missing colon": (HEAD + '"a": {"x": [1]},\n "b" {}}}', 5, 6, "$.plugins.b", "':'"),
-    "two documents": ('{"version": 1,\n "plugins": {}}\n{}', 3, 1, "$", "extra data"),
+    "missing comma": (HEAD + '"a": {} \n "b": {}}}', 5, 2, "$.plugins.a", "a comma is missing"),
+    "missing colon": (
+        HEAD + '"a": {"x": [1]},\n "b" {}}}',
+        5,
+        6,
+        "$.plugins.b",
+        "a colon is missing",
+    ),
+    "two documents": ('{"version": 1,\n "plugins": {}}\n{}', 3, 1, "$", "more than one object"),
     "key twice": (
         HEAD + '"a": {},\n "b": {},\n  "a": {}}}',
         6,
@@ -116,7 +122,10 @@ FAULTS = {
         "$.plugins" + "[0]" * 63,
         "64",
     ),
-    "comment": ("// no\n{}", 1, 1, "$", "expecting value"),
+    "comma at the end of a list": (HEAD + '"a": [1, \n ]}}', 4, 8, "$.plugins.a[0]", "this comma"),
+    "comma at the end": (HEAD + '"a": {}, }}', 4, 8, "$.plugins.a", "nothing follows this comma"),
+    "two commas": (HEAD + '"a": [1,, 2]}}', 4, 9, "$.plugins.a[0]", "a value must begin"),
+    "comment": ("// no\n{}", 1, 1, "$", "a value must begin"),
     "single quotes": ("{\n'version': 1}", 2, 1, "$", "double quotes"),
     "empty": ("", 1, 1, "$", "the file is empty"),
     "blank": (" \n ", 2, 2, "$", "the file is empty"),

@@ -23,6 +23,17 @@ _TOKEN = re.compile(
     r'|-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|[^\s{}\[\],:"]++',
     re.DOTALL,
 )
+_LAST_COMMA: Final = re.compile(r",\s*[]}]")
+# What Python says, by its beginning, in words for whoever wrote the file.
+_SAID: Final = {
+    "Expecting value": "a value must begin here, such as a string in double quotes",
+    "Expecting property name": "a name in double quotes must begin here",
+    "Expecting ',' delimiter": "a comma is missing here, or the end of the list or object",
+    "Expecting ':' delimiter": "a colon is missing here, between a name and its value",
+    "Extra data": "the file goes on after its end: it holds more than one object",
+    "Unterminated string": "the string that begins here has no closing quote",
+    "Invalid control character": "a line break or another control character is in a string",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Escapes of NUL and of surrogates. A pair of surrogates is valid, so a match needs a closer look.
 _UNSENDABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -51,7 +62,7 @@ def parse(text: str, path: Path) -> dict[str, Json]:
         if _UNSENDABLE.search(text):
             _check_strings(text)
     except json.JSONDecodeError as error:
-        raise _at(text, path, error.pos, _sentence(error, text)) from None
+        raise _at(text, path, *_why_not(error, text)) from None
     # Python raises ValueError for an integer of more digits than it reads.
     except (ValueError, RecursionError):
         raise _find_fault(text, path) from None
@@ -82,12 +93,19 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return value
 
 
-def _sentence(error: json.JSONDecodeError, text: str) -> str:
+def _why_not(error: json.JSONDecodeError, text: str) -> tuple[int, str]:
+    """Return where a text is no JSON, and why, in words for whoever wrote it."""
+    at = error.pos
     if not text.strip():
-        return "the file is empty"
-    if error.pos >= len(text.rstrip()):
-        return "the file ends in the middle of a value"
-    return error.msg[0].lower() + error.msg[1:]
+        return at, "the file is empty"
+    if at >= len(text.rstrip()):
+        return at, "the file ends in the middle of a value"
+    # Python stops at this comma from 3.13 on, before that at what follows
+    comma = at if text[at] == "," else text.rfind(",", 0, at)
+    if comma >= 0 and (last := _LAST_COMMA.match(text, comma)) and last.end() > at:
+        return comma, "nothing follows this comma: remove it"
+    said = next((plain for begin, plain in _SAID.items() if error.msg.startswith(begin)), "")
+    return at, said or error.msg[0].lower() + error.msg[1:]
 
 
 def _refuse_constant(_name: str) -> NoReturn:
