@@ -39,10 +39,11 @@ _REQUESTS = 100
 @click.option("--rounds", default=0, metavar="N", help="Rounds; the median counts. [3]")
 @click.pass_context
 def bench(context: click.Context, /, **given: Any) -> None:  # noqa: ANN401 -- click's values
-    """Measure the engine: throughput, latency, memory, and its share of the device's ceiling.
+    """Measure how fast the engine is, and how much memory it takes.
 
-    Takes minutes, which should be quiet ones. With --peers, sentence-transformers, fastembed and
-    infinity are measured in the same run, on the same texts.
+    Also its share of what the device could do. Takes minutes, which should be quiet ones. With
+    --peers, sentence-transformers, fastembed and infinity are measured in the same run, on the
+    same texts.
     """
     # files and processes are put away first
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -108,9 +109,10 @@ def profile(
     operators: bool,  # noqa: FBT001
     json_: bool,  # noqa: FBT001
 ) -> None:
-    """Show where the time of a request goes: by default of one short text.
+    """Show where the time of a request goes.
 
-    The texts are embedded together, 100 times; figures are medians.
+    By default of one short text. The texts are embedded together, 100 times; figures are
+    medians.
     """
     config = settings(context.obj)
     from opdbus.bench.profile import profile

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opdbus.cli import output
+from opdbus.cli import completing, output
 from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.root import as_json, root
+from opdbus.config import PROVIDERS
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _without_null(value: Any) -> Any:  # noqa: ANN401
 
 
 @root.command()
-@click.argument("objects", nargs=-1, required=True)
+@click.argument("objects", nargs=-1, required=True, shell_complete=completing.objects)
 def withdraw(objects: tuple[str, ...]) -> None:
     """Withdraw what you published about OBJECTS.
 
@@ -92,7 +93,7 @@ def reload() -> None:
 
 
 @root.command(name="set-provider")
-@click.argument("provider")
+@click.argument("provider", shell_complete=completing.words(PROVIDERS))
 @click.option("--device", default="", metavar="N", help="As OP_DBUS_GPU_DEVICE. [as before]")
 def set_provider(provider: str, device: str) -> None:
     """Serve on PROVIDER once the model is proven there.

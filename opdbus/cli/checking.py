@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opdbus.cli import output
+from opdbus.cli import completing, output
 from opdbus.cli.root import as_json, root
 from opdbus.errors import StateFileError
 
@@ -24,13 +24,14 @@ _MOST = 10
 
 
 @root.command()
-@click.argument("file")
+@click.argument("file", shell_complete=completing.files)
 @as_json
 def check(file: str, json_: bool) -> int:  # noqa: FBT001 -- click passes flags so
-    """Judge the state file FILE, or - for standard input, without a daemon.
+    """Judge a state file: FILE, or - for standard input.
 
-    Shows how many objects it declares, which names are not the file's own, which fields are hidden
-    as secrets, and what looks wrong. The exit code is 1 if the daemon would refuse it.
+    Needs no daemon. Shows how many objects it declares, which names are not the file's own,
+    which fields are hidden as secrets, and what looks wrong. The exit code is 1 if the daemon
+    would refuse it.
     """
     from opdbus.drift import known
     from opdbus.state import judge

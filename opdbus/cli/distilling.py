@@ -65,7 +65,7 @@ def distil(
     json_: bool,  # noqa: FBT001
     **given: Any,  # noqa: ANN401 -- click's values
 ) -> None:
-    """Train a smaller model to give about the vectors of the one in MODEL_FOLDER.
+    """Train a smaller model to stand for that in MODEL_FOLDER.
 
     A command that was stopped goes on where it was when it is given again. The report says what was
     lost: on texts that were held out, and on questions.

@@ -70,10 +70,11 @@ _WIDTH: Final = max(map(len, SEVERITIES))
 )
 @as_json
 def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> int:  # noqa: FBT001
-    """List what is other than the state file declares it, the worst first.
+    """List what is other than the state file declares it.
 
-    What changed in the file within 10 minutes, and the host does not have yet, is marked as newly
-    declared; a first file changes nothing. Severities: info, notice, warning, error.
+    The worst comes first. What changed in the file within 10 minutes, and the host does not
+    have yet, is marked as newly declared; a first file changes nothing. Severities: info,
+    notice, warning, error.
     """
     if watch:
         if exit_code:

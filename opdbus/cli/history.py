@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import meaning, output, when
+from opdbus.cli import completing, meaning, output, when
 from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
 from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from opdbus.client import Client
 
 _MOST: Final = 1000
@@ -46,7 +48,12 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
     metavar="ROW|OBJECT|WORDS",
     help="Has it happened before? What was like it, and what followed.",
 )
-@click.option("--around", metavar="OBJECT", help="Only of OBJECT and what is connected with it.")
+@click.option(
+    "--around",
+    metavar="OBJECT",
+    help="Only of OBJECT and what is connected with it.",
+    shell_complete=completing.objects,
+)
 @plugin
 @kind
 @click.option(
@@ -111,10 +118,15 @@ class Objects(click.Group):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the commands, and the objects whose names begin so."""
+        names = completing.objects(ctx, None, incomplete) if incomplete else []
+        return [*super().shell_complete(ctx, incomplete), *names]
+
 
 @root.group(cls=Objects)
 def history() -> None:
-    """Tell what happened to an object, prove what history says, or forget what it should not say.
+    """Tell what happened to an object; prove or forget history.
 
     `op-dbus history OBJECT` is short for `op-dbus history show OBJECT`, which an object with the
     name of a command needs.
@@ -122,7 +134,7 @@ def history() -> None:
 
 
 @history.command()
-@click.argument("object")
+@click.argument("object", shell_complete=completing.objects)
 @click.option("--at", metavar="TIME", help="Show OBJECT as it was then.")
 @click.option(
     "-n", "--limit", type=count, metavar="N", default=_MOST, help=f"How many changes. [{_MOST}]"

@@ -131,10 +131,10 @@ def odd(
     where: Sequence[str],
     **options: Any,  # noqa: ANN401 -- click's values
 ) -> None:
-    """Show objects that are unlike others of their kind, and what makes them so, the worst first.
+    """Show objects that are unlike others of their kind, and why.
 
-    Only what stands out is shown: a value that few have in a field where most agree, or a text that
-    is far from all others.
+    The worst come first. Only what stands out is shown: a value that few have in a field where
+    most agree, or a text that is far from all others.
     """
     options["where"] = ", ".join(where)
     found = ask(lambda client: client.outliers(limit, chosen(**options)))

@@ -86,7 +86,7 @@ def config_(context: click.Context, json_: bool) -> None:  # noqa: FBT001
 @as_json
 @click.pass_context
 def doctor(context: click.Context, json_: bool) -> int:  # noqa: FBT001
-    """Check what could keep op-dbus from working, and say what to do.
+    """Say what keeps op-dbus from working, and what to do.
 
     Where systemd has the service op-dbus, its settings are the ones that are checked; variables of
     this shell win over them. The exit code is 1 if something is wrong.

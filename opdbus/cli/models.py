@@ -10,7 +10,7 @@ import click
 
 from opdbus import pip
 from opdbus.cli import output
-from opdbus.cli.root import as_json, root, settings
+from opdbus.cli.root import as_json, level_names, root, settings
 from opdbus.errors import ConfigError, OpDbusError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _got(name: str) -> Level:
 
 
 @models.command()
-@click.argument("level", default="medium")
+@click.argument("level", default="medium", shell_complete=level_names)
 @click.pass_context
 def path(context: click.Context, level: str) -> None:
     """Print the folder of LEVEL's model."""
@@ -94,7 +94,7 @@ def path(context: click.Context, level: str) -> None:
 
 
 @models.command()
-@click.argument("level", default="medium")
+@click.argument("level", default="medium", shell_complete=level_names)
 @click.pass_context
 def verify(context: click.Context, level: str) -> None:
     """Check the files of LEVEL's model by their checksums."""
@@ -115,7 +115,7 @@ def verify(context: click.Context, level: str) -> None:
 
 
 @models.command()
-@click.argument("level", default="medium")
+@click.argument("level", default="medium", shell_complete=level_names)
 @click.option(
     "--from",
     "source",
@@ -165,7 +165,7 @@ def pull(
 
 @models.command(name="import")
 @click.argument("source", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("level", default="")
+@click.argument("level", default="", shell_complete=level_names)
 @_force
 @click.pass_context
 def import_(context: click.Context, source: Path, level: str, force: bool) -> None:  # noqa: FBT001

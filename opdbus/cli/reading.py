@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from opdbus.cli import grades, output
+from opdbus.cli import completing, grades, output
 from opdbus.cli.asking import ask, path_of
 from opdbus.cli.root import as_json, root
 
@@ -40,7 +40,7 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
 
 
 @root.command()
-@click.argument("object")
+@click.argument("object", shell_complete=completing.objects)
 @as_json
 def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     """Show everything about OBJECT.

@@ -7,11 +7,20 @@ from typing import Any
 import click
 
 from opdbus import __version__, config
+from opdbus.cli import completing
 from opdbus.errors import InvalidArgs
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
-plugin = click.option("--plugin", metavar="NAME", help="Only objects of this plugin.")
-kind = click.option("--kind", metavar="NAME", help="Only objects of this kind.")
+plugin = click.option(
+    "--plugin",
+    metavar="NAME",
+    help="Only objects of this plugin.",
+    shell_complete=completing.plugins,
+)
+kind = click.option(
+    "--kind", metavar="NAME", help="Only objects of this kind.", shell_complete=completing.kinds
+)
+level_names = completing.words(config.LEVELS)
 _MEANT = re.compile(r"\.? \(?Did you mean(.*\?)\)?$", re.DOTALL)
 # more than any number that D-Bus carries has
 _DIGITS = 20
@@ -58,7 +67,12 @@ def _usage(error: click.ClickException) -> str:
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="op-dbus")
-@click.option("--bus", metavar="BUS", help="system, session, or an address (OP_DBUS_BUS).")
+@click.option(
+    "--bus",
+    metavar="BUS",
+    help="system, session, or an address (OP_DBUS_BUS).",
+    shell_complete=completing.words(("system", "session")),
+)
 @click.pass_context
 def root(context: click.Context, bus: str | None) -> None:
     """Search a host's state by meaning: the semantic memory on D-Bus."""

@@ -31,7 +31,10 @@ _MOST = 20
 @root.command()
 @as_json
 def status(json_: bool) -> None:  # noqa: FBT001 -- click passes flags so
-    """Show what is known of the host, what is not and why, and where the model runs."""
+    """Show what is known of the host, and where the model runs.
+
+    What is not known is named as well, and why.
+    """
     values = Properties(ask(lambda client: client.status()))
     if json_:
         output.as_json(values)

@@ -11,7 +11,7 @@ import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import ask, chosen
-from opdbus.cli.root import as_json, number, root
+from opdbus.cli.root import as_json, level_names, number, root
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -24,7 +24,13 @@ _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "|i1", "ubinary": "|
 
 @root.command()
 @click.argument("texts", nargs=-1)
-@click.option("--level", default="", metavar="LEVEL", help="The level whose model to use.")
+@click.option(
+    "--level",
+    default="",
+    metavar="LEVEL",
+    help="The level whose model to use.",
+    shell_complete=level_names,
+)
 @click.option(
     "--dimensions", type=number, metavar="N", help="Only the first so many numbers of each vector."
 )

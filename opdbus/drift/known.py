@@ -21,7 +21,7 @@ _SETTINGS: Final = (
 
 def is_observed(sort: Sort) -> bool:
     """Return whether op-dbus itself observes what things of a declared sort meet."""
-    return "/".join(sort) in _names()
+    return "/".join(sort) in sorts()
 
 
 def why_not(sort: Sort) -> str:
@@ -29,7 +29,7 @@ def why_not(sort: Sort) -> str:
     if sort[1] == SETTINGS:
         return _SETTINGS
     name = "/".join(sort)
-    close = difflib.get_close_matches(name, _names() - {name}, 1, _ALIKE)
+    close = difflib.get_close_matches(name, sorts() - {name}, 1, _ALIKE)
     meant = f"; did you mean {close[0]}?" if close else ""
     return f"nothing observes such things, unless a program publishes them{meant}"
 
@@ -49,7 +49,8 @@ def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
 
 
 @cache
-def _names() -> frozenset[str]:
+def sorts() -> frozenset[str]:
+    """Return all sorts, as PLUGIN/KIND."""
     things = (thing for row in kinds.rows() for thing in row.things if thing.count("/") > 1)
     observed = {"/".join(thing.split("/")[:2]) for thing in things}
     return frozenset(observed | {"/".join(sort) for sort in table.DECLARED})

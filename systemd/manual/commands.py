@@ -10,9 +10,11 @@ from opdbus.cli import modules
 from opdbus.cli.root import root
 
 _DESCRIPTION = """\
-`op-dbus` is the semantic memory of a host: a daemon turns every object that the host declares in
-its state file, or that programs publish, into a vector, and answers questions about them over
-D-Bus. The other commands ask the daemon, or show the models and the hardware that it can use.
+`op-dbus` is the semantic memory of a host: a daemon observes units, packages, accounts, devices,
+file systems and the network, reads what the state file declares and what programs publish, turns
+each of these objects into a vector, and answers questions about them over D-Bus: what is like
+another, what changed, what drifted. It never changes the host. The other commands ask the daemon,
+or show the models and the hardware that it can use.
 
 A command that asks the daemon of the system bus starts its service where that was stopped, as any
 call to `org.opdbus` does; `changes --watch` does not while it waits. `systemctl mask --now op-dbus`

@@ -27,7 +27,7 @@ _APART_SECONDS: Final = 0.5
 @click.option("--once", is_flag=True, help="Print one screen and end, as into a pipe.")
 @click.pass_context
 def top(context: click.Context, once: bool) -> int:  # noqa: FBT001 -- click passes flags so
-    """Show live what serves, what it does, what of the host changed and what drifted.
+    """Show live what serves, what changed and what drifted.
 
     Keys: / search, Enter open, c changes, d drift, o observers, ? help, q quit.
     """

@@ -1,0 +1,96 @@
+"""What a shell offers for a word that is begun: what is known here, and names of objects."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from opdbus import config
+from opdbus.errors import OpDbusError
+
+if TYPE_CHECKING:
+    import click
+    from click.shell_completion import CompletionItem
+
+    from opdbus.client import Client
+
+    Offer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[Any]]
+
+# So long a shell waits at most, and so many names it is given.
+_PATIENCE_SECONDS: Final = 5.0
+_MOST: Final = 50
+# Other names would have to be quoted, which each shell does in its own way.
+_PLAIN: Final = re.compile(r"[\w./:@+-]+")
+
+
+def words(known: Iterable[str]) -> Offer:
+    """Offer words of which all are known."""
+    return lambda _context, _parameter, begun: _begin(known, begun)
+
+
+def plugins(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Offer the plugins of which op-dbus itself tells."""
+    from opdbus.drift import known
+
+    return _begin({name.split("/")[0] for name in known.sorts()}, begun)
+
+
+def kinds(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Offer the kinds of which op-dbus itself tells, those of a plugin that is given."""
+    from opdbus.drift import known
+
+    sorts = (name.split("/") for name in known.sorts())
+    plugin = context.params.get("plugin")
+    return _begin({kind for its, kind in sorts if plugin in {None, its}}, begun)
+
+
+def files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Let the shell offer files."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
+def objects(
+    context: click.Context, _parameter: click.Parameter | None, begun: str
+) -> list[CompletionItem]:
+    """Offer names of objects: PLUGIN/KIND/NAME, or NAME alone; nothing where no daemon runs."""
+    import asyncio
+
+    async def found() -> Sequence[Sequence[str]]:
+        bus = context.find_root().params.get("bus")
+        chosen = config.load(os.environ, {"bus": bus} if bus else {}).bus
+        async with asyncio.timeout(_PATIENCE_SECONDS), Client(chosen) as client:
+            # a shell asks no user for a password, and starts no service
+            client.ask_no_user()
+            return (await _page(client, begun)) if await client.is_served() else ()
+
+    from click.shell_completion import CompletionItem
+
+    from opdbus.client import Client
+
+    try:
+        rows = asyncio.run(found())
+    except (OpDbusError, TimeoutError):
+        return []
+    names = {name for row in rows for name in ("/".join(row[1:]), row[-1])}
+    return [CompletionItem(name) for name in _begin(filter(_PLAIN.fullmatch, names), begun)]
+
+
+async def _page(client: Client, begun: str) -> list[list[str]]:
+    """Give some of the objects whose names hold what is begun after PLUGIN/KIND/."""
+    is_whole = begun.count("/") > 1 and begun[0] != "/"
+    plugin, kind, name = begun.split("/", 2) if is_whole else ("", "", begun)
+    before = {key: word for key, word in (("plugin", plugin), ("kind", kind)) if word}
+    _, rows = await client.page({**before, **_holding(name)}, 0, _MOST)
+    return rows
+
+
+def _holding(name: str) -> dict[str, str]:
+    return {"where": f'name~"{name}"'} if name and '"' not in name else {}
+
+
+def _begin(known: Iterable[str], begun: str) -> list[str]:
+    return sorted(word for word in known if word.startswith(begun))
