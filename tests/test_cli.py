@@ -236,6 +236,11 @@ def test_conditions(served: Running) -> None:
     """Take conditions as options, several of them, and inside of a question."""
     failed = as_json(served, "list", "--where", "active_state=failed")
     assert [o["name"] for o in failed["objects"]] == ["clamav-daemon.service"]
+    shown = ok(served, "list", "--where", "active_state=failed and kind=unit").splitlines()
+    assert [line.split() for line in shown] == [
+        ["plugin", "kind", "name", "active_state"],
+        ["systemd", "unit", "clamav-daemon.service", "failed"],
+    ]
     both = ("--where", "kind=account", "--where", "groups=wheel and groups=adm")
     assert as_json(served, "list", *both)["total"] < as_json(served, "list", *both[:2])["total"]
     hits = as_json(served, "search", "scanner", "--where", "state=failed", "-n", "100")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from opdbus.cli import hits, output, rows
+from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
-from opdbus.cli.root import MOST, as_json, count, kind, number, plugin, root
+from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ offset = click.option(
     help="By words and meaning, or by one of them. [hybrid]",
 )
 @offset
-@click.option("--rerank", metavar="LEVEL", help="Put the best in the order of another level.")
+@click.option(
+    "--rerank",
+    metavar="LEVEL",
+    help="Put the best in the order of another level.",
+    shell_complete=level_names,
+)
 @click.option("--all", is_flag=True, help="List weak hits as well, marked so.")
 @click.option("--explain", is_flag=True, help="Say why each was found, and what ranked it.")
 @rows.quiet
@@ -95,7 +100,7 @@ def search(
 
 
 @root.command()
-@click.argument("object")
+@click.argument("object", shell_complete=completing.objects)
 @limit
 @plugin
 @kind
@@ -219,6 +224,8 @@ def list_(
     """List the state objects."""
     wanted["where"] = ", ".join(wanted["where"])
     form = rows.form(quiet=quiet, columns=columns, json_=json_)
+    if form.is_for_people and not columns:
+        form = form._replace(columns=_columns(wanted["where"]))
 
     async def found(client: Client) -> tuple[int, Sequence[Row]]:
         total, page = await _pages(client, chosen(**wanted), offset, limit)
@@ -228,7 +235,7 @@ def list_(
     if form.is_json:
         output.as_json({"total": total, "objects": shown})
     elif shown:
-        form.print(shown, _print_names)
+        form.print(shown)
     elif form.is_for_people:
         past = f"{total:,} such objects, and none of them is on this page"
         output.note(f"there are {past}" if total else "nothing to list")
@@ -241,8 +248,9 @@ def list_(
         rows.tell_more(f"{more:,}", offset + len(shown))
 
 
-def _print_names(objects: Sequence[Row]) -> None:
-    output.table(_KEYS[1:], [[each[key] for key in _KEYS[1:]] for each in objects])
+def _columns(where: str) -> tuple[str, ...]:
+    """Name the columns of a list: the names of objects, and the fields that were asked for."""
+    return tuple(dict.fromkeys((*_KEYS[1:], *fields_of(where))))
 
 
 async def _pages(

@@ -109,6 +109,9 @@ def note(text: str) -> None:
     if sys.stderr.isatty():
         room = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in fold(line, room)]
+    # what was printed before comes before it, also where both go into one pipe
+    if sys.stdout is not None:
+        sys.stdout.flush()
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

@@ -60,16 +60,20 @@ class Form(NamedTuple):
             row.update(zip(fields, values, strict=True))
         return [{name: row[name] for name in self.columns} for row in known]
 
-    def print(self, rows: Sequence[Row], usual: Callable[[Sequence[Row]], None]) -> None:
-        """Print rows for people, in the usual way unless another was asked for."""
+    def print(
+        self, rows: Sequence[Row], usual: Callable[[Sequence[Row]], None] | None = None
+    ) -> None:
+        """Print rows for people, in the usual way unless columns were asked for."""
         if self.is_quiet:
             for row in rows:
                 print(output.visible(name_of(row)))
         elif self.columns:
-            output.table(self.columns, [list(starmap(_cell, row.items())) for row in rows])
             empty = [name for name in self.columns if all(row[name] is None for row in rows)]
+            # lines of nothing would say less than why they are empty
+            if not rows or len(empty) < len(self.columns):
+                output.table(self.columns, [list(starmap(_cell, row.items())) for row in rows])
             tell_unknown(empty if rows else [])
-        else:
+        elif usual:
             usual(rows)
 
 
