@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make run` and `make test`.
 #
-#   make run          a daemon on state.example.json, three searches, then serve until Ctrl-C
+#   make run          a daemon on state.example.json, four searches, then serve until Ctrl-C
 #   make run ONCE=1   the same, ending after the searches
 #   make test         ruff, mypy and pytest: what CI runs
 #   make test-all     what that leaves out; its results into benchmarks/results/
