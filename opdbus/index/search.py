@@ -259,7 +259,7 @@ def named_kinds(
     """Return what the sorts of entries (entries,) add to their scores: see Raised."""
     if not asked.named:
         return -less
-    more = np.where(kinds & asked.subject != 0, np.float32(KIND_WEIGHT), np.float32(0))
+    more: NDArray[np.float32] = (kinds & asked.subject != 0) * np.float32(KIND_WEIGHT)
     if values is not None:
         more += BOTH_WEIGHT * values
     return np.where(kinds & asked.named != 0, more, -less)

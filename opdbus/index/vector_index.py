@@ -62,8 +62,8 @@ class VectorIndex:
         self._one_at_a_time = Lock()
         # of the entries of a view, as of two versions, and which of these have none
         self._rows_found = (-1, -1), (_NOWHERE, _NOWHERE)
-        # rows that stand for all, as of a version of the layer
-        self._sampled: tuple[int, NDArray[np.intp]] = (-1, _NOWHERE)
+        # vectors that stand for all, as of a version of the layer
+        self._sampled = -1, np.empty((0, dimension), np.float32)
         # where very many go; None: to memory
         self.path = folder / f"{self.engine.hex()}.rows" if folder else None
 
@@ -173,23 +173,22 @@ class VectorIndex:
 
     def background(self, query: NDArray[np.float32]) -> Background | None:
         """Return what the cosines of `query` with a sample are; None where there are too few."""
-        rows = self._sample()
-        if not len(rows):
+        vectors = self._sample()
+        if not len(vectors):
             return None
-        cosines = self._rows.take(rows) @ query
+        cosines = vectors @ query
         return Background(float(cosines.mean()), float(cosines.std()))
 
-    def _sample(self) -> NDArray[np.intp]:
-        """Return some rows, found again only after a change; none where there are too few."""
-        known, rows = self._sampled
-        if known != self._layer.version:
+    def _sample(self) -> NDArray[np.float32]:
+        """Return some vectors, found again only after a change; none where there are too few."""
+        version = self._layer.version
+        if self._sampled[0] != version:
             # without rows that are forgotten, or were damaged in a file
             of_texts = self._layer.rows
             kept = np.flatnonzero(of_texts >= 0)
-            rows = of_texts[kept[:: max(1, len(kept) // _SAMPLED)]].astype(np.intp)
-            rows = rows if len(kept) >= _FEW else _NOWHERE
-            self._sampled = self._layer.version, rows
-        return rows
+            some = kept[:: max(1, len(kept) // _SAMPLED)] if len(kept) >= _FEW else _NOWHERE
+            self._sampled = version, self._rows.take(of_texts[some].astype(np.intp))
+        return self._sampled[1]
 
     def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Append vectors (digests, dimension) of different texts that have none yet."""
