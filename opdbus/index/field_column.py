@@ -1,6 +1,8 @@
 """One field of all objects: which rows have which values, and which of these meet a condition."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import numpy as np
@@ -113,13 +115,17 @@ class FieldColumn:
 
     def mark(self, found: NDArray[np.bool_], condition: Condition) -> None:
         """Set in `found` the rows of which a value meets a condition; for `!=`, is equal."""
-        is_met = np.zeros(self._rows.count(len(found)), np.bool_)
+        count = self._rows.count(len(found))
         numbers = _TESTS.get(condition.operator, FieldColumn._ordered)(self, condition)
-        coded = min(self._coded, len(is_met))
-        is_met[:coded] = _are_one(self._codes[:coded], numbers[numbers < _KNOWN])
-        others = numbers - self._base
-        # what was added meanwhile is of later rows
-        is_met[coded:][others[(others >= 0) & (others < len(is_met) - coded)]] = True
+        coded = min(self._coded, count)
+        is_met = _are_one(self._codes[:coded], numbers[numbers < _KNOWN])
+        if coded < count:
+            is_met, others = (
+                np.append(is_met, np.zeros(count - coded, np.bool_)),
+                numbers - self._base,
+            )
+            # what was added meanwhile is of later rows
+            is_met[coded:][others[(others >= 0) & (others < count - coded)]] = True
         self._rows.mark(found, is_met)
 
     def _equal(self, condition: Condition) -> NDArray[np.intp]:
@@ -177,10 +183,8 @@ def _are_one(codes: NDArray[np.uint16], numbers: NDArray[np.intp]) -> NDArray[np
         is_one = np.zeros(_KNOWN, np.bool_)
         is_one[numbers] = True
         return is_one[codes]
-    are_one = np.zeros(len(codes), np.bool_)
-    for each in numbers.astype(np.uint16):
-        are_one |= codes == each
-    return are_one
+    equal = (codes == each for each in numbers.astype(np.uint16))
+    return reduce(or_, equal) if len(numbers) else np.zeros(len(codes), np.bool_)
 
 
 def _float(value: bytes) -> float | None:

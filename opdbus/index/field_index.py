@@ -5,6 +5,7 @@ A row is an object as it was read once; what is read again gets a new row.
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -156,11 +157,11 @@ class FieldIndex:
         """Return which of the first rows meet a condition, and by which their thing may meet it."""
         exact, ending = self._having(condition, end)
         met, is_unequal = exact.met(), condition.operator == "!="
-        if not ending.columns and not is_unequal:
-            return met, met
-        present, others = exact.present(), ending.met()
-        perhaps = present | ending.present() if is_unequal else met | others
-        return np.where(present, met, others), perhaps
+        if not ending.columns:
+            return met, exact.present if is_unequal else met
+        others = ending.met()
+        perhaps = exact.present | ending.present if is_unequal else met | others
+        return np.where(exact.present, met, others), perhaps
 
     def _having(self, condition: Condition, end: int) -> tuple["_Fields", "_Fields"]:
         """Return the fields that have the name of a condition, and those that end in it."""
@@ -183,6 +184,7 @@ class _Fields:
         self._condition = condition
         self._end = end
 
+    @cached_property
     def present(self) -> NDArray[np.bool_]:
         """Return which rows have such a field."""
         found = np.zeros(self._end, np.bool_)
@@ -196,5 +198,5 @@ class _Fields:
         for column in self.columns:
             column.mark(is_met, self._condition)
         if self._condition.operator == "!=":
-            return self.present() & ~is_met
+            return self.present & ~is_met
         return is_met
