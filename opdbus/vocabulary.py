@@ -27,12 +27,20 @@ _NOT: Final = frozenset("not never cannot nothing nobody".split())
 _PARTICIPLES: Final = ("ing", "ed")
 # A bare verb after these says what state something is in.
 _ASKING: Final = frozenset("do does did".split())
+# So does one that ends a clause after these: `services that run but are disabled`.
+_RELATIVE: Final = frozenset("that which who".split())
+_AFTER_CLAUSES: Final = frozenset(
+    "but and or though although now still yet right nevertheless anyway regardless".split()
+)
 _SUFFIXES: Final = ("ing", "ed", "es", "s")
 _SHORTEST: Final = 3
 # What may stand between `not` and what it denies.
 _FILLERS: Final = frozenset(
     "currently now actually yet really properly any longer been be i we you it they".split()
 )
+# A subject of so many words may as well, without these: `why can't the old printer start`.
+_MOST_BETWEEN: Final = 4
+_ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +109,12 @@ def as_bytes(traits: Traits) -> bytes:
 
 def asked(question: str) -> Mapping[Traits, str]:
     """Return the values that a question names: for each phrase, the rows that have it."""
-    words = list(plain(question))
+    words = _beside_verbs(list(plain(question)))
 
     def is_form(at: int) -> bool:
         """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
+        if at and words[at - 1] in _RELATIVE:
+            return _AFTER_CLAUSES.issuperset(words[at + 1 : at + 2])
         return words[at].endswith(_PARTICIPLES) or not _ASKING.isdisjoint(words[:at])
 
     # what is denied and has no opposite is not asked for
@@ -113,6 +123,24 @@ def asked(question: str) -> Mapping[Traits, str]:
         for at, length, traits in _phrases().find(words, is_form)
         if traits and not (at and words[at - 1] == "not")
     }
+
+
+def _beside_verbs(words: list[str]) -> list[str]:
+    """Return words with each `not` behind a subject where that makes a phrase: `not it running`."""
+    for at, word in enumerate(words):
+        if word != "not" or _is_phrase(words[at:]):
+            continue
+        for end in range(at + 1, min(at + 1 + _MOST_BETWEEN, len(words) - 1)):
+            if words[end] in _ENDING:
+                break
+            moved = words[at + 1 : end + 1]
+            if _is_phrase(["not", *words[end + 1 :]]):
+                return [*words[:at], *moved, "not", *words[end + 1 :]]
+    return words
+
+
+def _is_phrase(words: Sequence[str]) -> bool:
+    return any(at == 0 for at, _, _ in _phrases().find(words))
 
 
 def fields(traits: Traits) -> set[str]:

@@ -45,6 +45,15 @@ def test_a_question_about_a_state_asks_for_what_has_states(
     assert bool(kinds.of_thing(thing)[0] & forms.of(question).asked.subject) == is_asked
 
 
+def test_only_what_can_have_a_value_is_asked_for_with_it() -> None:
+    """Let a `network card` be a device, and an interface alone where it is down."""
+    card, interface = Thing("devices", "pci", "0000:00:03.0"), Thing("net", "interface", "eth0")
+    for question, is_device in (("network card", True), ("network card that is down", False)):
+        subject = forms.of(question).asked.subject
+        assert bool(kinds.of_thing(card)[0] & subject) == is_device
+        assert kinds.of_thing(interface)[0] & subject
+
+
 def test_what_is_scheduled_is_named_by_its_schedule() -> None:
     """Let `what runs every night` name timers, without raising all of them."""
     asked, of_timer = forms.of("what runs every night").asked, kinds.of_thing(TIMER)[0]

@@ -25,6 +25,13 @@ WEB = {
 OBJECTS = {"ada": ADA, "bob": BOB, "web": WEB}
 
 
+def test_a_value_that_is_denied_is_not_raised(tmp_path: Path) -> None:
+    """Take no user for a value of `not run as root`, which the vocabulary reads."""
+    job = StateObject(Identity("live:x", "cron", "job", "a"), {"user": "root"})
+    assert having(tmp_path / "1", [job], "what runs as root") == {"a"}
+    assert having(tmp_path / "2", [job], "what does not run as root") == set()
+
+
 def having(folder: Path, objects: Sequence[StateObject], question: str) -> set[str]:
     """Return the names of the objects that have values of a question."""
 

@@ -48,6 +48,10 @@ def test_the_vocabulary_fits() -> None:
         ("did it crash?", {"active_state": "failed"}),
         ("does the mail server run?", {"sub_state": "running"}),
         ("services that do not run", {"active_state": "inactive"}),
+        ("isn't the old printer running?", {"active_state": "inactive"}),
+        ("which files can't the backup program read", {"readable": False}),
+        ("services that run but are not enabled", {"sub_state": "running"}),
+        ("which disk is completely full?", {"used_percent": 100}),
     ],
 )
 def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
@@ -67,6 +71,9 @@ def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
         ("", {"active_state": "failed"}),
         ("what removes packages", {"removed": True}),
         ("what runs at night", {"sub_state": "running"}),
+        ("jobs that run every night", {"sub_state": "running"}),
+        ("services not of bob that are running", {"active_state": "inactive"}),
+        ("which disk is completely full?", {"used_percent": 90}),
         ("exited with status 3", {"sub_state": "exited"}),
     ],
 )
@@ -104,6 +111,15 @@ def test_rare_values_count_most() -> None:
     assert everywhere is not None
     assert not everywhere.any()
     assert named_values([]) is None
+
+
+def test_to_have_all_values_counts_as_a_value_that_so_few_have() -> None:
+    """Raise what is running and disabled by as much as one value that only this has."""
+    both, alone = named_values([_having(0, 1), _having(0, 2)]), named_values([_having(0)])
+    assert both is not None
+    assert alone is not None
+    assert both[0] == alone[0]
+    assert both[0] > both[1] == both[2] > 0
 
 
 def _having(*places: int) -> NDArray[np.bool_]:

@@ -59,7 +59,7 @@ _HAVING: Final[Mapping[str, Sequence[str]]] = {
     "timer": ["calendar"],
     "cron job": ["schedule"],
     "mount": "used_percent read_only options fstype".split(),
-    "interface": "carrier mtu".split(),
+    "interface": "carrier mtu state".split(),
     "account": "can_log_in administrator".split(),
     "package": "on_hold automatic removed essential".split(),
     "file": "modified obsolete readable".split(),
@@ -95,6 +95,7 @@ def of(question: str) -> Form:
         passive = reduce(or_, map(_sorts, _PASSIVE))
         acting = Asked(asked.named & ~passive, asked.subject & ~passive)
         return Form(acting, _less(tuple(_PASSIVE.items())), passive)
+    asked = _narrowed(question, asked)
     is_whether = words[0] in _WHETHER and _ANY.isdisjoint(words[1:_SO_SOON])
     if words[0] in _ASKING and not asked.named:
         having = _having(question, words)
@@ -108,9 +109,19 @@ def _with(asked: Asked, sorts: Kinds) -> Asked:
     return Asked(asked.named | sorts, asked.subject | sorts)
 
 
+def _narrowed(question: str, asked: Asked) -> Asked:
+    """Return without sorts that cannot have a value, if what is asked for is called like others.
+
+    A `network card that is down` is an interface, and no device.
+    """
+    having = asked.subject & _having(question, ())
+    lacking = asked.subject & ~having if having else 0
+    return Asked(asked.named & ~lacking, asked.subject & ~lacking)
+
+
 def _having(question: str, words: Sequence[str]) -> Kinds:
     """Return the sorts that may have the values that a question names; runs are of services."""
-    if words[0] == "did":
+    if words[:1] == ["did"]:
         return _sorts("service")
     bits = reduce(or_, vocabulary.asked(question), 0)
     return reduce(or_, (sorts for bit, sorts in _of_rows().items() if bits & bit), 0)

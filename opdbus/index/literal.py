@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from opdbus import vocabulary
 from opdbus.index import lexical
 from opdbus.index.store import Store
 from opdbus.state.fields import leaves, split
@@ -69,10 +70,18 @@ def read(store: Store, question: str, matches: Mapping[str, int]) -> list[Litera
     found = [
         Literal("", store.words.having(phrase, _MOST_NUMBERED)) for phrase in _numbered(question)
     ]
+    denied = _denied(question)
     words = [w for w in lexical.names(question) if matches.get(w.lower(), 0) <= _MOST]
+    words = [word for word in words if word.lower() not in denied]
     fields = _fields(question)
     found += [Literal(word, _whole(store, word, fields)) for word in words[:_MAX_VALUES]]
     return [literal for literal in found if literal.entries]
+
+
+def _denied(question: str) -> frozenset[str]:
+    """Return the words of values that a question denies: `not run as root`."""
+    phrases = map(str.split, vocabulary.asked(question).values())
+    return frozenset(word for first, *others in phrases if first == "not" for word in others)
 
 
 def _numbered(question: str) -> list[str]:

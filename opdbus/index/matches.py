@@ -29,12 +29,16 @@ from opdbus.index.search import (
 from opdbus.index.store import Store
 from opdbus.index.view import View
 from opdbus.index.word_index import Lookup
+from opdbus.kinds import Asked, Kinds
 from opdbus.slices import parts
 
 # A word that more objects have tells little.
 _TELLING: Final = 500
 # An identifier that more entries than this have, such as a common port, names none of them.
 _FEW: Final = 5
+# A state that more of all have is one of many.
+_USUAL_STATE: Final = 0.04
+_ADJECTIVE_AND_NOUN: Final = 2
 # A host of no more objects has few of the words that are about it.
 _FEW_OBJECTS: Final = 100
 # Things that lose so much where nobody asks for their sort are not raised by their names.
@@ -73,7 +77,10 @@ def raise_by(
     view, question = catalogue.view, matches.question
     some = slice(len(matches.shares)) if at is None else at
     kinds, lesses, form = view.kinds[some], view.less[some], forms.of(question)
-    values = named_values(list(_having(matches, compared, view)), some)
+    if compared and not form.asked.named:
+        form = form._replace(asked=Asked(_sorts_of(compared, view), 0))
+    having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
+    values = named_values(having, some)
     more = np.empty(len(kinds), np.float32)
     for part in parts(len(more)):
         sorts, less = kinds[part], lesses[part]
@@ -105,6 +112,25 @@ def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> 
     return found
 
 
+def _sorts_of(compared: Sequence[Compared], view: View) -> Kinds:
+    """Return the sorts that meet comparisons: what they are about."""
+    met = [view.kinds[view.there(one.entries)] for one in compared]
+    return int(np.bitwise_or.reduce(np.concatenate(met)))
+
+
+def _of_subject(
+    having: Sequence[NDArray[np.bool_]], subject: Kinds, view: View
+) -> Sequence[NDArray[np.bool_]]:
+    """Return the values that something has that is asked for, or all: each says what has it.
+
+    In `files that the administrator changed` no account is meant.
+    """
+    if not subject or len(having) <= 1:
+        return having
+    is_subject = [view.kinds[np.flatnonzero(mask)] & subject != 0 for mask in having]
+    return [mask for mask, some in zip(having, is_subject, strict=True) if some.any()] or having
+
+
 def _having(
     matches: Matches, compared: Sequence[Compared], view: View
 ) -> Iterator[NDArray[np.bool_]]:
@@ -133,9 +159,10 @@ def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[
 
 def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matches:
     """Return what has words of a question; takes a millisecond where the words are in memory."""
-    terms = lexical.terms(question)
+    terms: Sequence[str] = lexical.terms(question)
     if not terms:
         return Matches(question, 0, np.zeros(len(view.entries), np.float32))
+    terms = _without_state(question, terms, view)
     found = scored(store, lookup, terms, view)
     shares, objects = found.scores(), len(view.places)
     shares /= np.float32(ceiling([*found.counts.values()], objects))
@@ -150,6 +177,18 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
     literals = literal.read(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return Matches(question, len(terms), shares, literals, missing)
+
+
+def _without_state(question: str, terms: Sequence[str], view: View) -> Sequence[str]:
+    """Return the terms without a first one that is a state of many things: `stopped database`.
+
+    What has the state is raised; the word would find what stops something.
+    """
+    said = vocabulary.asked(terms[0])
+    if len(terms) < _ADJECTIVE_AND_NOUN or not said or not question.lower().startswith(terms[0]):
+        return terms
+    having = np.count_nonzero(_having_any(next(iter(said)), view.traits[: len(view.entries)]))
+    return terms[1:] if having > _USUAL_STATE * len(view.places) else terms
 
 
 def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -237,17 +238,20 @@ def named_values(
     """Return how much some entries have of the values that a question names, at most 1 (entries,).
 
     `having` says of each value which of all entries have it; None if the question names none. A
-    value that few entries have counts most, one that all have counts nothing.
+    value that few entries have counts most, one that all have counts nothing; to have all of
+    several counts as a value does that so few have.
     """
     if not having:
         return None
-    total = np.zeros(len(having[0][at]), np.float32)
+    one_by_one = np.zeros(len(having[0][at]), np.float32)
     for mask in having:
         weight = _rarity(int(np.count_nonzero(mask)), len(mask)) / len(having)
         some = mask[at]
-        for part in parts(len(total)):
-            total[part] += some[part] * np.float32(weight)
-    return total
+        for part in parts(len(one_by_one)):
+            one_by_one[part] += some[part] * np.float32(weight)
+    every = reduce(np.logical_and, having)
+    together = np.float32(_rarity(int(np.count_nonzero(every)), len(every)))
+    return np.maximum(one_by_one, every[at] * together)
 
 
 def named_kinds(
