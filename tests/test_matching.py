@@ -313,3 +313,57 @@ def test_a_name_raises_what_the_question_asks_for(
     assert run(tmp_path, [unit("stork.service")], look) == pytest.approx(
         times * NAME_WEIGHT, abs=1e-6
     )
+
+
+def test_a_state_of_many_is_looked_for_by_its_value(tmp_path: Path) -> None:
+    """Find a database that is stopped, and not what stops the machine."""
+    objects = [unit(f"other{n}.service", active_state="inactive") for n in range(20)]
+    objects.append(unit("halt.service", description="stopped"))
+    objects.append(unit("db.service", description="a database of birds", active_state="inactive"))
+
+    async def look(memory: Memory) -> str:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        found = await finder.search("stopped database", Page(10), "lexical")
+        assert "halt.service" not in {hit.thing.name for hit in found}
+        return found[0].thing.name
+
+    assert run(tmp_path, objects, look) == "db.service"
+
+
+def test_a_value_that_nothing_asked_for_has_is_left_out(tmp_path: Path) -> None:
+    """Read no administrator as a value where files are asked for that one changed."""
+    objects = [
+        StateObject(Identity(LIVE, "users", "account", "ada"), {"administrator": True}),
+        *(StateObject(Identity(LIVE, "files", "file", f"/etc/{n}"), {"modified": n == 3})
+          for n in range(9)),
+    ]  # fmt: skip
+
+    async def look(memory: Memory) -> dict[str, float]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        question = "files that the administrator changed"
+        found = await finder.search(question, Page(10), "lexical")
+        return {hit.thing.name: hit.score.values for hit in found}
+
+    found = run(tmp_path, objects, look)
+    assert found["/etc/3"] > 0.5
+    assert not found.get("ada")
+
+
+@pytest.mark.parametrize(
+    ("said", "names"), [("the bird call", ["lovebirds.service"]), ("we love birds", [])]
+)
+def test_two_words_are_read_as_the_name_that_they_make(
+    tmp_path: Path, said: str, names: list[str]
+) -> None:
+    """Join words to the name of a thing, but for those that an object has one after the other."""
+    objects = [
+        unit("lovebirds.service"),
+        unit("a.service", description=f"{said} of love and birds"),
+    ]
+
+    async def look(memory: Memory) -> list[str]:
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        found = await finder.search("who may love birds?", Page(10), "lexical")
+        return [hit.thing.name for hit in found if hit.thing.name == "lovebirds.service"]
+
+    assert run(tmp_path, objects, look) == names

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
-from opdbus.index import comparisons, matching, spelling
+from opdbus.index import comparisons, matching, spelling, times
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.spelling import Correction
@@ -28,6 +28,7 @@ _CANDIDATE = re.compile(
 _MOST_SPELT: Final = 1000
 # A word that every model knows as one.
 _PLAIN: Final = "a"
+_DIGIT = re.compile(r"\d")
 _AT_THE_END: Final = "?!.,;)"
 
 
@@ -55,12 +56,15 @@ async def read(memory: Memory, question: str) -> Question:
     """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
     asked = await _without_conditions(memory, question)
     words, compared = asked.words, []
-    for found in reversed(comparisons.find(words)):
+    told = times.find(words)
+    for found in sorted([*comparisons.find(words), *told], reverse=True):
         met = [await matching.found(memory, [meaning]) for meaning in found.meanings]
         either = reduce(Found.and_also, met, NOTHING)
         if len(either.ids):
             compared.append(Compared(words[found.start : found.end], either))
-            words = words[: found.start] + words[found.end :]
+            # a schedule has the digits of a time in its words
+            if found not in told or not _DIGIT.search(words, found.start, found.end):
+                words = words[: found.start] + words[found.end :]
     return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
 
 
@@ -70,6 +74,10 @@ async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
     Costs nothing worth telling where the host has all words.
     """
     read, words = vectors.memory.archive.read, asked.words[:_MOST_SPELT]
+    named = spelling.joined(words, vectors.memory.catalogue.named)
+    if named and (joined := await read(lambda store: spelling.unsaid(store, named))):
+        words = spelling.corrected(words, joined)
+        asked = replace(asked, words=words, corrected=tuple(joined))
     if not (missing := await read(lambda store: spelling.unknown(store, words))):
         return asked
     wrong = missing
@@ -78,7 +86,9 @@ async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
         wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
     lookup = vectors.memory.words.lookup
     found = await read(lambda store: spelling.corrections(store, words, missing, wrong, lookup))
-    return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
+    return replace(
+        asked, words=spelling.corrected(asked.words, found), corrected=(*asked.corrected, *found)
+    )
 
 
 async def _without_conditions(memory: Memory, question: str) -> Question:

@@ -7,7 +7,7 @@ question about bread does not mean a break.
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
@@ -19,6 +19,9 @@ from opdbus.index.store import Store
 # Shorter words are too much like others.
 _SHORTEST: Final = 4
 _SHORTEST_PART: Final = 3
+# Two shorter ones may well make another word; a longer question is not looked through for any.
+_SHORTEST_JOINED: Final = 5
+_MOST_PAIRED: Final = 32
 # Of a word with a typing error, so much is enough as the beginning of one.
 _LONG: Final = 6
 # Longer ones are no words, and questions of more unknown ones are no questions to this host.
@@ -43,6 +46,26 @@ def unknown(store: Store, question: str) -> list[str]:
     words = [word for word in lexical.terms(question) if _SHORTEST_PART <= len(word) <= _LONGEST]
     found = [w for w in words if w.isalpha() and w.isascii() and not store.words.having(w, 1)]
     return found if len(found) <= _MOST else []
+
+
+def joined(question: str, named: Callable[[str], Sequence[int]]) -> list[Correction]:
+    """Return what two words of a question are that make the name of a thing: `on call`.
+
+    `named` gives the places of what has a name.
+    """
+    pairs = pairwise(_WORD.findall(question.lower())[:_MOST_PAIRED])
+    return [
+        Correction(f"{first} {second}", first + second)
+        for first, second in dict.fromkeys(pairs)
+        if min(len(first), len(second)) > 1
+        and len(first + second) >= _SHORTEST_JOINED
+        and named(first + second)
+    ]
+
+
+def unsaid(store: Store, found: Sequence[Correction]) -> list[Correction]:
+    """Return the corrections of words that no object has one after the other."""
+    return [each for each in found if not store.words.having(each.asked, 1)]
 
 
 class Begun(Protocol):
