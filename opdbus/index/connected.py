@@ -56,7 +56,7 @@ async def around(memory: Memory, thing: Thing, required: Collection[str] = ()) -
 
     `required` are the units that it requires, if it is a unit and they are known.
     """
-    named = {*_named(thing, await _fields(memory, thing)), *(Thing(*UNIT, n) for n in required)}
+    named = {*_named(thing, await fields_of(memory, thing)), *(Thing(*UNIT, n) for n in required)}
     found = {thing, *named}
     for other in (thing, *(each for each in sorted(named) if each[:2] in _SHARED)):
         async for naming in _naming(memory, other):
@@ -84,7 +84,13 @@ def _units(row: Row) -> Iterator[str]:
                 yield from _names(values[0] if values else None)
 
 
-async def _fields(memory: Memory, thing: Thing) -> Mapping[str, Json]:
+async def named(memory: Memory, thing: Thing) -> list[Thing]:
+    """Return the things that the fields of a thing name."""
+    return [*_named(thing, await fields_of(memory, thing))]
+
+
+async def fields_of(memory: Memory, thing: Thing) -> Mapping[str, Json]:
+    """Return the fields of a thing, none if it is gone."""
     if not memory.catalogue.has(thing):
         return {}
     entries = memory.catalogue.about(thing)
@@ -108,7 +114,7 @@ async def _naming(memory: Memory, thing: Thing) -> AsyncIterator[set[Thing]]:
         candidates = sorted(await matching.things(memory, conditions))
         sorts = {r.of for r in RELATIONS if (r.to, r.field) == (thing[:2], field)}
         wanted = [each for each in candidates[:MOST] if each[:2] in sorts]
-        yield {each for each in wanted if thing in _named(each, await _fields(memory, each))}
+        yield {each for each in wanted if thing in _named(each, await fields_of(memory, each))}
 
 
 def _names(value: Json) -> Sequence[str]:

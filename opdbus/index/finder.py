@@ -12,6 +12,7 @@ from opdbus.index import (
     calibration,
     common_words,
     explaining,
+    joins,
     matching,
     questions,
     second_stage,
@@ -214,6 +215,8 @@ class Finder:
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
+                found = await joins.order(self._memory, query.question, found, contents)
+                contents = {**contents, **await self._memory.content([e for e, _ in found[:1]])}
             found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
