@@ -65,6 +65,7 @@ PARTS = {
     "insight": insight.insight,
     "many": many.many,
     "answers": answers.answers,
+    "exams": answers.exams,
     "pipeline": pipeline.pipeline,
     "engine": engine.engine,
     "peers": engine.peers,

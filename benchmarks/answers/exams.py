@@ -1,14 +1,19 @@
-"""Exams that strangers wrote about hosts of theirs, asked without these hosts.
+"""Exams about whole hosts, most of strangers about hosts of theirs, asked without these hosts.
 
 `OP_DBUS_MODEL_DIR=... python benchmarks/answers/exams.py` prints figures of each exam, half and
 level; with `--misses` also which questions of the open half had no right answer first. Of the held
-half, which nothing is fitted to, questions are never shown. `--take FOLDER NAME` adds an exam to
-data/ from a folder with objects.json, questions_open.json and questions_held.json.
+half, which nothing is fitted to, questions are never shown. `--json FILE` writes the figures of
+the last level. `--take FOLDER NAME` adds an exam to data/ from a folder with objects.json,
+questions_open.json and questions_held.json.
 
 The exam cluster is about a node with databases, message queues and monitoring, the exam office
 about the only server of a small company: files, printing, web. Both were populated on a booted
 Debian 12, observed at the level medium, and asked 130 questions each, 20 of them about what is not
 there. Their authors had not read the program, its vocabulary, or other questions.
+
+The exam home is ours: a family's server with mail, music, pictures and sensors, populated and
+observed in the same way, without a model. All its questions were written before any of them was
+asked; a part of the open half only after how others of it were answered had been looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +35,8 @@ from measure import best, is_refused, ranks
 
 # What lies beneath a host that was booted for an exam.
 _BENEATH: Final = re.compile(r"((?:lower|upper|work)dir)=[^,\"]*")
+# What halves are called, as of HALVES.
+NAMES: Final = ("open", "held")
 _DIGEST: Final = "sha256"
 # Packages that nobody asks for, as on every host that compiles.
 _LEFT_OUT: Final = "libdevel"
@@ -43,7 +51,7 @@ def take(folder: Path, name: str) -> None:
     (DATA / f"{name}.json").write_text(_BENEATH.sub(r"\1=/beneath", text))
     asked = [
         {**row, "half": half}
-        for part, half in zip(("open", "held"), HALVES, strict=True)
+        for part, half in zip(NAMES, HALVES, strict=True)
         for row in json.loads((folder / f"questions_{part}.json").read_text())
     ]
     found = json.dumps(asked, ensure_ascii=False, indent=0)
@@ -56,16 +64,21 @@ def _row(item: dict[str, Any]) -> list[Any]:
     return [*(item[key] for key in ("origin", "plugin", "kind", "name")), kept]
 
 
-def figures(found: Sequence[Answer]) -> str:
-    """Return how well some questions were answered, in a line."""
+def figures(found: Sequence[Answer]) -> dict[str, Any]:
+    """Return how well some questions were answered."""
     there = [each for each in found if each.kind == "answerable"]
     absent = [each for each in found if each.kind == "absent"]
-    refused = [sum(map(is_refused, some)) for some in (absent, there)]
-    given = ranks(there)
+    refused = {"absent": len(absent), "absent, refused": sum(map(is_refused, absent))}
+    return {**ranks(there), "answerable, refused": sum(map(is_refused, there)), **refused}
+
+
+def line(given: dict[str, Any]) -> str:
+    """Return figures in a line."""
     return (
         f"MRR {given['MRR']:.3f} (none refused {given['MRR, none refused']:.3f}),"
-        f" in ten {given['recall@10']:.3f}, absent refused {refused[0]} of {len(absent)},"
-        f" answerable refused {refused[1]} of {len(there)}"
+        f" in ten {given['recall@10']:.3f},"
+        f" absent refused {given['absent, refused']} of {given['absent']},"
+        f" answerable refused {given['answerable, refused']} of {given['questions']}"
     )
 
 
@@ -86,20 +99,25 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="show those of the open half")
     parser.add_argument("--take", nargs=2, metavar=("FOLDER", "NAME"))
     parser.add_argument("--scratch", type=Path, help="where vectors are kept for the next time")
+    parser.add_argument("--json", type=Path, help="where the figures are written")
     given = parser.parse_args()
     if given.take:
         return take(Path(given.take[0]), given.take[1])
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory() as folder:
         for level in given.levels:
+            report: dict[str, Any] = {"date": f"{datetime.now(UTC):%F}", "level": level}
             for exam in given.exams:
                 scratch = given.scratch or Path(folder)
                 found = asyncio.run(answers(exam, level, scratch, ("hybrid",)))
-                for half, name in zip(HALVES, ("open", "held"), strict=True):
-                    some = [each for each in found if each.half == half]
-                    print(f"{exam}, {name}, {level}: {figures(some)}", flush=True)
+                for half, name in zip(HALVES, NAMES, strict=True):
+                    some = [each for each in found if each.half == half and each.kind != "foreign"]
+                    report[exam] = {**report.get(exam, {}), name: figures(some)}
+                    print(f"{exam}, {name}, {level}: {line(report[exam][name])}", flush=True)
                     if given.misses and name == "open":
-                        show([each for each in some if each.kind != "foreign"])
+                        show(some)
+    if given.json:
+        given.json.write_text(f"{json.dumps(report, indent=1)}\n")
     return None
 
 

@@ -69,6 +69,32 @@ def answers() -> str:
     )
 
 
+_EXAMS = """\
+From `benchmarks/results/{file}` (`benchmarks/answers/exams.py`), at the level {level}: whole hosts,
+cluster and office with questions of strangers, and home, a family's server, with our own. Misses of
+the open half were looked at; of the half held back nobody was shown how its questions are answered.
+
+{rows}"""
+_HALVES = ("open", "held")
+
+
+def exams() -> str:
+    """Make the table of the newest report of exams.py."""
+    found = newest("exams")
+    assert found, "no report of benchmarks/answers/exams.py is committed"
+    file, report = found
+    names = [name for name in report if isinstance(report[name], dict)]
+    heads = ("exam and half", "questions", "MRR", "in ten", "not there", "of it, refused")
+    rows = ((f"{name}, {half}", *_exam(report[name][half])) for name in names for half in _HALVES)
+    return _EXAMS.format(file=file, level=report["level"], rows=table(heads, rows))
+
+
+def _exam(figures: dict[str, Any]) -> Iterator[str]:
+    yield str(figures["questions"])
+    yield from (f"{figures[key]:.3f}" for key in ("MRR", "recall@10"))
+    yield from (str(figures[key]) for key in ("absent", "absent, refused"))
+
+
 def _rows(levels: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each level and mode once: words are the same at every level."""
     for at, (level, modes) in enumerate(levels.items()):
