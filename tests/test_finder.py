@@ -9,6 +9,7 @@ from house import House, observed, unit, units
 from sessions import Mortal
 
 from opdbus.config import ProviderRequest
+from opdbus.engine.batching import Rank
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
 from opdbus.errors import (
@@ -18,9 +19,11 @@ from opdbus.errors import (
     UnknownObject,
 )
 from opdbus.index.events import Vectorized
+from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
+from opdbus.index.object_vectors import ObjectVectors
 from opdbus.state.conditions import Condition
-from opdbus.state.object import Thing
+from opdbus.state.object import FILE, Thing
 
 ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 
@@ -110,6 +113,29 @@ def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> Non
                 met = [hit for hit in every if condition.is_met_by([hit.thing.name])]
                 expected = scored(met).items()
                 assert scored(found) == {k: pytest.approx(v, abs=1e-5) for k, v in expected}
+
+    live(work)
+
+
+def test_what_takes_the_place_of_what_met_a_condition_is_not_found(
+    live: Callable[..., Any],
+) -> None:
+    """Give nothing that does not meet a condition, also where objects change during a search."""
+
+    class Changing(ObjectVectors):
+        async def ask(self, question: str, priority: Rank = Rank.FEW) -> Any:
+            await self.memory.replace(FILE, {o.identity for o in after}, after)
+            return await super().ask(question, priority)
+
+    after = [unit("other", "the mail"), *units(4)]
+
+    async def work(made: House) -> None:
+        await made.declare(unit("wanted", "the mail"), *units(4))
+        page = Page(9, where=(Condition("name", "=", "wanted"),))
+        assert len(await made.finder.search("the mail", page)) == 1
+        finder = Finder(Changing(made.memory, made.serving))
+        assert await finder.search("the mail", page) == []
+        assert made.memory.catalogue.view.end == len(after), "it has another place"
 
     live(work)
 

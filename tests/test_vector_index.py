@@ -210,6 +210,20 @@ def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> N
         np.testing.assert_allclose(found.exact(np.arange(some)), expected, atol=0.001)
 
 
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_path: Path) -> None:
+    """Give the products of the rows that there were, whatever is forgotten or comes meanwhile."""
+    made = _unit(100)
+    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
+    rows.append(_keys(100), made)
+    products, expected = rows.products(), rows.products()(made[0])
+    rows.append(_keys(9), made[:9])
+    rows.keep(np.arange(60, 90))
+    rows.append(_keys(9), made[:9])
+    np.testing.assert_array_equal(products(made[0]), expected)
+    assert len(rows.products()(made[0])) == 39
+
+
 def test_a_full_disk_moves_vectors_to_memory() -> None:
     """Hold in memory what cannot be written, and go on."""
     index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
