@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
+from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, TypeAlias
 
 # The value of a property: str, int, float, bool, None, and lists and dicts of them.
@@ -22,20 +22,8 @@ LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 
-_JSON: Final = json.JSONEncoder(
+_CANONICAL: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-)
-# made once: JSONEncoder makes one for each value, which takes as long as to write most objects
-_written: Final = c_make_encoder(
-    None,
-    _JSON.default,
-    encode_basestring,
-    None,
-    _JSON.key_separator,
-    _JSON.item_separator,
-    _JSON.sort_keys,
-    _JSON.skipkeys,
-    _JSON.allow_nan,
 )
 
 
@@ -99,7 +87,7 @@ class StateObject:
 
 def canonical(value: Json) -> str:
     """Write a JSON value in one canonical form: sorted keys, no spaces."""
-    return "".join(_written(value, 0))
+    return _CANONICAL.encode(value)
 
 
 def hash_name(content: str) -> str:
