@@ -50,7 +50,8 @@ run: $(READY)
 test: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@# beside mypy, which uses one processor: otherwise each worker compiles all tests by itself
+	@$(BIN)/pytest --collect-only >/dev/null 2>&1 & $(BIN)/mypy; found=$$?; wait; exit $$found
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 test-all: $(VENV)/tested onnxruntime-gpu

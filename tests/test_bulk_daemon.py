@@ -35,11 +35,16 @@ def served(
             async with asyncio.timeout(PATIENCE_SECONDS):
                 return await work(client, caller)
 
-    with daemon:
-        return asyncio.run(both())
+    return asyncio.run(both())
 
 
-def test_bulk_gives_what_a_plain_call_gives(daemons: Callable[..., Running]) -> None:
+@pytest.fixture(scope="module")
+def shared(shared_daemons: Callable[..., Running]) -> Running:
+    """Start a daemon for the tests whose calls leave nothing behind."""
+    return shared_daemons().start()
+
+
+def test_bulk_gives_what_a_plain_call_gives(shared: Running) -> None:
     """Give the same bytes by file and by message, in every dtype, and the same numbers to all."""
 
     async def work(client: Client, caller: Caller) -> None:
@@ -68,10 +73,10 @@ def test_bulk_gives_what_a_plain_call_gives(daemons: Callable[..., Running]) -> 
         assert len(short[0]) == 5
         assert np.isclose(np.linalg.norm(short[0]), 1)
 
-    served(daemons(), work)
+    served(shared, work)
 
 
-def test_files_that_a_client_keeps_are_bounded(daemons: Callable[..., Running]) -> None:
+def test_files_that_a_client_keeps_are_bounded(shared: Running) -> None:
     """Refuse a client that keeps too many files of vectors, and serve it once it closes them."""
 
     async def work(client: Client, _caller: Caller) -> None:
@@ -82,10 +87,10 @@ def test_files_that_a_client_keeps_are_bounded(daemons: Callable[..., Running]) 
                 await client.vectorize_bulk(["mail"])
         (await client.vectorize_bulk(["mail"])).file.close()
 
-    served(daemons(), work)
+    served(shared, work)
 
 
-def test_a_file_is_as_good_as_texts(daemons: Callable[..., Running], tmp_path: Path) -> None:
+def test_a_file_is_as_good_as_texts(shared: Running, tmp_path: Path) -> None:
     """Read a file that the caller opened, and say what is wrong with it by line and column."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_bytes(lines(TEXTS))
@@ -111,7 +116,7 @@ def test_a_file_is_as_good_as_texts(daemons: Callable[..., Running], tmp_path: P
         os.close(reader)
         os.close(writer)
 
-    served(daemons(), work)
+    served(shared, work)
 
 
 async def _job(caller: Caller) -> str:
@@ -150,7 +155,8 @@ def test_others_watch_a_job(daemons: Callable[..., Running]) -> None:
         assert '<node name="1"/>' in (await caller.call("/org/opdbus/job", introspect))[0]
         assert '<method name="Cancel">' in (await caller.call(path, introspect))[0]
 
-    served(daemons(), work)
+    with daemons() as daemon:
+        served(daemon, work)
 
 
 def test_others_cancel_a_job(daemons: Callable[..., Running]) -> None:
@@ -165,7 +171,8 @@ def test_others_cancel_a_job(daemons: Callable[..., Running]) -> None:
         assert await caller.get(path, JOB, "State") == "cancelled"
         await _until_idle(caller)
 
-    served(daemons(), work)
+    with daemons() as daemon:
+        served(daemon, work)
 
 
 def test_a_job_ends_when_its_caller_leaves(daemons: Callable[..., Running]) -> None:
@@ -180,7 +187,8 @@ def test_a_job_ends_when_its_caller_leaves(daemons: Callable[..., Running]) -> N
         await caller.until(state, "cancelled")
         await _until_idle(caller)
 
-    served(daemons(), work)
+    with daemons() as daemon:
+        served(daemon, work)
 
 
 async def _until_idle(caller: Caller) -> None:
@@ -188,39 +196,37 @@ async def _until_idle(caller: Caller) -> None:
     await caller.until(depth, 0)
 
 
-def test_the_command_writes_a_file(daemons: Callable[..., Running], tmp_path: Path) -> None:
+def test_the_command_writes_a_file(shared: Running, tmp_path: Path) -> None:
     """Write .npy files that numpy reads, and raw rows, and refuse options that do not go along."""
     texts = tmp_path / "texts.jsonl"
     texts.write_bytes(lines(TEXTS))
-    with daemons() as daemon:
 
-        async def wait() -> None:
-            async with calling(daemon.bus) as caller:
-                await caller.ready("ready", "degraded")
+    async def ready(_client: Client, _caller: Caller) -> None:
+        pass
 
-        asyncio.run(wait())
-        for dtype, more, shape in (
-            ("float32", (), (300, 32)),
-            ("float16", ("--dimensions", "7"), (300, 7)),
-            ("ubinary", (), (300, 4)),
-        ):
-            out = tmp_path / f"{dtype}.npy"
-            done = daemon.cli("vectorize", "--bulk", str(texts), "--output", str(out),
-                              "--dtype", dtype, *more, "--json")  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            assert json.loads(done.stdout)["rows"] == 300
-            found = np.load(out)
-            assert found.shape == shape
-            assert found.dtype == (np.uint8 if dtype == "ubinary" else np.dtype(dtype))
-        raw = tmp_path / "vectors.raw"
-        done = daemon.cli("vectorize", "--bulk", str(texts), "--output", str(raw))
-        assert done.stdout == f"300 x 32 float32: {raw}\n"
-        rows = np.frombuffer(raw.read_bytes(), "<f4").reshape(300, 32)
-        # batches of other sizes round otherwise
-        assert np.allclose(rows, np.load(tmp_path / "float32.npy"), atol=1e-6)
-        assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
-        for wrong in (["--bulk", str(texts)], ["--output", str(raw)], ["x", "--dtype", "int8"],
-                      ["x", "--bulk", str(texts), "--output", str(raw)]):  # fmt: skip
-            refused = daemon.cli("vectorize", *wrong)
-            assert (refused.returncode, "go together" in refused.stderr) == (2, True)
-        assert daemon.cli("vectorize", "--dimensions", "5", "one").stdout.count(" ") == 4
+    served(shared, ready)
+    for dtype, more, shape in (
+        ("float32", (), (300, 32)),
+        ("float16", ("--dimensions", "7"), (300, 7)),
+        ("ubinary", (), (300, 4)),
+    ):
+        out = tmp_path / f"{dtype}.npy"
+        done = shared.cli("vectorize", "--bulk", str(texts), "--output", str(out),
+                          "--dtype", dtype, *more, "--json")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == 300
+        found = np.load(out)
+        assert found.shape == shape
+        assert found.dtype == (np.uint8 if dtype == "ubinary" else np.dtype(dtype))
+    raw = tmp_path / "vectors.raw"
+    done = shared.cli("vectorize", "--bulk", str(texts), "--output", str(raw))
+    assert done.stdout == f"300 x 32 float32: {raw}\n"
+    rows = np.frombuffer(raw.read_bytes(), "<f4").reshape(300, 32)
+    # batches of other sizes round otherwise
+    assert np.allclose(rows, np.load(tmp_path / "float32.npy"), atol=1e-6)
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    for wrong in (["--bulk", str(texts)], ["--output", str(raw)], ["x", "--dtype", "int8"],
+                  ["x", "--bulk", str(texts), "--output", str(raw)]):  # fmt: skip
+        refused = shared.cli("vectorize", *wrong)
+        assert (refused.returncode, "go together" in refused.stderr) == (2, True)
+    assert shared.cli("vectorize", "--dimensions", "5", "one").stdout.count(" ") == 4

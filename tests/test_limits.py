@@ -17,6 +17,12 @@ from opdbus.state.object import MAX_NAME
 LONG = "x " * (1 << 19)
 
 
+@pytest.fixture(scope="module")
+def daemon(shared_daemons: Callable[..., Running]) -> Running:
+    """Start a daemon that all tests here ask."""
+    return shared_daemons().start()
+
+
 def ask(daemon: Running, work: Callable[[Caller], Awaitable[None]]) -> None:
     """Do work as a client of a daemon that is ready."""
 
@@ -52,7 +58,7 @@ def test_an_answer_of_many_can_be_asked_for_in_parts() -> None:
         limits.require_reply(["y" * (1 << 20)])
 
 
-def test_too_much_text_is_refused(daemons: Callable[..., Running]) -> None:
+def test_too_much_text_is_refused(daemon: Running) -> None:
     """Refuse more than 1 MiB of text wherever text is read."""
 
     async def work(caller: Caller) -> None:
@@ -66,11 +72,10 @@ def test_too_much_text_is_refused(daemons: Callable[..., Running]) -> None:
         search = caller.call(STATE_PATH, f"{STATE}.Search", "sua{sv}", LONG + "y", 1, {})
         assert "bytes of text" in await refused(search)
 
-    with daemons() as daemon:
-        ask(daemon, work)
+    ask(daemon, work)
 
 
-def test_what_is_refused_is_not_published(daemons: Callable[..., Running]) -> None:
+def test_what_is_refused_is_not_published(daemon: Running) -> None:
     """Take in nothing of a call that brings too much or whose answer would be too large."""
 
     async def work(caller: Caller) -> None:
@@ -85,11 +90,10 @@ def test_what_is_refused_is_not_published(daemons: Callable[..., Running]) -> No
         await publish([("p" + long, "k" + long, f"{n}{long}", {}) for n in range(600)])
         assert await caller.get(STATE_PATH, STATE, "Count") == before
 
-    with daemons() as daemon:
-        ask(daemon, work)
+    ask(daemon, work)
 
 
-def test_much_is_given_to_a_client_that_asks_for_it(daemons: Callable[..., Running]) -> None:
+def test_much_is_given_to_a_client_that_asks_for_it(daemon: Running) -> None:
     """Refuse more than 64 KiB of an object or of drifts until the caller says how much it wants."""
 
     async def work(caller: Caller) -> None:
@@ -109,14 +113,11 @@ def test_much_is_given_to_a_client_that_asks_for_it(daemons: Callable[..., Runni
         async with Client(daemon.bus) as client:
             assert len((await client.show(path))["Observed"]) > 100_000
 
-    with daemons() as daemon:
-        ask(daemon, work)
+    ask(daemon, work)
 
 
 @pytest.mark.parametrize("mode", ["lexical", "vector"])
-def test_a_hit_is_small_whatever_its_object_holds(
-    daemons: Callable[..., Running], mode: str
-) -> None:
+def test_a_hit_is_small_whatever_its_object_holds(daemon: Running, mode: str) -> None:
     """Give one hit in 64 KiB, with the longest names and as much text as can be published."""
     most = {place: "ж" * (size // 2) for place, size in MAX_NAME.items()}
     texts: list[dict[str, Any]] = [
@@ -142,11 +143,10 @@ def test_a_hit_is_small_whatever_its_object_holds(
             found.extend(hits)
         assert len(found) >= (len(texts) if mode == "vector" else 2)
 
-    with daemons() as daemon:
-        ask(daemon, work)
+    ask(daemon, work)
 
 
-def test_clients_split_what_is_too_much_for_one_call(daemons: Callable[..., Running]) -> None:
+def test_clients_split_what_is_too_much_for_one_call(daemon: Running) -> None:
     """Publish, embed and count over several calls where one would be refused."""
 
     async def work(caller: Caller) -> None:
@@ -158,15 +158,15 @@ def test_clients_split_what_is_too_much_for_one_call(daemons: Callable[..., Runn
             assert len(found) == len(set(found)) == 3100
             assert found[-1] == "/org/opdbus/state/p/k/_32499"
             assert await client.publish("x", []) == []
+            before = await caller.get(ROOT_PATH, VECTORIZER, "Truncated")
             texts = ["mail " * 80_000] * 5
             assert len(await client.vectorize(texts)) == 5
             assert await client.count_tokens(texts) == (48, [80_002] * 5)
             assert await client.count_tokens([]) == (48, [])
-        assert await caller.get(ROOT_PATH, VECTORIZER, "Truncated") == 5
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Truncated") == before + 5
         assert await caller.get(ROOT_PATH, VECTORIZER, "Texts") >= 5
         assert 0 < await caller.get(ROOT_PATH, VECTORIZER, "Latency") < 60
         assert await caller.get(ROOT_PATH, VECTORIZER, "Memory") > 1 << 24
         assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == "fp32"
 
-    with daemons() as daemon:
-        ask(daemon, work)
+    ask(daemon, work)
