@@ -1,0 +1,54 @@
+"""The most and the least of a field, as questions ask for it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from opdbus.config import load
+from opdbus.index.finder import Finder
+from opdbus.index.hits import Page
+from opdbus.index.memory import Memory
+from opdbus.index.object_vectors import ObjectVectors
+from opdbus.serving.serving import Serving
+from opdbus.state.object import Identity, Json, StateObject
+
+OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
+    ("mounts", "mount", "/"): {"size_gb": 12, "used_percent": 30, "description": "largest disk"},
+    ("mounts", "mount", "/srv"): {"size_gb": 252.5, "used_percent": 60},
+    ("mounts", "mount", "/run"): {"size_gb": 0.5, "used_percent": 5, "read_only": True},
+    ("packages", "package", "git"): {"installed_size_mb": 40, "description": "file system"},
+    ("packages", "package", "gcc"): {"installed_size_mb": 900},
+    ("users", "group", "disk"): {"member_count": 0},
+    ("users", "group", "family"): {"member_count": 5},
+    ("files", "file", "/etc/a"): {"modified_at": "2026-11-22T10:00:00Z"},
+    ("files", "file", "/etc/b"): {"modified_at": "2026-11-23T09:00:00Z"},
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("largest file system", "/srv"),
+        ("which is the smallest disk?", "/run"),
+        ("fullest disk", "/srv"),
+        ("which disk has the most free space", "/run"),
+        ("biggest package", "gcc"),
+        ("which group has the most members?", "family"),
+        ("newest configuration file", "/etc/b"),
+        ("oldest configuration file", "/etc/a"),
+    ],
+)
+def test_the_most_of_what_is_asked_for_comes_first(
+    tmp_path: Path, question: str, first: str
+) -> None:
+    """Compare the things of the sort that a question asks for by the field that it means."""
+
+    async def main() -> str:
+        async with Memory(tmp_path / "db") as memory:
+            objects = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
+            await memory.observe(objects, set(), {})
+            finder = Finder(ObjectVectors(memory, Serving(load({}))))
+            return (await finder.search(question, Page(9), "lexical"))[0].thing.name
+
+    assert asyncio.run(main()) == first
