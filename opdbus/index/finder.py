@@ -216,7 +216,8 @@ class Finder:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
                 found = await joins.order(self._memory, query.question, found, contents)
-                contents = {**contents, **await self._memory.content([e for e, _ in found[:1]])}
+                if joined := [entry for entry, _ in found[:1] if entry.id not in contents]:
+                    contents = {**contents, **await self._memory.content(joined)}
             found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
