@@ -174,6 +174,21 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.get(keys[30]), made[30], atol=1e-3)
 
 
+def test_what_is_usual_does_not_depend_on_the_order() -> None:
+    """Say the same of a question however the vectors came: a start finds them in another order."""
+    made, keys = _unit(3000), _keys(3000)
+    one, other = (VectorIndex("", 8, Texts()) for _ in range(2))
+    one.add(keys, made)
+    other.add(keys[::-1], made[::-1])
+    usual, again = one.background(made[5]), other.background(made[5])
+    assert usual
+    assert again
+    np.testing.assert_allclose(usual, again, rtol=1e-4)
+    # a sample, and one of them all
+    assert 256 < len(one.texts.sample(np.arange(1, 3001), 384)) < 512
+    np.testing.assert_allclose(usual, [(made @ made[5]).mean(), (made @ made[5]).std()], atol=0.06)
+
+
 def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
     """Estimate cosines so well that the best are among the first, and NaN without a vector."""
     made = np.random.default_rng(1).normal(size=(2000, 384)).astype(np.float32)

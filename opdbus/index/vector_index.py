@@ -26,8 +26,8 @@ MANY: Final = 50_000
 _NOWHERE: Final = np.empty(0, np.intp)
 # Vectors moved at a time.
 _AT_A_TIME: Final = 8192
-# So many rows or twice as many say what cosines a question has with any objects.
-_SAMPLED: Final = 256
+# About so many rows say what cosines a question has with any objects.
+_SAMPLED: Final = 384
 # Of fewer nothing is known.
 _FEW: Final = 32
 # So many are compared exactly, and one of so many without all others.
@@ -186,7 +186,7 @@ class VectorIndex:
             # without rows that are forgotten, or were damaged in a file
             of_texts = self._layer.rows
             kept = np.flatnonzero(of_texts >= 0)
-            some = kept[:: max(1, len(kept) // _SAMPLED)] if len(kept) >= _FEW else _NOWHERE
+            some = self.texts.sample(kept, _SAMPLED) if len(kept) >= _FEW else _NOWHERE
             self._sampled = version, self._rows.take(of_texts[some].astype(np.intp))
         return self._sampled[1]
 
