@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import reduce
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -293,20 +292,21 @@ class Catalogue:
 
         None where that is all of them.
         """
-        found = [] if within is None else [self.view.there(within)]
-        found += [self.meeting(wanted)] if wanted else []
-        if not found:
-            return None
-        places = np.sort(reduce(np.intersect1d, found), kind="stable")
-        return Found(places, self.view.ids[places])
+        places = None if within is None else np.sort(self.view.there(within), kind="stable")
+        if wanted:
+            places = self._meeting(wanted, places)
+        return None if places is None else Found(places, self.view.ids[places])
 
-    def meeting(self, wanted: Mapping[str, str]) -> NDArray[np.intp]:
-        """Return the places of entries whose identities have all wanted values."""
+    def _meeting(
+        self, wanted: Mapping[str, str], within: NDArray[np.intp] | None
+    ) -> NDArray[np.intp]:
+        """Return the places of entries, all or within some, that have all wanted values."""
         if "name" not in wanted:
-            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted))
+            return self.view.of_sorts(lambda sort: matches(Identity(*sort, ""), wanted), within)
         entries = ((place, self.view.at(place)) for place in self._named(wanted["name"]))
-        met = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
-        return np.array(sorted(met), np.intp)
+        named = [place for place, entry in entries if entry and matches(entry.identity, wanted)]
+        met = np.array(sorted(named), np.intp)
+        return met if within is None else met[np.isin(met, within)]
 
     def below(self, names: tuple[str, ...]) -> list[str]:
         """Return what comes after some first names, such as a plugin's, of things; in order."""

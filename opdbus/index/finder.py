@@ -91,8 +91,8 @@ class Finder:
         page = replace(page, where=page.where + asked.conditions)
         if not asked.conditions and not asked.compared:
             asked = questions.Question(question)
-        asked = await questions.corrected(self._vectors, asked)
-        within = await self._within(page)
+        corrected = questions.corrected(self._vectors, asked)
+        asked, within = await asyncio.gather(corrected, self._within(page))
         if page.where and not asked.words.strip(_NO_WORDS):
             return await self._list(page, Query(within=within))
         query = Query(

@@ -215,10 +215,15 @@ class View:
         places = self.places.find_each(wanted)
         return Found(places[places >= 0].astype(np.intp), wanted[places >= 0])
 
-    def of_sorts(self, is_wanted: Callable[[Sort], bool]) -> NDArray[np.intp]:
-        """Return the places of entries of some sources, plugins and kinds."""
+    def of_sorts(
+        self, is_wanted: Callable[[Sort], bool], within: NDArray[np.intp] | None = None
+    ) -> NDArray[np.intp]:
+        """Return the places of entries of some sources, plugins and kinds, all or within some."""
+        # first the numbers: each of these has its sort
+        numbers = self.sorts[: self.end].copy() if within is None else self.sorts[within]
         wanted = [bool(number and is_wanted(s)) for number, s in enumerate(self.of_number.copy())]
-        return np.flatnonzero(np.array(wanted)[self.sorts[: self.end]])
+        is_met = np.array(wanted)[numbers]
+        return np.flatnonzero(is_met) if within is None else within[is_met]
 
 
 class Places:
