@@ -11,6 +11,7 @@ from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.serving.serving import Serving
+from opdbus.state.conditions import parse
 from opdbus.state.object import Identity, Json, StateObject
 
 UNIT_FILE = "/etc/systemd/system/weather.service"
@@ -30,10 +31,13 @@ OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
 }
 
 
+TO_PACKAGE = "which package brings what listens on port 631"
+
+
 @pytest.mark.parametrize(
     ("question", "first"),
     [
-        ("which package brings what listens on port 631", "cups-daemon"),
+        (TO_PACKAGE, "cups-daemon"),
         ("which service listens on port 631", "cups.service"),
         ("port 631", "tcp 0.0.0.0:631"),
         ("which service listens on port 9", "tcp 0.0.0.0:9"),
@@ -46,16 +50,38 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
     tmp_path: Path, question: str, first: str
 ) -> None:
     """Follow the fields of the best hit to what a question asks for, if it is there."""
-
-    async def main() -> list[tuple[str, float]]:
-        async with Memory(tmp_path / "db") as memory:
-            objects = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
-            await memory.observe(objects, set(), {})
-            finder = Finder(ObjectVectors(memory, Serving(load({}))))
-            hits = await finder.search(question, Page(9), "lexical")
-            return [(hit.thing.name, hit.score.total) for hit in hits]
-
-    found = asyncio.run(main())
+    found = asyncio.run(search(tmp_path, question, Page(9)))
     assert found[0][0] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
+def test_a_condition_counts_for_what_a_hit_names(tmp_path: Path) -> None:
+    """Leave out what is asked for where it does not meet the conditions of a search."""
+    page = Page(9, where=parse("kind!=package"))
+    names = [name for name, _ in asyncio.run(search(tmp_path, TO_PACKAGE, page))]
+    assert names
+    assert not {"cups-daemon", "listening-tools"} & {*names}
+
+
+@pytest.mark.parametrize("source", ["live:a", "live:y"])
+def test_a_thing_of_two_sources_comes_once(tmp_path: Path, source: str) -> None:
+    """Count what is asked for once, whichever of its entries is found by its words."""
+    name = Identity(source, "packages", "package", "cups-daemon")
+    other = StateObject(name, {"wanted": "what a port brings"})
+    found = asyncio.run(search(tmp_path, TO_PACKAGE, Page(9), other))
+    names = [name for name, _ in found]
+    assert names[0] == "cups-daemon"
+    assert names.count("cups-daemon") == 1
+
+
+async def search(
+    folder: Path, question: str, page: Page, *others: StateObject
+) -> list[tuple[str, float]]:
+    """Return the names and totals of what a question finds by words."""
+    async with Memory(folder / "db") as memory:
+        objects = [StateObject(Identity("live:x", *of), said) for of, said in OBJECTS.items()]
+        await memory.observe([*others, *objects], set(), {})
+        finder = Finder(ObjectVectors(memory, Serving(load({}))))
+        hits = await finder.search(question, page, "lexical")
+        return [(hit.thing.name, hit.score.total) for hit in hits]

@@ -215,7 +215,8 @@ class Finder:
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
-                found = await joins.order(self._memory, query.question, found, contents)
+                asked = query.question, found, contents, query.within
+                found = await joins.order(self._memory, *asked)
                 if joined := [entry for entry, _ in found[:1] if entry.id not in contents]:
                     contents = {**contents, **await self._memory.content(joined)}
             found = await self._evident(query.question, found, contents)

@@ -13,10 +13,12 @@ from typing import Final
 
 from opdbus import kinds, vocabulary
 from opdbus.index import connected, forms
+from opdbus.index.catalogue import thing_of
 from opdbus.index.connected import UNIT
 from opdbus.index.memory import Memory
 from opdbus.index.second_stage import Found
 from opdbus.index.store import Content, Entry
+from opdbus.index.view import Found as Met
 from opdbus.kinds import Kinds
 from opdbus.state.object import Thing
 
@@ -34,18 +36,24 @@ _MORE: Final = 1e-4
 
 
 async def order(
-    memory: Memory, question: str, found: Found, contents: Mapping[int, Content]
+    memory: Memory,
+    question: str,
+    found: Found,
+    contents: Mapping[int, Content],
+    within: Met | None,
 ) -> Found:
-    """Put what a question asks for before the best hit, if that only leads to it."""
+    """Put what a question asks for before the best hit, if that only leads to it.
+
+    Only what is `within` some entries is asked for.
+    """
     if not found or found[0][0].id not in contents:
         return found
     best, score = found[0]
-    thing = Thing(*best.identity[1:])
-    answer = await _answer(memory, question, thing)
-    if answer is None:
+    answer = await _answer(memory, question, thing_of(best))
+    if answer is None or (within is not None and answer.id not in within.ids):
         return found
     first = answer, replace(score, total=score.total + _MORE)
-    return [first, *(row for row in found if row[0].id != answer.id)]
+    return [first, *(row for row in found if thing_of(row[0]) != thing_of(answer))]
 
 
 async def _answer(memory: Memory, question: str, thing: Thing) -> Entry | None:
