@@ -209,6 +209,7 @@ class Daemon:
         self._dispatcher = Dispatcher(connection, self._authorizer, self._tree.find, load)
 
     async def _serve(self) -> None:
+        self._heap.hold(len(self._memory.catalogue))
         await self._refresh()
         self._connection.on_call = self._dispatcher.take
         self._connection.wants_signal = lambda header, _size: self._authorizer.trusts(header.sender)
