@@ -40,8 +40,7 @@ _NO_WORDS = " \t\n?!.,;"
 _UNRANKED = Score(0.0, 0.0, 0.0)
 # Words are looked for in this much of a question: the rest of a longer one would stop the loop.
 _QUESTION_CHARACTERS = 10_000
-# So many entries are compared and ranked in a few milliseconds: threads and their turns took a sixth
-# of a search among 100,000.
+# So few entries are ranked in milliseconds: among 100,000, threads took a sixth of a search.
 _ON_LOOP = 200_000
 
 P = ParamSpec("P")
