@@ -145,7 +145,7 @@ class Service:
             self._connection.reply_error(call, UNKNOWN_METHOD, "there is no method Status")
             return
         values = {"Count": 3, "State": "ready", "Drifted": 0, "LastError": "", "Observers": []}
-        values |= {"StateFile": "/none.json", "StateFileError": ""}
+        values |= {"StateFile": "/none.json", "StateFileError": "", "Sources": []}
         self._connection.reply(call, "a{sv}", [values])
 
 

@@ -1,6 +1,5 @@
 """What happened, in the words that people ask with, and the sentences of changes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,7 +93,7 @@ def test_a_group_of_administrators_makes_some(group: str, members: list[str], wo
     """Say of a group whose members may become root what became of those."""
     change = changed({"members": ["a"]}, {"members": members}, "group")
     identity = change.identity._replace(name=group)
-    assert happening.of(replace(change, identity=identity)) == words
+    assert happening.of(change._replace(identity=identity)) == words
 
 
 def test_what_is_no_state_says_nothing() -> None:
@@ -102,7 +101,7 @@ def test_what_is_no_state_says_nothing() -> None:
     before, after = {"active_state": ["up"], "members": 5}, {"active_state": "x", "members": [[1]]}
     for kind in ("unit", "group"):
         odd = changed(before, after, kind)
-        odd = replace(odd, identity=odd.identity._replace(name="sudo"))
+        odd = odd._replace(identity=odd.identity._replace(name="sudo"))
         assert of_change(odd, TEXT).sentence
 
 
@@ -130,7 +129,7 @@ def test_an_event_is_named_by_its_job(cause: str, word: str) -> None:
 def test_a_failed_unit_that_ran_well() -> None:
     """Say that a unit was started whose job left it neither failed nor running."""
     item = changed({"active_state": "failed"}, {"active_state": "inactive"})
-    ran = replace(item, why=Why("job:7 start"))
+    ran = item._replace(why=Why("job:7 start"))
     assert happening.of(ran) == "started"
 
 

@@ -91,6 +91,8 @@ def test_nothing_is_lost_and_next_to_nothing_computed_twice(
             wanted = min(len(known) + dice.randrange(1, OBJECTS // ROUNDS), OBJECTS)
             _wait_for_progress(daemon, database, wanted)
         if number % 5 == 2:  # some of them while searches compute vectors too
+            # where nothing was missing any more, nothing was waited for
+            daemon.wait_for_log("serving")
             asyncio.run(_killed_while_asked(daemon, dice.randrange(4)))
         else:
             daemon.send(signal.SIGKILL)
