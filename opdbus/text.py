@@ -245,7 +245,7 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
 def _clean(text: str) -> str:
     if not text.isprintable():
         text = _CONTROL.sub(" ", text)
-    elif "  " not in text and text[:1] != " " != text[-1:]:
+    elif "  " not in text and text.strip() == text:
         # no other white space is printable
         return text
     return " ".join(text.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opdbus import tables
@@ -40,6 +40,8 @@ _FILLERS: Final = frozenset(
 )
 # A subject of so many words may as well, without these: `why can't the old printer start`.
 _MOST_BETWEEN: Final = 4
+# A search asks several times what values its question names.
+_QUESTIONS: Final = 16
 _ENDING: Final = frozenset("not and or but that which who are is of with than as".split())
 
 
@@ -107,6 +109,7 @@ def as_bytes(traits: Traits) -> bytes:
     return traits.to_bytes(TRAIT_BYTES, "little")
 
 
+@lru_cache(maxsize=_QUESTIONS)
 def asked(question: str) -> Mapping[Traits, str]:
     """Return the values that a question names: for each phrase, the rows that have it."""
     words = _beside_verbs(list(plain(question)))

@@ -152,6 +152,6 @@ def test_nothing_is_kept_of_clients_that_left() -> None:
     for one in calls:
         load.release(one)
     load.accounts.forget(":1.1")
-    assert not load.accounts._uids
+    assert not load.accounts._known
     assert not any(load.accounts._quotas)
     assert not load.texts

@@ -11,6 +11,7 @@ import click
 from opdbus.cli import completing, output
 from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.root import as_json, root
+from opdbus.cli.telling import plural
 from opdbus.config import PROVIDERS
 from opdbus.errors import InvalidArgs
 
@@ -124,5 +125,5 @@ def _served(status: dict[str, Any]) -> str:
         engine += ", degraded"
     faults = (*(reason for _, reason in status["Fallbacks"]), status["LastError"])
     fault = "".join(f"; {text}" for text in faults if text)
-    count = f"{status['Count']:,} object{'' if status['Count'] == 1 else 's'}"
+    count = f"{status['Count']:,} {plural('object', status['Count'])}"
     return f"{count}, state file {status['StateFile']}, {engine}{fault}"

@@ -11,6 +11,7 @@ import click
 
 from opdbus.cli import completing, output
 from opdbus.cli.root import as_json, root
+from opdbus.cli.telling import plural
 from opdbus.errors import StateFileError
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def _rows(keys: Sequence[str], rows: Any) -> list[dict[str, Any]]:  # noqa: ANN4
 
 def _print(name: str, found: Judgement) -> None:
     count = sum(found.objects.values())
-    plural = "" if count == 1 else "s"
-    print(output.visible(f"{name}: the daemon takes it, with {count:,} object{plural}"))
+    objects = f"{count:,} {plural('object', count)}"
+    print(output.visible(f"{name}: the daemon takes it, with {objects}"))
     if count:
         print()
         output.table(("plugin", "kind", "objects"), [(*key, n) for key, n in found.objects.items()])

@@ -16,6 +16,7 @@ from opdbus.cli import output
 from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
+from opdbus.cli.telling import plural
 from opdbus.errors import InvalidArgs, StoreError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def forget(name: str | None, row: int | None, containing: str | None) -> None:
     what = {"row": row, "containing": containing}
     thing, (rows, kept, is_erased) = ask(lambda client: _forget(client, name, what))
     of = f" of {output.visible(thing)}" if thing else ""
-    print(f"the values of {rows:,} row{'' if rows == 1 else 's'}{of} were erased")
+    print(f"the values of {rows:,} {plural('row', rows)}{of} were erased")
     if kept:
         print(f"{kept:,} rows have the text in a name or a cause, which cannot be erased")
     if not is_erased:

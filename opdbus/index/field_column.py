@@ -120,10 +120,8 @@ class FieldColumn:
         coded = min(self._coded, count)
         is_met = _are_one(self._codes[:coded], numbers[numbers < _KNOWN])
         if coded < count:
-            is_met, others = (
-                np.append(is_met, np.zeros(count - coded, np.bool_)),
-                numbers - self._base,
-            )
+            is_met = np.append(is_met, np.zeros(count - coded, np.bool_))
+            others = numbers - self._base
             # what was added meanwhile is of later rows
             is_met[coded:][others[(others >= 0) & (others < count - coded)]] = True
         self._rows.mark(found, is_met)

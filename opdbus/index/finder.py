@@ -23,7 +23,6 @@ from opdbus.index.cascade import Cascade
 from opdbus.index.catalogue import thing_of
 from opdbus.index.first_stage import STATIC
 from opdbus.index.hits import Hit, Page, Query, Why
-from opdbus.index.listing import in_order
 from opdbus.index.matches import raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
@@ -161,14 +160,12 @@ class Finder:
         if not page.where and not page.wanted:
             return None
         met = await matching.found(self._memory, page.where) if page.where else None
-        return await asyncio.to_thread(self._memory.catalogue.among, page.wanted or {}, met)
+        return await self._worked(self._memory.catalogue.among, page.wanted or {}, met)
 
     async def _list(self, page: Page, query: Query) -> list[Hit]:
         """Return a page of things in listing order."""
         catalogue = self._memory.catalogue
-        view = catalogue.view
-        places = view.taken() if query.within is None else view.there(query.within)
-        things = await asyncio.to_thread(in_order, view, places)
+        things = await asyncio.to_thread(catalogue.things, {}, query.within)
         part = things[page.offset : page.offset + page.limit]
         rows = [(catalogue.about(thing)[0], _UNRANKED) for thing in part if catalogue.has(thing)]
         return await self._read(page, query, rows, [CERTAIN] * len(rows), {})
@@ -248,7 +245,7 @@ class Finder:
         return [*rows, *found[calibration.COMPARED :]]
 
     def _ranked(self, query: Query, enough: int) -> list[tuple[Entry, Score]]:
-        """Return the best, so many; to be called on a thread."""
+        """Return the best, so many; may be called on a thread."""
         shares = None if query.matches is None else query.matches.shares
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}

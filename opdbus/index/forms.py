@@ -7,7 +7,7 @@ for a place.
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from operator import or_
 from typing import Final, NamedTuple
 
@@ -19,6 +19,8 @@ from opdbus.kinds import Asked, Kinds
 DAMPED: Final = 0.3
 # All sorts of things, also those that no row of kinds.tsv names.
 EVERY: Final = -1
+# A search asks several times for the form of its question.
+_QUESTIONS: Final = 16
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _ADDRESS: Final = re.compile(r"[\da-fA-F]*[.:][\da-fA-F.:]+(?:/\d+)?")
@@ -80,6 +82,7 @@ class Form(NamedTuple):
     damped: Kinds = 0
 
 
+@lru_cache(maxsize=_QUESTIONS)
 def of(question: str) -> Form:
     """Return what a question is like."""
     words = _WORD.findall(question.lower()) or [""]

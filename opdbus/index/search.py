@@ -249,6 +249,8 @@ def named_values(
         some = mask[at]
         for part in parts(len(one_by_one)):
             one_by_one[part] += some[part] * np.float32(weight)
+    if len(having) == 1:
+        return one_by_one
     every = reduce(np.logical_and, having)
     together = np.float32(_rarity(int(np.count_nonzero(every)), len(every)))
     return np.maximum(one_by_one, every[at] * together)

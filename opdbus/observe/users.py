@@ -145,7 +145,7 @@ def _described_accounts(accounts: Mapping[str, _Account], groups: Mapping[str, _
 def _properties(
     name: str, account: _Account, group: str, groups: Sequence[str]
 ) -> Mapping[str, Json]:
-    # what follows the name is rooms and telephones, which are nobody's business here
+    # what follows the name are rooms and telephones: personal, and they tell nothing of the host
     full_name = account.gecos.split(",")[0].strip()
     facts = {
         "uid": account.uid,

@@ -169,9 +169,9 @@ def test_files_and_a_job_at_once(bare: Host, history: History) -> None:
     ]  # fmt: skip
     bare.ask("systemctl", "mask", "--now", name)
     rows = history.news(quiet=SOON)
-    # a busy host is slow enough for the way to it to be seen
+    # a busy host is slow enough for the way to it to be seen, in either order
     stop, reload = ((name, "changed", cause) for cause in ("job:N stop", "reload"))
-    assert told(rows)[0] == stop
+    assert stop in told(rows)
     assert set(told(rows)) <= {stop, reload}
     assert (False, True) in [fields(row).get("masked") for row in rows]
 

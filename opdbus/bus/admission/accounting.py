@@ -80,13 +80,19 @@ class Quota:
             self.add(scopes, -count)
 
 
+class _Known(NamedTuple):
+    """A connection's user, and all that its calls count for."""
+
+    uid: int
+    scopes: Scopes
+
+
 class Accounts:
     """Connections and their users, and the quotas that count for both."""
 
     def __init__(self) -> None:
-        # of connections whose users are known
-        self._scopes: dict[str, Scopes] = {}
-        self._uids: dict[str, int] = {}
+        # connections whose users are known
+        self._known: dict[str, _Known] = {}
         self._quotas: list[Quota] = []
 
     def quota(self, what: str, limits: Mapping[str, int]) -> Quota:
@@ -96,28 +102,29 @@ class Accounts:
 
     def scopes(self, sender: str) -> Scopes:
         """Give the scopes for which something of a connection counts."""
-        return self._scopes.get(sender) or {"connection": sender, "total": None}
+        known = self._known.get(sender)
+        return known.scopes if known else {"connection": sender, "total": None}
 
     def identify(self, sender: str, uid: int) -> None:
         """Set a connection's user, for which what is counted already counts from now on, too."""
-        if sender not in self._uids:
-            self._uids[sender] = uid
-            self._scopes[sender] = {"connection": sender, "user": User(uid), "total": None}
+        if sender not in self._known:
+            user = User(uid)
+            self._known[sender] = _Known(uid, {"connection": sender, "user": user, "total": None})
             for quota in self._quotas:
-                quota.add({"user": User(uid)}, quota[sender])
+                quota.add({"user": user}, quota[sender])
 
     def user_of(self, sender: str) -> int:
         """Give a connection's user; -1 before it is known."""
-        return self._uids.get(sender, -1)
+        known = self._known.get(sender)
+        return known.uid if known else -1
 
     def connections_of(self, uid: int) -> list[str]:
         """Give a user's connections."""
-        return [sender for sender, owner in self._uids.items() if owner == uid]
+        return [sender for sender, known in self._known.items() if known.uid == uid]
 
     def forget(self, sender: str) -> None:
         """Drop a connection that is gone, and for which nothing is counted any more."""
-        self._uids.pop(sender, None)
-        self._scopes.pop(sender, None)
+        self._known.pop(sender, None)
 
 
 class RunningCalls:

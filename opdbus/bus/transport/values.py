@@ -44,7 +44,9 @@ def received(
 ) -> list[Plain]:
     """Put descriptors where a message's values name them by index; raises InvalidArgs."""
     values = list(body)
-    for place, kind in enumerate(split(signature)) if "h" in signature else ():
+    if "h" not in signature:
+        return values
+    for place, kind in enumerate(split(signature)):
         if kind != "h":
             continue
         if not values[place] < len(descriptors):
