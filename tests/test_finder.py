@@ -93,6 +93,23 @@ def test_pages_are_exact(live: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
+def test_a_corrected_question_is_asked_as_it_is_meant(mode: str, live: Callable[..., Any]) -> None:
+    """Compare the vector of the corrected words, not of those with which the model began."""
+
+    async def work(made: House) -> None:
+        await made.declare(unit("a", "network"), unit("b", "disk"))
+        while made.vectors.waiting():
+            await made.event(Vectorized)
+        meant, asked = [
+            await made.finder.search(question, Page(5), mode)
+            for question in ("network", "net work")
+        ]
+        assert [(hit.thing, hit.score) for hit in asked] == [(h.thing, h.score) for h in meant]
+
+    live(work)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
 def test_a_condition_only_leaves_out(mode: str, live: Callable[..., Any]) -> None:
     """Give what meets a condition, with the scores that its entries have without one."""
 

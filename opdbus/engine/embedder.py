@@ -108,7 +108,7 @@ class Embedder:
         self.model = model
         self.proven = proven
         self.scheduler = scheduler
-        self._tokenizer = tokenizer
+        self.splitter = tokenizer
         # not asyncio's own threads, which everything else needs: the database, the shutdown
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenizer")
         self._closed = False
@@ -185,7 +185,7 @@ class Embedder:
 
         Many texts take several turns, between which others have theirs. Raises ShuttingDown.
         """
-        encode = self._tokenizer.encode
+        encode = self.splitter.encode
         if not self._closed and sum(map(len, texts)) <= _SOON:
             return encode(texts)
         # what is not plain takes a thread many times as long
@@ -195,7 +195,7 @@ class Embedder:
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, on a thread; raises ShuttingDown."""
-        return await self._on_thread(self._tokenizer.count, texts)
+        return await self._on_thread(self.splitter.count, texts)
 
     async def embed(
         self, texts: Sequence[str], *, truncate: bool = True, priority: Rank = Rank.FEW

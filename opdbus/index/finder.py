@@ -27,7 +27,7 @@ from opdbus.index.matches import raise_by, read
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import Score, rank
-from opdbus.index.second_stage import Found, Vector
+from opdbus.index.second_stage import Ask, Found, Vector, begun
 from opdbus.index.store import Content, Entry, Store
 from opdbus.index.view import Found as Met
 from opdbus.index.word_vectors import WordVectors
@@ -44,8 +44,6 @@ _ON_LOOP = 200_000
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# gives the vector of a question
-Ask: TypeAlias = Callable[[str], Awaitable[Vector | None]]
 # puts what was found in order
 Order: TypeAlias = Callable[[Found], Awaitable[Found]]
 
@@ -93,28 +91,32 @@ class Finder:
         page = replace(page, where=page.where + asked.conditions)
         if not asked.conditions and not asked.compared:
             asked = questions.Question(question)
-        corrected = questions.corrected(self._vectors, asked)
-        asked, within = await asyncio.gather(corrected, self._within(page))
         if page.where and not asked.words.strip(_NO_WORDS):
-            return await self._list(page, Query(within=within))
-        query = Query(
-            asked.words, within=within, compared=asked.compared, corrected=asked.corrected
-        )
-        order: Order | None = None
-        if level:
-            order = partial(self._reranked, asked.words, level, priority)
-        cascade = self._cascade
-        if mode == "lexical" or not cascade or not cascade.is_used():
-            ask = self._vectors.ask if mode == "vector" else self._asked
-            query = await self._filled(query, mode, partial(ask, priority=priority), self._level)
-            return await self._hits(page, query, order)
-        first = partial(cascade.ask, priority=priority)
-        if order:
-            return await self._hits(page, await self._filled(query, mode, first, STATIC), order)
-        own = self._vectors.ask
-        async with cascade.asking(lambda _ends: own(asked.words, priority)) as asking:
-            query = await self._filled(query, mode, first, STATIC)
-            return await self._hits(page, query, partial(cascade.second.order, asking=asking))
+            return await self._list(page, Query(within=await self._within(page)))
+        cascade = self._cascade if self._cascade and self._cascade.is_used() else None
+        first = partial(self._first(mode, cascade), priority=priority)
+        async with begun(first, asked.words) as ask:
+            corrected = questions.corrected(self._vectors, asked)
+            asked, within = await asyncio.gather(corrected, self._within(page))
+            query = Query(
+                asked.words, within=within, compared=asked.compared, corrected=asked.corrected
+            )
+            if level or not cascade or mode == "lexical":
+                order = partial(self._reranked, asked.words, level, priority) if level else None
+                query = await self._filled(query, mode, ask, STATIC if cascade else self._level)
+                return await self._hits(page, query, order)
+            own = self._vectors.ask
+            async with cascade.asking(lambda _ends: own(asked.words, priority)) as asking:
+                query = await self._filled(query, mode, ask, STATIC)
+                return await self._hits(page, query, partial(cascade.second.order, asking=asking))
+
+    def _first(self, mode: str, cascade: Cascade | None) -> Callable[..., Awaitable[Vector | None]]:
+        """Return what gives the vector that all entries are compared with, None where none are."""
+        if mode == "lexical":
+            return _unasked
+        if cascade:
+            return cascade.ask
+        return self._vectors.ask if mode == "vector" else self._asked
 
     @property
     def _level(self) -> str:
@@ -122,8 +124,6 @@ class Finder:
 
     async def _filled(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
         """Add what is like a question, by vectors of a stage, and what has its words."""
-        if mode == "lexical":
-            return await self._matched(query)
 
         async def likened() -> Query:
             found = await ask(query.question)
@@ -295,3 +295,7 @@ class Finder:
             )
             for (entry, score, mark), reason in zip(there, whys, strict=True)
         ]
+
+
+async def _unasked(_question: str, priority: Rank) -> None:
+    """Give no vector: words count only."""

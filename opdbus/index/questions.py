@@ -10,6 +10,7 @@ from opdbus.index import comparisons, matching, spelling, superlatives, times
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.spelling import Correction
+from opdbus.index.store import Store
 from opdbus.index.view import NOTHING, Found
 from opdbus.state import fields
 from opdbus.state.conditions import IS, Condition, condition
@@ -76,22 +77,23 @@ async def corrected(vectors: ObjectVectors, asked: Question) -> Question:
 
     Costs nothing worth telling where the host has all words.
     """
-    read, words = vectors.memory.archive.read, asked.words[:_MOST_SPELT]
-    named = spelling.joined(words, vectors.memory.catalogue.named)
-    if named and (joined := await read(lambda store: spelling.unsaid(store, named))):
-        words = spelling.corrected(words, joined)
-        asked = replace(asked, words=words, corrected=tuple(joined))
-    if not (missing := await read(lambda store: spelling.unknown(store, words))):
-        return asked
-    wrong = missing
-    if embedder := vectors.serving.phase.embedder:
-        plain, *counts = await embedder.count_tokens([_PLAIN, *missing])
-        wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
-    lookup = vectors.memory.words.lookup
-    found = await read(lambda store: spelling.corrections(store, words, missing, wrong, lookup))
-    return replace(
-        asked, words=spelling.corrected(asked.words, found), corrected=(*asked.corrected, *found)
-    )
+    memory, model = vectors.memory, vectors.serving.phase.embedder
+
+    def look(store: Store) -> list[Correction]:
+        words = asked.words[:_MOST_SPELT]
+        named = spelling.joined(words, memory.catalogue.named)
+        found = spelling.unsaid(store, named)
+        words = spelling.corrected(words, found)
+        missing = wrong = spelling.unknown(store, words)
+        if missing and model:
+            plain, *counts = model.splitter.count([_PLAIN, *missing])
+            wrong = [word for word, count in zip(missing, counts, strict=True) if count > plain]
+        lookup = memory.words.lookup
+        more = spelling.corrections(store, words, missing, wrong, lookup) if missing else []
+        return [*found, *more]
+
+    found = await memory.archive.read(look)
+    return replace(asked, words=spelling.corrected(asked.words, found), corrected=tuple(found))
 
 
 async def _without_conditions(memory: Memory, question: str) -> Question:

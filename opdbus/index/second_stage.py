@@ -1,8 +1,8 @@
 """The second stage of a search: the best of the first, in the order of the level's own vectors."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,8 @@ from opdbus.tasks import cancel
 
 Vector: TypeAlias = tuple[VectorIndex, NDArray[np.float32]]
 Found: TypeAlias = Sequence[tuple[Entry, Score]]
+# gives the vector of a question
+Ask: TypeAlias = Callable[[str], Awaitable[Vector | None]]
 
 # As many hits as people look at get vectors that they lack: a model takes milliseconds for each.
 COMPUTED: Final = 24
@@ -36,6 +38,18 @@ class Asking:
 
     vector: Awaitable[Vector]
     ends: float
+
+
+@asynccontextmanager
+async def begun(ask: Ask, words: str) -> AsyncIterator[Ask]:
+    """Begin to ask for the vector of a question that may yet be corrected; give what ends it."""
+    task = asyncio.ensure_future(ask(words))
+    # so that the model runs while the words are looked up
+    await asyncio.sleep(0)
+    try:
+        yield lambda question: task if question == words else ask(question)
+    finally:
+        await cancel([task])
 
 
 class SecondStage:
