@@ -16,6 +16,7 @@ from opdbus.index import (
     matching,
     questions,
     second_stage,
+    superlatives,
     word_vectors,
 )
 from opdbus.index.calibration import CERTAIN, Judged, judge, like
@@ -98,9 +99,7 @@ class Finder:
         async with begun(first, asked.words) as ask:
             corrected = questions.corrected(self._vectors, asked)
             asked, within = await asyncio.gather(corrected, self._within(page))
-            query = Query(
-                asked.words, within=within, compared=asked.compared, corrected=asked.corrected
-            )
+            query = await self._query(asked, within)
             if level or not cascade or mode == "lexical":
                 order = partial(self._reranked, asked.words, level, priority) if level else None
                 query = await self._filled(query, mode, ask, STATIC if cascade else self._level)
@@ -121,6 +120,22 @@ class Finder:
     @property
     def _level(self) -> str:
         return self._vectors.serving.config.vector_level
+
+    async def _query(self, asked: questions.Question, within: Met | None) -> Query:
+        """Return what is asked for, with what has the most or the least."""
+        compared: Sequence[questions.Compared] = asked.compared
+        things: Sequence[Thing] = ()
+        if most := await superlatives.find(self._memory, asked.words, within):
+            words, things = most
+            # the words stay in the question: `disk` alone would be a name
+            compared = [*compared, questions.Compared(words, self._memory.catalogue.found(things))]
+        return Query(
+            asked.words,
+            within=within,
+            compared=compared,
+            most=things,
+            corrected=asked.corrected,
+        )
 
     async def _filled(self, query: Query, mode: str, ask: Ask, stage: str) -> Query:
         """Add what is like a question, by vectors of a stage, and what has its words."""
@@ -221,6 +236,7 @@ class Finder:
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
+                found = superlatives.order(query.most, found)
                 asked = query.question, found, contents, query.within
                 found = await joins.order(self._memory, *asked)
                 if joined := [entry for entry, _ in found[:1] if entry.id not in contents]:

@@ -83,6 +83,8 @@ class Query:
     within: Found | None = None
     # the comparisons in the question
     compared: Sequence[Compared] = ()
+    # what has the most or the least that the question asks for, in order
+    most: Sequence[Thing] = ()
     # what was looked for in place of words of it
     corrected: tuple[Correction, ...] = ()
 

@@ -7,8 +7,8 @@ from typing import Final
 STOP_WORDS: Final = frozenset(
     "a about all also an and any anything are as at be been being but by can could did do "
     "does doing done for from get gets give had has have having here how i if in into is it "
-    "its just like may me might must my no not of off on or our out over shall she should "
-    "show so some something still such tell than that the their them then there these they "
+    "its just least like may me might most must my no not of off on or our out over shall she "
+    "should show so some something still such tell than that the their them then there these they "
     "thing things this those to up us was we were what when where whether which who whom "
     "whose why will with would you your list find please belong belongs happens happen "
     # what is left of don't, won't and the like

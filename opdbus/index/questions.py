@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
-from opdbus.index import comparisons, matching, spelling, superlatives, times
+from opdbus.index import comparisons, matching, spelling, times
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.spelling import Correction
@@ -57,9 +57,6 @@ async def read(memory: Memory, question: str) -> Question:
     """Take out of a question FIELD:VALUE and comparisons with numbers, of fields that there are."""
     asked = await _without_conditions(memory, question)
     words, compared = asked.words, []
-    if most := await superlatives.find(memory, words):
-        # the words stay: `disk` alone would be a name
-        compared.append(Compared(most.words, memory.catalogue.found(most.things)))
     told = times.find(words)
     for found in sorted([*comparisons.find(words), *told], reverse=True):
         met = [await matching.found(memory, [meaning]) for meaning in found.meanings]

@@ -1,15 +1,23 @@
-"""Words that ask for the most or the least of a field, such as `largest package`."""
+"""Words that ask for the most or the least of a field, such as `largest package`.
+
+`largest packages` asks for several, in order.
+"""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from opdbus import kinds
 from opdbus.index import matching
+from opdbus.index.catalogue import thing_of
 from opdbus.index.lexical import STOP_WORDS
 from opdbus.index.memory import Memory
+from opdbus.index.second_stage import Found
+from opdbus.index.view import Found as Met
 from opdbus.state.object import Json, Thing
 
 _SIZES: Final = ("size_gb", "installed_size_mb", "size", "memory_gb")
@@ -17,58 +25,85 @@ _USED: Final = ("used_percent",)
 _MEMBERS: Final = ("member_count",)
 _CHANGED: Final = ("modified_at",)
 
-_Best = Callable[[Sequence[float | str]], float | str]
-# What each asks for: of which fields, the first that things have, and which of their values.
-_ASKED: Final[Mapping[str, tuple[Sequence[str], _Best]]] = {
-    **dict.fromkeys("largest|biggest|most space".split("|"), (_SIZES, max)),
-    **dict.fromkeys("smallest|least space".split("|"), (_SIZES, min)),
-    **dict.fromkeys("fullest|most used|least free space".split("|"), (_USED, max)),
-    **dict.fromkeys("emptiest|least used|most free space".split("|"), (_USED, min)),
-    "most members": (_MEMBERS, max),
+# What each asks for: of which fields, the first that things have, and whether the most of it.
+_ASKED: Final[Mapping[str, tuple[Sequence[str], bool]]] = {
+    **dict.fromkeys("largest|biggest|most space".split("|"), (_SIZES, True)),
+    **dict.fromkeys("smallest|least space".split("|"), (_SIZES, False)),
+    **dict.fromkeys("fullest|most used|least free space".split("|"), (_USED, True)),
+    **dict.fromkeys("emptiest|least used|most free space".split("|"), (_USED, False)),
+    "most members": (_MEMBERS, True),
     **dict.fromkeys(
-        "newest|latest|last changed|last modified|most recently changed".split("|"), (_CHANGED, max)
+        "newest|latest|last changed|last modified|most recently changed".split("|"),
+        (_CHANGED, True),
     ),
-    "oldest": (_CHANGED, min),
+    "oldest": (_CHANGED, False),
 }
 _WORDS: Final = re.compile(
     rf"\b(?:{'|'.join(sorted(_ASKED, key=len, reverse=True))})\b", re.IGNORECASE
 )
 # Of more things the values would take too long to read.
 _MOST: Final = 5000
+# So many are given where several are asked for.
+_SEVERAL: Final = 10
 
 
 class Superlative(NamedTuple):
-    """A superlative as it stands in a question, and what has the most or the least."""
+    """A superlative as it stands in a question, and what has the most or the least, in order."""
 
     words: str
     things: Sequence[Thing]
 
 
-async def find(memory: Memory, question: str) -> Superlative | None:
-    """Return the first superlative in a question, if what it asks for has one of its fields."""
+async def find(memory: Memory, question: str, within: Met | None) -> Superlative | None:
+    """Return the first superlative in a question, if what it asks for has one of its fields.
+
+    Only what is `within` some entries is compared.
+    """
     match = _WORDS.search(question)
     if match is None:
         return None
     view, rest = memory.catalogue.view, question[: match.start()] + question[match.end() :]
     sorts = kinds.asked(rest, STOP_WORDS)
-    places = np.flatnonzero(view.kinds[: len(view.entries)] & (sorts.subject or sorts.named))
+    some = np.arange(len(view.entries)) if within is None else view.there(within)
+    places = some[view.kinds[some] & (sorts.subject or sorts.named) != 0]
     if not 0 < len(places) <= _MOST:
         return None
-    names, best = _ASKED[match[0].lower()]
+    names, is_greatest = _ASKED[match[0].lower()]
     things = sorted({*view.things(places)})
     rows = await matching.values(memory, things, names)
     for name in names:
-        found = {t: v for t, row in zip(things, rows, strict=True) for v in _plain(row.get(name))}
-        if found:
-            most = best([*found.values()])
-            return Superlative(match[0], [t for t, value in found.items() if value == most])
+        given = {thing: row.get(name, ()) for thing, row in zip(things, rows, strict=True)}
+        if found := _of(given, int | float) or _of(given, str):
+            best = sorted(found, key=found.__getitem__, reverse=is_greatest)
+            several = best[: _SEVERAL if _is_plural(rest) else 1]
+            last = found[several[-1]]
+            equal = (thing for thing in best[len(several) :] if found[thing] == last)
+            return Superlative(match[0], [*several, *equal])
     return None
 
 
-def _plain(values: Sequence[Json] | None) -> list[float | str]:
-    """Return the first number or text, which numbers stand before."""
-    for kind in (int | float, str):
-        for value in values or ():
-            if isinstance(value, kind) and not isinstance(value, bool):
-                return [value]
-    return []
+def _is_plural(question: str) -> bool:
+    words = re.findall(r"[a-z]+s\b", question.lower())
+    return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
+
+
+def order(most: Sequence[Thing], found: Found) -> Found:
+    """Put what was found of these things in their order, each with the total of its new place."""
+    ranks = {thing: rank for rank, thing in enumerate(most)}
+    places = [place for place, row in enumerate(found) if thing_of(row[0]) in ranks]
+    rows = sorted((found[place] for place in places), key=lambda row: ranks[thing_of(row[0])])
+    ordered = [*found]
+    for place, (entry, score) in zip(places, rows, strict=True):
+        ordered[place] = entry, replace(score, total=found[place][1].total)
+    return ordered
+
+
+def _of(given: Mapping[Thing, Sequence[Json]], kind: type | UnionType) -> dict[Thing, Any]:
+    """Return the first value of a kind that each thing has."""
+    plain = (
+        (thing, value)
+        for thing, values in given.items()
+        for value in values
+        if isinstance(value, kind) and not isinstance(value, bool)
+    )
+    return dict(reversed([*plain]))
