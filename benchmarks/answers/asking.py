@@ -32,9 +32,9 @@ from opdbus.state.object import FILE, Identity, Json, StateObject
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"
-# Those that strangers wrote questions about, also such as the host has no answer to; and all exams.
+# Exams of strangers that weights are fitted to, also with what the host has not; and all exams.
 STRANGERS: Final = ("cluster", "office")
-EXAMS: Final = (*STRANGERS, "home")
+EXAMS: Final = (*STRANGERS, "home", "agency")
 HOSTS: Final = ("example", "packages", "values", *STRANGERS)
 # Those with a question about each object.
 DESCRIBED: Final = HOSTS[:2]

@@ -11,6 +11,12 @@ about the only server of a small company: files, printing, web. Both were popula
 Debian 12, observed at the level medium, and asked 130 questions each, 20 of them about what is not
 there. Their authors had not read the program, its vocabulary, or other questions.
 
+The exam agency is about a web agency's server, which is its router and build host too: packages of
+Debian that really run, the agency's own units, containers, declared certificates and clients. It
+was observed at the level static and asked 160 questions, 20 of them about what is not there, by
+somebody who had read how the program is used, not the program. Three entries of the open half got
+answers that had been overlooked; then, before anything was changed for it, MRR was 0.669 and 0.674.
+
 The exam home is ours: a family's server with mail, music, pictures and sensors, populated and
 observed in the same way, without a model. All its questions were written before any of them was
 asked; a part of the open half only after how others of it were answered had been looked at.

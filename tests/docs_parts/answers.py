@@ -71,8 +71,9 @@ def answers() -> str:
 
 _EXAMS = """\
 From `benchmarks/results/{file}` (`benchmarks/answers/exams.py`), at the level {level}: whole hosts,
-cluster and office with questions of strangers, and home, a family's server, with our own. Misses of
-the open half were looked at; of the half held back nobody was shown how its questions are answered.
+cluster, office and agency with questions of strangers, and home, a family's server, with our own.
+Misses of the open half were looked at; of the half held back nobody was shown how its questions are
+answered.
 
 {rows}"""
 _HALVES = ("open", "held")
