@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from raising import raising
 
 from opdbus import kinds
 from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.search import KIND_WEIGHT, Likeness, Raised, named_kinds, rank
+from opdbus.index.search import KIND_WEIGHT, Likeness, named_kinds, rank
 from opdbus.kinds import Asked
 from opdbus.state.object import Thing
 
@@ -84,9 +85,9 @@ def test_the_rare_value_of_the_sort_comes_first() -> None:
     """What is of the sort and has the value that a question names comes before both others."""
     known, less = np.array([1, 1, 0]), np.zeros(3, np.float32)
     values = np.array([0.9, 0, 0.9], np.float32)
-    raised = Raised(values, named_kinds(Asked(1, 1), known, less, values))
+    raised = raising(values, named_kinds(Asked(1, 1), known, less, values))
     likeness = Likeness(np.array([0.3, 0.3, 0.5], np.float32))
-    assert next(rank(likeness, np.zeros(3, np.float32), raised=raised))[0] == 0
+    assert next(rank(likeness, np.zeros(3, np.float32), raised))[0] == 0
     assert named_kinds(Asked(1, 1), known, less, None).tolist() == pytest.approx(
         [KIND_WEIGHT] * 2 + [0]
     )

@@ -5,9 +5,11 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from raising import raising
 
 from opdbus.index import common_words, lexical
-from opdbus.index.search import LEXICAL_WEIGHT, Likeness, Raised, ceiling, rank
+from opdbus.index.search import LEXICAL_WEIGHT, Likeness, Raised, Raising, ceiling, rank
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:
@@ -50,10 +52,38 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
     kinds = dice.choice([-0.05, 0, 0.15], places).astype(np.float32)
     total = np.nan_to_num(cosines) + np.float32(LEXICAL_WEIGHT) * shares
     total = np.where(total > 0, np.maximum(total + kinds, np.float32(1e-6)), total)
-    ranked = list(islice(rank(Likeness(cosines), shares, Raised(None, kinds)), 5000))
+    ranked = list(islice(rank(Likeness(cosines), shares, raising(None, kinds)), 5000))
     assert [place for place, _ in ranked] == np.argsort(-total, kind="stable")[:5000].tolist()
     for place, score in ranked[:500]:
         assert score.total == total[place]
+
+
+def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() -> None:
+    """Compare as many as ever where only what is looked at as a sample has high estimates."""
+    estimates = np.random.default_rng(1).normal(0, 0.1, 200_000).astype(np.float32)
+    estimates[::12] += 1
+    compared: list[int] = []
+
+    def exact(likely: NDArray[np.intp]) -> NDArray[np.float32]:
+        compared.extend(likely.tolist())
+        return estimates[likely]
+
+    next(rank(Likeness(estimates.copy(), exact=exact)))
+    assert compared == sorted(np.argsort(-estimates, kind="stable")[:400].tolist())
+
+
+def test_what_is_named_is_found_however_low_it_is() -> None:
+    """Rank what its name raises by that, though its cosine alone would leave it out."""
+    cosines = np.random.default_rng(2).normal(0.3, 0.1, 100_000).astype(np.float32)
+    named = np.array([12_345, 99_999])
+    cosines[named] = 0.01
+
+    def at(places: NDArray[np.intp]) -> Raised:
+        return Raised(None, np.isin(places, named).astype(np.float32))
+
+    ranked = rank(Likeness(cosines), None, Raising(len(cosines), at, 0.0, named, None))
+    assert [place for place, _ in islice(ranked, 2)] == named.tolist()
+    assert next(ranked)[0] == np.argmax(cosines)
 
 
 @pytest.mark.parametrize("objects", [0, 1, 10, 10_000])

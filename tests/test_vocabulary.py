@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from raising import raising
 from value_host import objects
 
-from opdbus.index.search import VALUE_WEIGHT, Likeness, Raised, named_values, rank
+from opdbus.index.search import VALUE_WEIGHT, Likeness, named_values, rank
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 from opdbus.vocabulary import TRAIT_BYTES, Reader, asked, rows
@@ -130,8 +131,8 @@ def test_values_raise_and_do_not_filter() -> None:
     """Yield every entry, those with the value before equals without it."""
     shares, values = np.zeros(3, np.float32), np.array([0, 0, 1], np.float32)
     cosines = np.array([0.5, 0.5 + VALUE_WEIGHT + 0.1, 0.5], np.float32)
-    raised = Raised(values, np.zeros(3, np.float32))
-    ranked = list(rank(Likeness(cosines), shares, raised=raised))
+    raised = raising(values, np.zeros(3, np.float32))
+    ranked = list(rank(Likeness(cosines), shares, raised))
     assert [index for index, _ in ranked] == [1, 2, 0]
     assert ranked[1][1].values == 1
 

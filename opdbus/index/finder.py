@@ -218,8 +218,8 @@ class Finder:
 
         def look(store: Store) -> Query:
             matches = read(store, words, question, catalogue.view)
-            raised = raise_by(matches, query.compared, catalogue, query.places)
-            return replace(query, matches=matches.at(query.places), raised=raised)
+            raising = raise_by(matches, query.compared, catalogue, query.places)
+            return replace(query, matches=matches.at(query.places), raising=raising)
 
         return await memory.archive.read(look)
 
@@ -265,7 +265,7 @@ class Finder:
         shares = None if query.matches is None else query.matches.shares
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for number, score in rank(query.likeness, shares, query.raised):
+        for number, score in rank(query.likeness, shares, query.raising):
             entry = view.entries[number if within is None else within.places.item(number)]
             # its place may be another's by now
             if entry is None or (within is not None and entry.id != within.ids[number]):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from opdbus.index.calibration import Judged
 from opdbus.index.matches import Matches
 from opdbus.index.questions import Compared
-from opdbus.index.search import Likeness, Raised, Score
+from opdbus.index.search import Likeness, Raising, Score
 from opdbus.index.spelling import Correction
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition
@@ -75,7 +75,7 @@ class Query:
     question: str = ""
     # None where words do not count
     matches: Matches | None = None
-    raised: Raised | None = None
+    raising: Raising | None = None
     # None where vectors do not
     likeness: Likeness | None = None
     without: Thing | None = None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import Final
 
@@ -20,8 +21,11 @@ from opdbus.index.questions import Compared
 from opdbus.index.scoring import Scored, scored
 from opdbus.index.search import (
     ALONE_WEIGHT,
+    EVERY,
+    KIND_WEIGHT,
     NAME_WEIGHT,
     Raised,
+    Raising,
     ceiling,
     named_kinds,
     named_values,
@@ -69,38 +73,56 @@ def raise_by(
     compared: Sequence[Compared],
     catalogue: Catalogue,
     at: NDArray[np.intp] | None = None,
-) -> Raised:
+) -> Raising:
     """Raise what has the values, is of the sorts, or has the very name that words of it say.
 
     Of all entries, or of those at some places.
     """
     view, question = catalogue.view, matches.question
-    some = slice(len(matches.shares)) if at is None else at
-    kinds, lesses, form = view.kinds[some], view.less[some], forms.of(question)
+    form = forms.of(question)
     if compared and not form.asked.named:
         form = form._replace(asked=Asked(_sorts_of(compared, view), 0))
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
-    values = named_values(having, some)
-    more = np.empty(len(kinds), np.float32)
-    for part in parts(len(more)):
-        sorts, less = kinds[part], lesses[part]
+    values = named_values(having, EVERY if at is None else at)
+    entries = len(matches.shares) if at is None else len(at)
+
+    def unnamed(some: NDArray[np.intp]) -> Raised:
+        there = some if at is None else at[some]
+        sorts, less = view.kinds[there], view.less[there]
         for others, amount in form.less:
             less = np.where(sorts & others != 0, np.float32(amount), less)
-        if values is not None and form.damped:
+        own = None if values is None else values[some]
+        if own is not None and form.damped:
             is_damped = form.damped == forms.EVERY or sorts & form.damped != 0
-            values[part] *= np.where(is_damped, np.float32(forms.DAMPED), np.float32(1))
-        more[part] = named_kinds(form.asked, sorts, less, None if values is None else values[part])
+            own *= np.where(is_damped, np.float32(forms.DAMPED), np.float32(1))
+        return Raised(own, named_kinds(form.asked, sorts, less, own))
+
     # a word that is a value is no name besides
-    for name in set(lexical.names(question)).difference(one.word for one in matches.literals):
+    names = set(lexical.names(question)).difference(one.word for one in matches.literals)
+    places = {name: _among(at, entries, catalogue.named(name)) for name in names}
+    # a question that is nothing but a name asks for what has it
+    alone = _among(at, entries, catalogue.named(question.strip()))
+    named = np.array(sorted({*alone, *chain.from_iterable(places.values())}), np.intp)
+    more = unnamed(named).kinds
+    for name, some in places.items():
+        number = np.searchsorted(named, some)
         # packages, accounts, groups and the like have names of ordinary words
-        named = [n for n in _among(at, len(more), catalogue.named(name)) if more[n] > _LEAST_NAMED]
+        number = number[more[number] > _LEAST_NAMED]
         if form.asked.subject:
             # `processes of alice` are not the account
-            named = [n for n in named if kinds[n] & form.asked.subject]
-        more[named] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
-    # a question that is nothing but a name asks for what has it
-    more[_among(at, len(more), catalogue.named(question.strip()))] += ALONE_WEIGHT
-    return Raised(values, more)
+            there = named[number] if at is None else at[named[number]]
+            number = number[view.kinds[there] & form.asked.subject != 0]
+        more[number] += NAME_WEIGHT * lexical.certainty(name, matches.terms)
+    more[np.searchsorted(named, alone)] += ALONE_WEIGHT
+
+    def raised(some: NDArray[np.intp]) -> Raised:
+        found = unnamed(some)
+        is_named = np.isin(some, named)
+        found.kinds[is_named] = more[np.searchsorted(named, some[is_named])]
+        return found
+
+    most = max(KIND_WEIGHT if form.asked.named else 0.0, *(-amount for _, amount in form.less), 0.0)
+    return Raising(entries, raised, most, named, values)
 
 
 def _among(at: NDArray[np.intp] | None, entries: int, places: Sequence[int]) -> list[int]:

@@ -1,6 +1,5 @@
 """Ranking: a weighted sum of cosine, BM25, values, sorts and names."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,10 @@ _LEAST: Final = np.float32(1e-6)
 # So many are compared exactly where cosines are estimates, or one of a thousand: of 60,000 texts
 # whose vectors' signs were compared, these had 99.3% of the ten most similar ones.
 _LIKELY: Final = 400
-# Totals that tell about where the highest begin.
+# Sums that tell about where the highest begin.
 _SAMPLED: Final = 1 << 14
+# Sums of the same numbers in another order differ by less.
+_ROUNDED: Final = 1e-5
 # The limit of BM25 is (k1 + 1) idf for each term; FTS5 fixes k1 at 1.2.
 _BM25_CEILING: Final = 2.2
 
@@ -107,8 +108,7 @@ class Likeness:
     exact: Exact | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(NamedTuple):
     """What counts besides what entries say (entries,).
 
     `values` are shares of the values that a question names, None if it names none; `kinds` is what
@@ -117,6 +117,21 @@ class Raised:
 
     values: NDArray[np.float32] | None
     kinds: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Raising:
+    """What raises so many entries; `at` tells it of those at some places.
+
+    Sorts add at most so much, but for those entries that are `named`, and values no more than
+    `values` say: few entries have a chance to be among the best, and the others are not looked at.
+    """
+
+    entries: int
+    at: Callable[[NDArray[np.intp]], Raised]
+    most: float
+    named: NDArray[np.intp]
+    values: NDArray[np.float32] | None
 
 
 def ceiling(matches: Sequence[int], objects: int) -> float:
@@ -137,7 +152,7 @@ def idf(count: int, objects: int) -> float:
 def rank(
     likeness: Likeness | None,
     shares: NDArray[np.float32] | None = None,
-    raised: Raised | None = None,
+    raising: Raising | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
@@ -145,91 +160,116 @@ def rank(
     is None in lexical mode, which yields matches only. Equal scores keep the order of the entries.
     Where cosines are estimates, those of the most likely entries are made exact.
     """
-    cosines = None if likeness is None else likeness.cosines
-    values, kinds = (raised.values, raised.kinds) if raised else (None, None)
-    # more may have come while one of them was made
-    entries = min(len(each) for each in (cosines, shares, kinds) if each is not None)
-    total = np.empty(entries, np.float32)
-    for part in parts(entries):
-        total[part] = _total(cosines, shares, raised, part)
-    likely = _highest(total, max(_LIKELY, entries // 1000))
+    sums = _Sums(None if likeness is None else likeness.cosines, shares, raising)
+    likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
     if likeness and likeness.exact:
         likeness.cosines[likely] = likeness.exact(likely)
-        total[likely] = _total(cosines, shares, raised, likely)
-    floor = 0.0 if cosines is None else -np.inf
-    for index in itertools.chain(_ordered(total, likely), _later(total, likely)):
-        if total[index] <= floor:
+    yield from _scored(sums, likely, likeness)
+    is_left = np.ones(sums.entries, np.bool_)
+    is_left[likely] = False
+    yield from _scored(sums, np.flatnonzero(is_left), likeness)
+
+
+def _scored(
+    sums: "_Sums", places: NDArray[np.intp], likeness: Likeness | None
+) -> Iterator[tuple[int, Score]]:
+    """Yield the entries at some places, best first."""
+    total, (values, kinds) = sums.at(places)
+    cosines, shares = sums.cosines, sums.shares
+    for number in np.argsort(-total, kind="stable").tolist():
+        index = places.item(number)
+        if cosines is None and total[number] <= 0:
             return
         cosine = math.nan if cosines is None else float(cosines[index])
         is_known = likeness is not None and math.isfinite(cosine)
         yield (
             index,
             Score(
-                float(total[index]),
+                float(total[number]),
                 cosine if is_known else 0.0,
                 0.0 if shares is None else float(shares[index]),
-                0.0 if values is None else float(values[index]),
-                0.0 if kinds is None else float(kinds[index]),
+                0.0 if values is None else float(values[number]),
+                float(kinds[number]),
                 likeness.stage if likeness and is_known else "",
                 (likeness and likeness.background) or _USUAL,
             ),
         )
 
 
-def _total(
-    cosines: NDArray[np.float32] | None,
-    shares: NDArray[np.float32] | None,
-    raised: Raised | None,
-    at: NDArray[np.intp] | slice,
-) -> NDArray[np.float32]:
-    """Return what ranks the entries at some places."""
-    total = np.zeros(1, np.float32) if shares is None else shares[at]
-    if cosines is not None:
-        known = cosines[at]
-        total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
-    if raised is None:
-        return total
-    if raised.values is not None:
-        total = total + VALUE_WEIGHT * raised.values[at]
-    # what does not match at all is not made to
-    return np.where(total > 0, np.maximum(total + raised.kinds[at], _LEAST), total)
+class _Sums:
+    """What ranks entries: the sum of all that counts."""
+
+    def __init__(
+        self,
+        cosines: NDArray[np.float32] | None,
+        shares: NDArray[np.float32] | None,
+        raising: Raising | None,
+    ) -> None:
+        self.cosines = cosines
+        self.shares = shares
+        self._raising = raising
+        # more may have come while one of them was made
+        sizes = [len(each) for each in (cosines, shares) if each is not None]
+        self.entries = min(sizes + ([raising.entries] if raising else []))
+
+    def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Raised]:
+        """Return what ranks the entries at some places, and what of it raises them."""
+        total = np.zeros(len(places), np.float32) if self.shares is None else self.shares[places]
+        if self.cosines is not None:
+            known = self.cosines[places]
+            total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
+        if self._raising is None:
+            return total, Raised(None, np.zeros(len(places), np.float32))
+        raised = self._raising.at(places)
+        if raised.values is not None:
+            total = total + VALUE_WEIGHT * raised.values
+        # what does not match at all is not made to
+        return np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total), raised
+
+    def reaching(self, least: np.float32) -> NDArray[np.intp]:
+        """Return the places of all entries that may have such a sum, or more, in order."""
+        if least <= _LEAST:
+            return np.arange(self.entries)
+        raising = self._raising
+        least = least - np.float32(_ROUNDED + (raising.most if raising else 0.0))
+        each = [self._reaching(part, least) + part.start for part in parts(self.entries)]
+        found = np.concatenate(each)
+        named = raising.named[raising.named < self.entries] if raising else found[:0]
+        # `unique` would take twenty times as long as all the rest
+        others = found[~np.isin(found, named)]
+        return np.insert(others, np.searchsorted(others, named), named)
+
+    def _reaching(self, part: slice, least: np.float32) -> NDArray[np.intp]:
+        total = np.float32(0) if self.shares is None else LEXICAL_WEIGHT * self.shares[part]
+        if self.cosines is not None:
+            total = total + self.cosines[part]
+        if self._raising and self._raising.values is not None:
+            total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._raising.values[part]
+        # of what has no vector nothing is known
+        return np.flatnonzero(~(total < least))
 
 
-def _highest(total: NDArray[np.float32], most: int) -> NDArray[np.intp]:
-    """Return the places of the highest totals, so many, in order; of equal ones the first.
+def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
+    """Return the places of the highest sums, so many, in order; of equal ones the first.
 
-    To put all in order takes a hundred times as long where there are many.
+    To make all sums takes several times as long where there are many, and to put them in order a
+    hundred times: a sample tells which sum hardly fewer have.
     """
-    likely = np.flatnonzero(total >= _guess(total, most))
-    if len(likely) < most:
-        likely = np.arange(len(total))
+    sample = np.arange(0, sums.entries, max(1, sums.entries // _SAMPLED))
+    above = 4 * most * len(sample) // max(1, sums.entries)
+    likely = np.arange(sums.entries)
+    if len(sample) < len(likely) and above < len(sample):
+        guess = np.partition(sums.at(sample)[0], -above)[-above]
+        likely = sums.reaching(guess)
+    total, _ = sums.at(likely)
+    if len(likely) < sums.entries and np.count_nonzero(total >= guess) < most:
+        likely = np.arange(sums.entries)
+        total, _ = sums.at(likely)
     if len(likely) <= most:
         return likely
-    some = total[likely]
-    last = np.partition(some, -most)[-most]
-    better, equal = likely[some > last], likely[some == last]
+    last = np.partition(total, -most)[-most]
+    better, equal = likely[total > last], likely[total == last]
     return np.sort(np.append(better, equal[: most - len(better)]))
-
-
-def _guess(total: NDArray[np.float32], most: int) -> np.float32:
-    """Return a total that hardly fewer entries have, or more: a sample tells it."""
-    sample = total[:: max(1, len(total) // _SAMPLED)]
-    above = 4 * most * len(sample) // max(1, len(total))
-    if above < len(sample):
-        return np.float32(np.partition(sample, -above)[-above])
-    return np.float32(-np.inf)
-
-
-def _ordered(total: NDArray[np.float32], places: NDArray[np.intp]) -> list[int]:
-    found: list[int] = places[np.argsort(-total[places], kind="stable")].tolist()
-    return found
-
-
-def _later(total: NDArray[np.float32], likely: NDArray[np.intp]) -> Iterator[int]:
-    """Yield the other places in order, which are put in order only if they are asked for."""
-    is_left = np.ones(len(total), np.bool_)
-    is_left[likely] = False
-    yield from _ordered(total, np.flatnonzero(is_left))
 
 
 def named_values(

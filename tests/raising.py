@@ -1,0 +1,15 @@
+"""What raises entries, given as it is for all of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index.search import Raised, Raising
+
+
+def raising(values: NDArray[np.float32] | None, kinds: NDArray[np.float32]) -> Raising:
+    """Return what tells it of some."""
+
+    def at(places: NDArray[np.intp]) -> Raised:
+        return Raised(None if values is None else values[places], kinds[places])
+
+    return Raising(len(kinds), at, float(kinds.max()), np.empty(0, np.intp), values)
