@@ -2,7 +2,8 @@
 
 `fill FOLDER` publishes objects in batches and has them get their vectors; `measure FOLDER...` gives
 all figures of daemons that were filled, as JSON. A filled folder can be measured again and again.
-`first FOLDER` follows first starts with a state file of so many objects, in FOLDER-LEVEL each.
+`first FOLDER` follows first starts with a state file of so many objects, in FOLDER-LEVEL each,
+until all have static vectors; those of a level with a model take minutes.
 With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
 million; recall is measured on real texts, by recall.py.
 """
@@ -163,8 +164,11 @@ def first(folder: Path, count: int, level: str) -> dict[str, Any]:
     with placed(folder, level) as daemon, daemon:
         figures: dict[str, Any] = {"objects": count, "level": level}
         figures |= asyncio.run(followed(daemon, count))
-        figures["settled s"] = settled(daemon)
-        figures["settled, computed s"] = sizes.processor_seconds(daemon.pid)
+        if level == "static":
+            figures["settled s"] = settled(daemon)
+            figures["settled, computed s"] = sizes.processor_seconds(daemon.pid)
+        else:
+            figures["ends"] = "with all static vectors: those of the level take minutes"
         figures["memory"] = sizes.memory(daemon.pid)
         sizes.stop(daemon)
     # then it can be measured as one that was filled

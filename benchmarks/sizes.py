@@ -66,9 +66,9 @@ def objects(count: int, seed: int = SEED, first: int = 0) -> Iterator[StateObjec
 
 
 def processor_seconds(pid: int) -> float:
-    """Give how long a process has computed."""
+    """Give how long a process has computed, and those that it started and that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return sum(map(int, fields[11:15])) / _TICKS
 
 
 def exact_seconds(pid: int) -> float:

@@ -86,7 +86,7 @@ _ROWS = {
 
 def _first(one: Any) -> list[str]:
     times = (one[name]["s"] for name in ("first answer", "all stored", "all static vectors"))
-    computed = one["settled, computed s"]
+    computed = one.get("settled, computed s", one["all static vectors"]["computed s"])
     name = f"{one['objects']:,} objects, level {one['level']}"
     return [name, *(f"{each:.1f} s" for each in times), f"{computed:.0f} s"]
 
