@@ -272,7 +272,7 @@ def test_environment_is_read_at_the_entry_only() -> None:
         # ONNX Runtime can be told only so, also where it was not the command line that began
         'os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")',
         # what a child inherits is no setting: all of it, less what is ours alone
-        "inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}",
+        "return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}",
     }
     users = set()
     for path in FILES:

@@ -14,10 +14,12 @@ from opdbus import __version__, gc_tuning
 from opdbus.errors import OpDbusError, StateFileError, StoreError
 from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
 from opdbus.history.sentence import of_change
+from opdbus.index import records_apart
 from opdbus.index.events import Claimed
 from opdbus.index.memory import Memory
 from opdbus.index.records import DECLARED, WRITTEN_BY
-from opdbus.index.store import Store
+from opdbus.index.store import Record, Store
+from opdbus.models.child import ChildFailed
 from opdbus.state import watch
 from opdbus.state.file import StateFile, signature
 from opdbus.state.object import FILE, Identity, StateObject
@@ -30,12 +32,15 @@ OF_FILE: Final = ("op-dbus", "state_file")
 _FAULT: Final = "state file fault"
 # Until an unchanged file is read after a start, for what the next change of it is compared with.
 _LATER_SECONDS: Final = 5.0
+# Some 20,000 objects: those of fewer are stored before a child process has begun.
+_LARGE: Final = 4 << 20
 
 
 class Declared:
     """What a state file declares; a bad file changes only `last_error`.
 
-    An `optional` file may be missing: then nothing is declared, unless something was before.
+    An `optional` file may be missing: then nothing is declared, unless something was before. The
+    first time, one of so many bytes as is `large` is read by a child process.
     `on_change` is called on the event loop when `last_error` or `attempted` changes.
     """
 
@@ -47,6 +52,7 @@ class Declared:
         changes: Callable[[Path], AsyncGenerator[None]] = watch.changes,
         *,
         optional: bool = False,
+        large: int = _LARGE,
     ) -> None:
         self.path = path
         self.last_error = ""
@@ -55,6 +61,7 @@ class Declared:
         self.on_change = on_change
         self._changes = changes
         self._optional = optional
+        self._large = large
         self._file = StateFile(path)
         self._memory = memory
         self._one_reader = asyncio.Lock()
@@ -113,10 +120,13 @@ class Declared:
         mark = _mark(await asyncio.to_thread(signature, self.path))
         return bool(mark) and mark == await self._noted()
 
-    def _stream(self, noted: str) -> tuple[set[Identity], Iterator[StateObject]]:
+    def _stream(self, noted: str) -> tuple[set[Identity], Iterator[StateObject | Record]]:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
             return set(), iter(())
+        if is_new and _size(self.path) >= self._large:
+            with suppress(ChildFailed):
+                return records_apart.stream(self._file)
         try:
             with gc_tuning.paused():
                 return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
@@ -185,6 +195,14 @@ def _mark(signature: str) -> str:
 def _note(mark: str, store: Store) -> None:
     with store.transaction():
         store.set_fact(DECLARED, mark)
+
+
+def _size(path: Path) -> int:
+    """Return how many bytes a file has, 0 where that cannot be told."""
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def _is_missing(path: Path) -> bool:

@@ -24,7 +24,7 @@ from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.preparing import Made
 from opdbus.index.quota import Usage
 from opdbus.index.records import begin, load_entries
-from opdbus.index.store import Content, Entry, Store
+from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.writing import Writing
 from opdbus.slices import batches
 from opdbus.state.object import Identity, Json, StateObject, Thing
@@ -118,12 +118,13 @@ class Memory:
     # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
 
     async def replace(
-        self, source: str, present: set[Identity], changed: Iterable[StateObject]
+        self, source: str, present: set[Identity], changed: Iterable[StateObject | Record]
     ) -> Mapping[Thing, Change]:
         """Make a source hold exactly the present identities, with the changed objects as given.
 
-        Many are written in parts, which are found at once; others are gone with the last. Objects
-        of the first listing were there before: history has no values of them, and no sentences.
+        Many are written in parts, which are found at once; others are gone with the last, until
+        which `present` may grow. Objects of the first listing were there before: history has no
+        values of them, and no sentences.
         """
         is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
         parts = batches(changed, _PART)

@@ -19,15 +19,21 @@ class Made(NamedTuple):
 
 
 def records(
-    catalogue: Catalogue, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool
+    catalogue: Catalogue,
+    objects: Iterable[StateObject | Record],
+    owner: int,
+    now: float,
+    *,
+    transient: bool,
 ) -> list[Record]:
     """Make records of those objects that are not stored just so; the last of a name counts.
 
-    Root may change what is another's, and does not take it away.
+    Root may change what is another's, and does not take it away. Of what has a record already,
+    only whose it is and when it was made is set.
     """
     latest = {item.identity: item for item in objects}
-    known, recorder = catalogue.known_of(latest), Recorder()
-    make = partial(recorder.record, now=max(0, int(now)), transient=transient)
+    known = catalogue.known_of(latest)
+    make = partial(_record, Recorder(), now=max(0, int(now)), transient=transient)
     return [
         make(item, entry.owner if entry else owner)
         for item, entry in ((item, known.get(identity)) for identity, item in latest.items())
@@ -50,10 +56,17 @@ def update(
     return Update(made, gone, known, why, events, withdrawn=withdrawn)
 
 
-def _is_stored(item: StateObject, entry: Entry | None, *, transient: bool) -> bool:
+def _record(
+    recorder: Recorder, item: StateObject | Record, owner: int, *, now: int, transient: bool
+) -> Record:
+    if isinstance(item, Record):
+        return item._replace(owner=owner, updated_at=now, transient=transient)
+    return recorder.record(item, owner, now, transient=transient)
+
+
+def _is_stored(item: StateObject | Record, entry: Entry | None, *, transient: bool) -> bool:
     """Return whether an object is stored just so."""
-    return (
-        entry is not None
-        and entry.transient is transient
-        and entry.fingerprint == item.fingerprint()
-    )
+    if entry is None or entry.transient is not transient:
+        return False
+    hashed = item.fingerprint if isinstance(item, Record) else item.fingerprint()
+    return entry.fingerprint == hashed

@@ -13,7 +13,7 @@ from opdbus.index.catalogue import Change
 from opdbus.index.known import Known
 from opdbus.index.preparing import Made
 from opdbus.index.records import RecentTexts, commit
-from opdbus.index.store import Entry
+from opdbus.index.store import Entry, Record
 from opdbus.state.object import Identity, StateObject, Thing
 
 _MAX_MOVED: Final = 10_000
@@ -40,7 +40,12 @@ class Writing:
         self._boot = boot
 
     async def made(
-        self, objects: Iterable[StateObject], owner: int, now: float, *, transient: bool = False
+        self,
+        objects: Iterable[StateObject | Record],
+        owner: int,
+        now: float,
+        *,
+        transient: bool = False,
     ) -> Made:
         """Make records of those objects that are not stored just so."""
         make = partial(preparing.records, transient=transient)

@@ -4,16 +4,20 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from opdbus.errors import OpDbusError
 
 # By these systemd watches the process that it started; a child must not answer for it.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+# How far a child that answers in parts may be ahead, in bytes; and those of the length of a part.
+_AHEAD: Final = 1 << 20
+_LENGTH: Final = 4
 
 
 class ChildFailed(Exception):
@@ -30,9 +34,56 @@ async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
     """
     try:
         with _leash() as leash:
-            return await _answered(leash, module, json.dumps(request))
+            return await _answered(leash, _command(module, request))
     except OSError as error:
         raise ChildFailed(f"cannot start a process for it: {error.strerror}") from None
+
+
+def parts(module: str, **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
+    """Run a module that calls `answer_in_parts`, and yield its answers; raises ChildFailed.
+
+    For a thread that may wait. The child is killed when the iterator is closed. What it says of a
+    fault is not repeated: it may be of a secret.
+    """
+    try:
+        with (
+            _leash() as leash,
+            subprocess.Popen(  # noqa: S603 -- our own module
+                _command(module, request),
+                env=_inherited(),
+                stdin=leash,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pipesize=_AHEAD,
+            ) as child,
+        ):
+            try:
+                yield from _received(child)
+            finally:
+                child.kill()
+    except OSError as error:
+        raise ChildFailed(f"cannot start a process for it: {error.strerror}") from None
+
+
+def _received(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    while size := int.from_bytes(_exactly(child, _LENGTH), "little"):
+        yield _exactly(child, size)
+
+
+def _exactly(child: subprocess.Popen[bytes], size: int) -> bytes:
+    data = child.stdout.read(size) if child.stdout else b""
+    if len(data) < size:
+        raise ChildFailed(f"its process ended with code {child.wait()}")
+    return data
+
+
+def _command(module: str, request: Mapping[str, Any]) -> tuple[str, ...]:
+    # -P: no modules from the current folder
+    return sys.executable, "-P", "-m", module, json.dumps(request)
+
+
+def _inherited() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
 
 
 @contextmanager
@@ -46,15 +97,10 @@ def _leash() -> Iterator[int]:
         os.close(ours)
 
 
-async def _answered(leash: int, module: str, request: str) -> str:
-    inherited = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
+async def _answered(leash: int, command: Iterable[str]) -> str:
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # no modules from the current folder
-        "-m",
-        module,
-        request,
-        env=inherited,
+        *command,
+        env=_inherited(),
         stdin=leash,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -76,14 +122,30 @@ async def _answered(leash: int, module: str, request: str) -> str:
 
 def answer(work: Callable[[dict[str, Any]], str]) -> None:
     """Be the child: answer the request of the command line, or exit with a sentence."""
+    with _asked() as (request, answered):
+        answered.write(work(request).encode())
+
+
+def answer_in_parts(work: Callable[[dict[str, Any]], Iterator[bytes]]) -> None:
+    """Be the child: answer the request in parts, none of them empty, or exit with a sentence."""
+    with _asked() as (request, answered):
+        for part in work(request):
+            answered.write(len(part).to_bytes(_LENGTH, "little"))
+            answered.write(part)
+            answered.flush()
+        answered.write(bytes(_LENGTH))
+
+
+@contextmanager
+def _asked() -> Iterator[tuple[dict[str, Any], BinaryIO]]:
+    """Give the request, and where its answer goes."""
     _follow_parent()
     # what is logged and what runtimes print is no answer
     stdout = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        text = work(json.loads(sys.argv[1]))
-        with os.fdopen(stdout, "w") as answered:
-            answered.write(text)
+        with os.fdopen(stdout, "wb") as answered:
+            yield json.loads(sys.argv[1]), answered
     except (OpDbusError, OSError, ValueError) as error:
         # one line, since the parent reads the last one
         sys.exit(" ".join(str(error).split()))

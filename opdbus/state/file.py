@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from opdbus.errors import StateFileError
 from opdbus.state import document
@@ -16,6 +16,8 @@ VERSION: Final = 1
 MAX_BYTES: Final = 64 << 20
 _BOM: Final = b"\xef\xbb\xbf"
 MAX_SHOWN: Final = 40
+# What the reader has seen, what is claimed, and the signature; see `StateFile.known`.
+Known: TypeAlias = tuple[bytes, bytes, list[tuple[str, str]], str]
 
 
 class StateFile:
@@ -53,6 +55,16 @@ class StateFile:
     def forget(self) -> None:
         """Take every object as changed at the next read."""
         self._reader.forget()
+
+    def known(self) -> Known:
+        """Return what is known of the file that was read, in plain values."""
+        return (*self._reader.seen(), sorted(self.claims), self.signature)
+
+    def recall(self, known: Known) -> None:
+        """Know of a file what another process has read."""
+        key, seen, claims, self.signature = known
+        self._reader.recall(key, seen)
+        self.claims = frozenset(claims)
 
 
 def signature(path: Path) -> str:
