@@ -170,7 +170,7 @@ def test_static_vectors_come_first_while_many_objects_are_stored(
         await stored(made, *units(3))
         while made.vectors.waiting():
             await made.event(Vectorized)
-        with made.memory.archive.busy():
+        async with made.memory.archive.busy():
             await stored(made, *units(30))
             # more than enough for a batch between
             for _ in range(30):

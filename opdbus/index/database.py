@@ -234,5 +234,7 @@ def _tune(database: sqlite3.Connection) -> None:
     # in WAL mode NORMAL survives a killed process, and a power cut leaves it consistent
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("PRAGMA secure_delete = ON")
+    # in bytes; a log that was longer is cut once it was copied
+    database.execute("PRAGMA journal_size_limit = 8388608")
     # in KiB; the indexes of 100,000 objects fit, which SQLite otherwise reads again for each object
     database.execute("PRAGMA cache_size = -8192")

@@ -137,7 +137,7 @@ class Memory:
         async def work() -> Mapping[Thing, Change]:
             changes: dict[Thing, Change] = {}
             part, later = await following() or self._nothing(), await following()
-            with self.archive.busy() if later else nullcontext():
+            async with self.archive.busy() if later else nullcontext():
                 while later is not None:
                     # a part is made ready while those before are stored: nobody else changes it
                     ahead = asyncio.ensure_future(following())

@@ -174,6 +174,10 @@ class Store:
         """Make sure that all that was committed is on the disk."""
         self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
+    def keep_log(self, pages: int) -> None:
+        """Copy the log to the database after so many pages."""
+        self._database.execute(f"PRAGMA wal_autocheckpoint = {pages:d}")
+
     def scrub(self) -> bool:
         """Erase deleted and replaced content from the files.
 
