@@ -62,8 +62,9 @@ class HashTable:
         left, at = np.arange(len(keys)), _first_slots(keys, len(slots))
         while len(left):
             numbers = slots[at]
-            at_most = np.clip(numbers, 0, len(known) - 1)
-            is_found = (numbers == at_most) & (known[at_most] == keys[left])
+            # what is none is negative, which is read as beyond all of them
+            is_number = numbers.view(np.uint32) < len(known)
+            is_found = is_number & (known.take(numbers, mode="clip") == keys[left])
             found[left[is_found]] = numbers[is_found]
             goes_on = ~is_found & (numbers != _EMPTY)
             left, at = left[goes_on], (at[goes_on] + 1) & (len(slots) - 1)

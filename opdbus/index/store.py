@@ -108,7 +108,7 @@ class Record(NamedTuple):
     def size(self) -> int:
         """Its size in bytes: name, properties and texts."""
         parts = (self.identity.name, self.properties, self.text, self.words)
-        return sum(len(part.encode()) for part in parts)
+        return sum([len(part) if part.isascii() else len(part.encode()) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,8 @@ class Store:
         self, keys: Sequence[bytes], digests: Sequence[bytes], vectors: NDArray[np.float32]
     ) -> None:
         """Store vectors (keys, dimension) of the texts with these digests, in one commit."""
-        rows = zip(keys, digests, (v.astype("<f4").tobytes() for v in vectors), strict=True)
+        data = (vector.tobytes() for vector in vectors.astype("<f4", copy=False))
+        rows = zip(keys, digests, data, strict=True)
         with self.transaction():
             insert(self._database, _VECTORS, rows)
 
