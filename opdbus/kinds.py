@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Kinds: TypeAlias = int
 
 _WORD = re.compile(r"[a-z0-9]+")
+# `stork.service` is one word, and `on-call`
+_COMPOUND = re.compile(r"[a-z0-9]+(?:[-._:/@+]+[a-z0-9]+)*")
 # A question that begins so says last what it asks for: `can alice's ports be reached`.
 _ENDING = frozenset(
     "is are was were can could does do did has have had may will where when how since why on"
@@ -27,6 +29,20 @@ _ENDING = frozenset(
 
 # So near the beginning is the noun that `which` belongs to.
 _FIRST_WORDS = 5
+# What comes before these says what is asked for: `web server port of the shop`.
+_AFTER_NOUNS = frozenset(
+    "of that which who whose what with without in on for from to by at as and or but under over"
+    " above below via through behind than is are was were has have had can could may must should"
+    " will would do does did not more less never".split()
+)
+# After these comes a verb, unless a word that says nothing does.
+_BEFORE_VERBS = frozenset("what who how".split())
+_CLAUSE_END = re.compile(r"[,;:?!](?:\s|$)|\.\s*$")
+# `..., on which port`
+_LATER = re.compile(
+    r"(?:[,;:]\s*(?:and |on |at |in )?|\b(?:and|on|at|in|by|under|through|behind) )(?:what|which) ",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +65,19 @@ def rows() -> tuple[Row, ...]:
 
 @lru_cache(maxsize=4096)
 def _of_sort(sort: str) -> tuple[Kinds, float]:
+    """Return the rows of a sort; of one that only declarations or publishers have, by its name.
+
+    A published `podman/container` is what `containers` means, and a `storage/disk` a `drive`.
+    """
     fitting = [
         (1 << number, row.less)
         for number, row in enumerate(rows())
         if any(fnmatchcase(sort, thing) for thing in row.things)
     ]
-    return sum(bit for bit, _ in fitting), fitting[0][1] if fitting else 0.0
+    if not fitting:
+        words = _WORD.findall(sort.split("/")[1].lower())
+        return asked(" ".join(words[-1:]), frozenset()).named, 0.0
+    return sum(bit for bit, _ in fitting), fitting[0][1]
 
 
 def of_thing(thing: Thing) -> tuple[Kinds, float]:
@@ -100,7 +123,34 @@ def asked(question: str, passed: AbstractSet[str]) -> Asked:
         # a noun comes after what says more of it: `which old web services`
         noun = next((at for at in range(1, _FIRST_WORDS) if at in found), first)
         first = noun if passed.isdisjoint(words[1:noun]) else first
-    return Asked(named, found.get(first, 0))
+    return Asked(named, _asked_later(question) or found.get(first, 0) or _head(question, passed))
+
+
+def _asked_later(question: str) -> Kinds:
+    """Return what a later part of a question asks for: `voice chat, on which port`."""
+    for match in _LATER.finditer(question):
+        words = _WORD.findall(question[match.end() :].lower())
+        if kinds := next((kinds for at, _, kinds in _phrases().find(words) if at == 0), 0):
+            return kinds
+    return 0
+
+
+def _head(question: str, passed: AbstractSet[str]) -> Kinds:
+    """Return the noun that a question begins with, after what says more of it: `ssh port of it`."""
+    words = _COMPOUND.findall(_CLAUSE_END.split(question.lower(), maxsplit=1)[0])
+    first = next((at for at, word in enumerate(words) if word not in passed), len(words))
+    if first == 1 and words[0] in _BEFORE_VERBS:
+        return 0
+    # at the first word of these, or at one that says nothing, the noun ends
+    ends = next(
+        (at for at in range(first, len(words)) if words[at] in _AFTER_NOUNS | passed), len(words)
+    )
+    for at, length, kinds in _phrases().find(words[first:ends]):
+        if at and first + at + length == ends:
+            # `creates accounts`
+            is_verb = words[first].endswith("s") and words[ends - 1].endswith("s")
+            return 0 if is_verb else kinds
+    return 0
 
 
 def names(question: str) -> list[str]:

@@ -29,6 +29,11 @@ from opdbus.state.object import Thing
         ("how much memory", ("system", "fact", "hardware"), True),
         ("how much memory", ("system", "fact", "time"), False),
         ("keeps the clock right", ("printers", "printer", "office"), False),
+        ("which containers stopped", ("podman", "container", "shop"), True),
+        ("a drive that ails", ("storage", "disk", "bay-1"), True),
+        ("which jobs are overdue", ("backup", "nightly_job", "photos"), True),
+        ("a drive that ails", ("vpn", "peer", "galway"), False),
+        ("certificates that expired", ("tls", "certificate", "shop.example"), True),
     ],
 )
 def test_words_name_sorts_of_things(
@@ -54,12 +59,25 @@ def test_words_name_sorts_of_things(
         ("when does it run", ("systemd", "unit", "a.timer"), True),
         ("which old backup timers are left", ("systemd", "unit", "a.timer"), True),
         ("which program has the port open", ("net", "listener", "tcp 0.0.0.0:80"), False),
+        ("ssh port of this machine", ("net", "listener", "tcp 0.0.0.0:22"), True),
+        ("second network card is dead", ("net", "interface", "eth1"), True),
+        ("IPv6 address, the public one", ("net", "address", "2001:db8::1/64 on eth0"), True),
+        ("voice chat of the children, which port?", ("net", "listener", "udp 0.0.0.0:64738"), True),
+        ("who takes mail from others, and on which port", ("net", "listener", "tcp [::]:25"), True),
+        ("files of this host which packages brought", ("packages", "package", "nginx"), False),
+        ("port forwarding of the router", ("net", "listener", "tcp 0.0.0.0:22"), True),
+        ("a library for port knocking", ("net", "listener", "tcp 0.0.0.0:22"), False),
+        ("stork.service and its nest", ("systemd", "unit", "stork.service"), False),
+        ("what configures interfaces", ("net", "interface", "eth0"), False),
     ],
 )
 def test_a_question_asks_for_some_of_the_sorts_that_it_names(
     question: str, thing: tuple[str, str, str], *, is_asked: bool
 ) -> None:
-    """A question asks for the sort that it begins with, unless it begins with a verb or `when`."""
+    """A question asks for the sort that it begins with, or for one that `on which` asks for.
+
+    That is the last noun of its first ones, unless it begins with a verb or `when`.
+    """
     of_thing, _ = kinds.of_thing(Thing(*thing))
     assert bool(of_thing & kinds.asked(question, STOP_WORDS).subject) == is_asked
 

@@ -147,6 +147,12 @@ def _sorts(phrase: str) -> Kinds:
 
 
 @cache
+def _acted_on() -> Kinds:
+    """Return the sorts that a verb rather than a name stands before: `checks certificates`."""
+    return _sorts("certificate") | _sorts("rule")
+
+
+@cache
 def _less(amounts: tuple[tuple[str, float | None], ...]) -> Sequence[tuple[Kinds, float]]:
     found: dict[float, Kinds] = {}
     for phrase, amount in amounts:
@@ -161,6 +167,6 @@ def _is_deed(words: Sequence[str]) -> bool:
     verb, after = (*words[is_asking : is_asking + 2], "", "")[:2]
     if len(verb) < _SHORTEST or not verb.endswith("s") or verb.endswith("ss") or verb in _BEING:
         return False
-    if not is_asking and (not after or after in _AFTER_NOUNS or _sorts(after)):
+    if not is_asking and (not after or after in _AFTER_NOUNS or _sorts(after) & ~_acted_on()):
         return False
     return not (_sorts(verb) or vocabulary.asked(verb))
