@@ -15,9 +15,9 @@ from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_nam
 from opdbus.state.secret_text import REDACTED
 
 # Part of every vector's key: raise it when `render` makes other texts of the same objects.
-VERSION: Final = 3
+VERSION: Final = 4
 # Part of what says how objects are stored: raise it when other words are made of the same objects.
-WORDS: Final = 2
+WORDS: Final = 3
 
 MAX_PAIRS: Final = 3
 MAX_SETTINGS: Final = 8
@@ -46,6 +46,10 @@ TELLING: Final = {
 # Those of them that say which sort of thing it is: the glossary may explain these.
 SORTS: Final = frozenset("type app class role image driver fstype mode action service".split())
 PORTS: Final = frozenset({"port", "ports", "dport"})
+# Keys of what a thing is part of, which no description says.
+_BELONGING: Final = frozenset(("groups",))
+# Keys of what a thing is on: what that is for, it is for as well.
+_ON: Final = frozenset(("interface",))
 # Keys whose values are about others: `gitlab` in the address of a home page is no GitLab here.
 _OF_OTHERS: Final = frozenset(("homepage",))
 # Words in keys of values that change by themselves: they do not tell what an object is.
@@ -126,13 +130,13 @@ def render(item: StateObject) -> Rendering:
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
     described = ", ".join(_described(pairs))
     telling = _telling(item, pairs)
-    meanings = _meanings(item, telling)
+    meanings = _meanings(item, telling, pairs)
     # an account or a group is rarely meant by what its service is for
     known = [] if item.plugin == "users" else meanings
     what = described or next(filter(None, known), "")
     line = f"{head(item)}: {what}" if what else head(item)
-    if telling and not described:
-        line += "; " + ", ".join(f"{key} {value}" for key, value in telling)
+    if shown := [(key, value) for key, value in telling if not described or key in _BELONGING]:
+        line += "; " + ", ".join(f"{key} {value}" for key, value in shown)
     other = [meaning for meaning in known[:1] if meaning and meaning not in line]
     return Rendering("\n".join([_clean(line)[:MAX_LINE], *other]), _words(item, pairs, meanings))
 
@@ -146,7 +150,7 @@ def first_line(text: str) -> str:
 def meanings(item: StateObject) -> list[str]:
     """Return what the glossary says of an object's name and values."""
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
-    return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs)))))
+    return list(filter(None, dict.fromkeys(_meanings(item, _telling(item, pairs), pairs))))
 
 
 def digest_of(text: str) -> bytes:
@@ -154,8 +158,9 @@ def digest_of(text: str) -> bytes:
     return digest(f"{VERSION}\n{text}".encode())
 
 
-def _meanings(item: StateObject, telling: list[tuple[str, str]]) -> list[str]:
-    return [gloss(item.name), *(_meaning(key, value) for key, value in telling)]
+def _meanings(item: StateObject, telling: list[tuple[str, str]], pairs: list[_Pair]) -> list[str]:
+    of_values = (_meaning(key, value) for key, value in telling)
+    return [gloss(item.name), *of_values, *(gloss(value) for _, key, value in pairs if key in _ON)]
 
 
 def _meaning(key: str, value: str) -> str:

@@ -70,6 +70,19 @@ def test_the_glossary_fills_gaps_only() -> None:
     assert render(account).text == "user account systemd-timesync: system account"
 
 
+def test_an_account_is_told_with_its_groups() -> None:
+    """Say what an account belongs to: `accounts of children` asks for the group kids."""
+    ida = item("users", "account", "ida", description="Ida Berg, user account", groups=["kids"])
+    assert render(ida).text == "user account ida: Ida Berg, user account; groups kids"
+
+
+def test_what_is_on_an_interface_is_found_by_what_that_is_for() -> None:
+    """Give addresses and routes the meaning of their interface's name, as words."""
+    of_wg = item("net", "address", "10.0.0.1/24 on wg0", description="here", interface="wg0")
+    assert gloss("wg0") in render(of_wg).words
+    assert gloss("wg0") not in render(of_wg).text
+
+
 def test_a_home_page_is_not_what_a_package_is_about() -> None:
     """Find no package by the words of the address that its authors have."""
     page = "https://gitlab.example.org/cheese"
