@@ -125,8 +125,11 @@ class Declared:
         if self._optional and is_new and _is_missing(self.path):
             return set(), iter(())
         if is_new and _size(self.path) >= self._large:
-            with suppress(ChildFailed):
+            try:
                 return records_apart.stream(self._file)
+            except ChildFailed as error:
+                # if the file is bad, what follows says why
+                log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
             with gc_tuning.paused():
                 return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
