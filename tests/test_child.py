@@ -192,3 +192,30 @@ def _free() -> int:
     """Give the lowest number that the next file would have."""
     with Path(os.devnull).open() as file:
         return file.fileno()
+
+
+def test_cancelled_again_and_again_leaves_no_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever is cancelled while the killed child ends waits for that, too."""
+    (tmp_path / "sleeping.py").write_text("import time; time.sleep(1e6)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def started() -> list[int]:
+        return [pid for pid in _children(os.getpid()) if Path(f"/proc/{pid}").exists()]
+
+    async def work() -> None:
+        before = set(started())
+        running = asyncio.create_task(child.run("sleeping"))
+        for _ in range(1000):  # turns of the event loop, in one of which it is started
+            await asyncio.sleep(0)
+            if set(started()) - before:
+                break
+        assert set(started()) - before
+        while not running.done():
+            running.cancel()
+            await asyncio.sleep(0)
+        assert running.cancelled()
+        assert not set(started()) - before
+
+    asyncio.run(work())

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
 from opdbus.errors import OpDbusError
@@ -34,9 +34,22 @@ async def run(module: str, **request: Any) -> str:  # noqa: ANN401 -- any JSON
     """
     try:
         with _leash() as leash:
-            return await _answered(leash, _command(module, request))
+            work = asyncio.create_task(_answered(leash, _command(module, request)))
+            try:
+                return await asyncio.shield(work)
+            finally:
+                await _ended(work)
     except OSError as error:
         raise ChildFailed(f"cannot start a process for it: {error.strerror}") from None
+
+
+async def _ended(work: asyncio.Task[str]) -> None:
+    """Cancel once, and wait for the child's end however often we are cancelled meanwhile."""
+    if not work.cancelling():  # as the end of the event loop does
+        work.cancel()
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
 
 
 def parts(module: str, **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
