@@ -103,13 +103,15 @@ $(READY): pyproject.toml
 	@echo "$(chosen)" >$@
 
 # What only tests need. Root gets all of it, others what they have: the rest of the tests is skipped.
-# CI also has the large libraries that `make test-all` has.
-$(VENV)/tested: $(READY) $(if $(CI),$(ONNXRUNTIME_GPU)/ready)
+# CI also has the large libraries that `make test-all` has, fetched beside the rest. Not compiled:
+# most of it is never imported, and what is gets compiled then.
+$(VENV)/tested: $(READY)
 	@PYTHON="$(PYTHON)" .ci/setup-system test
 	@[ "$$(id -u)" != 0 ] || PYTHON="$(SYSTEM_PYTHON)" .ci/setup-system install
-	@$(INSTALL) --editable '.[dev]'
-	@! pkg-config --exists libsystemd 2>/dev/null || \
-		$(INSTALL) --editable '.[systemd]' || [ "$$(id -u)" != 0 ]
+	@[ -z "$(CI)" ] || { $(MAKE) --no-print-directory onnxruntime-gpu & large=$$!; }; \
+	$(INSTALL) --no-compile --editable ".[dev$$(! pkg-config --exists libsystemd 2>/dev/null || echo ,systemd)]" || \
+		{ [ "$$(id -u)" != 0 ] && $(INSTALL) --no-compile --editable '.[dev]'; }; \
+	failed=$$?; wait $$large && exit $$failed
 	@touch $@
 
 # In a folder of its own: it cannot be installed beside onnxruntime.
