@@ -242,11 +242,11 @@ class _Sums:
     def _reaching(self, part: slice, least: np.float32) -> NDArray[np.intp]:
         total = np.float32(0) if self.shares is None else LEXICAL_WEIGHT * self.shares[part]
         if self.cosines is not None:
-            total = total + self.cosines[part]
+            known = self.cosines[part]
+            total = total + np.where(np.isnan(known), np.float32(0), known)
         if self._raising and self._raising.values is not None:
             total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._raising.values[part]
-        # of what has no vector nothing is known
-        return np.flatnonzero(~(total < least))
+        return np.flatnonzero(total >= least)
 
 
 def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
