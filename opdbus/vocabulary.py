@@ -113,12 +113,13 @@ def as_bytes(traits: Traits) -> bytes:
 def asked(question: str) -> Mapping[Traits, str]:
     """Return the values that a question names: for each phrase, the rows that have it."""
     words = _beside_verbs(list(plain(question)))
+    asking = next((at for at, word in enumerate(words) if word in _ASKING), len(words))
 
     def is_form(at: int) -> bool:
         """Tell `did it crash` and `what is failing` from `what removes it` and `a run of it`."""
         if at and words[at - 1] in _RELATIVE:
             return _AFTER_CLAUSES.issuperset(words[at + 1 : at + 2])
-        return words[at].endswith(_PARTICIPLES) or not _ASKING.isdisjoint(words[:at])
+        return words[at].endswith(_PARTICIPLES) or asking < at
 
     # what is denied and has no opposite is not asked for
     return {
