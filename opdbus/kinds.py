@@ -65,12 +65,19 @@ def rows() -> tuple[Row, ...]:
 
 @lru_cache(maxsize=4096)
 def _of_sort(sort: str) -> tuple[Kinds, float]:
+    """Return the rows of a sort; of one that only declarations or publishers have, by its name.
+
+    A published `podman/container` is what `containers` means, and a `storage/disk` a `drive`.
+    """
     fitting = [
         (1 << number, row.less)
         for number, row in enumerate(rows())
         if any(fnmatchcase(sort, thing) for thing in row.things)
     ]
-    return sum(bit for bit, _ in fitting), fitting[0][1] if fitting else 0.0
+    if not fitting:
+        words = _WORD.findall(sort.split("/")[1].lower())
+        return asked(" ".join(words[-1:]), frozenset()).named, 0.0
+    return sum(bit for bit, _ in fitting), fitting[0][1]
 
 
 def of_thing(thing: Thing) -> tuple[Kinds, float]:

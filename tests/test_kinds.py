@@ -29,6 +29,10 @@ from opdbus.state.object import Thing
         ("how much memory", ("system", "fact", "hardware"), True),
         ("how much memory", ("system", "fact", "time"), False),
         ("keeps the clock right", ("printers", "printer", "office"), False),
+        ("which containers stopped", ("podman", "container", "shop"), True),
+        ("a drive that ails", ("storage", "disk", "bay-1"), True),
+        ("which jobs are overdue", ("backup", "nightly_job", "photos"), True),
+        ("a drive that ails", ("vpn", "peer", "galway"), False),
         ("certificates that expired", ("tls", "certificate", "shop.example"), True),
     ],
 )
