@@ -32,10 +32,9 @@ from opdbus.state.object import FILE, Identity, Json, StateObject
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"
-# Exams of strangers that weights are fitted to, also with what the host has not; and all exams.
-STRANGERS: Final = ("cluster", "office")
-EXAMS: Final = (*STRANGERS, "home", "agency")
-HOSTS: Final = ("example", "packages", "values", *STRANGERS)
+# Exams about whole hosts, with questions about what each has not.
+EXAMS: Final = ("cluster", "office", "home", "agency")
+HOSTS: Final = ("example", "packages", "values", *EXAMS)
 # Those with a question about each object.
 DESCRIBED: Final = HOSTS[:2]
 HALVES: Final = ("fit", "told")
