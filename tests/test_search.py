@@ -58,6 +58,19 @@ def test_the_best_of_many_are_those_of_all(places: int) -> None:
         assert score.total == total[place]
 
 
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.04, 0.5])
+def test_the_best_of_many_by_words_are_those_of_all(share: float) -> None:
+    """Rank all that matches, and nothing else, as if all were put in order."""
+    dice = np.random.default_rng(3)
+    shares = np.where(dice.random(70_000) < share, 0.3 + dice.random(70_000) / 2, 0).astype(
+        np.float32
+    )
+    kinds = dice.choice([-0.3, 0, 0.15], len(shares)).astype(np.float32)
+    total = np.where(shares > 0, np.maximum(shares + kinds, np.float32(1e-6)), shares)
+    wanted = np.argsort(-total, kind="stable")[: np.count_nonzero(shares)].tolist()
+    assert [place for place, _ in rank(None, shares, raising(None, kinds))] == wanted
+
+
 def test_the_best_are_compared_exactly_where_a_sample_tells_nothing_of_them() -> None:
     """Compare as many as ever where only what is looked at as a sample has high estimates."""
     estimates = np.random.default_rng(1).normal(0, 0.1, 200_000).astype(np.float32)

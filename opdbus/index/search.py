@@ -165,9 +165,10 @@ def rank(
     if likeness and likeness.exact:
         likeness.cosines[likely] = likeness.exact(likely)
     yield from _scored(sums, likely, likeness)
-    is_left = np.ones(sums.entries, np.bool_)
-    is_left[likely] = False
-    yield from _scored(sums, np.flatnonzero(is_left), likeness)
+    is_likely = np.zeros(sums.entries, np.bool_)
+    is_likely[likely] = True
+    counting = sums.counting()
+    yield from _scored(sums, counting[~is_likely[counting]], likeness)
 
 
 def _scored(
@@ -178,8 +179,6 @@ def _scored(
     cosines, shares = sums.cosines, sums.shares
     for number in np.argsort(-total, kind="stable").tolist():
         index = places.item(number)
-        if cosines is None and total[number] <= 0:
-            return
         cosine = math.nan if cosines is None else float(cosines[index])
         is_known = likeness is not None and math.isfinite(cosine)
         yield (
@@ -226,24 +225,35 @@ class _Sums:
         # what does not match at all is not made to
         return np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total), raised
 
+    def counting(self) -> NDArray[np.intp]:
+        """Return the places of all entries, or of those that match where only words count."""
+        if self.cosines is not None:
+            return np.arange(self.entries)
+        # the least that is more than nothing
+        return self._above(np.nextafter(np.float32(0), np.float32(1)))
+
     def reaching(self, least: np.float32) -> NDArray[np.intp]:
         """Return the places of all entries that may have such a sum, or more, in order."""
         if least <= _LEAST:
-            return np.arange(self.entries)
+            return self.counting()
         raising = self._raising
         least = least - np.float32(_ROUNDED + (raising.most if raising else 0.0))
-        each = [self._reaching(part, least) + part.start for part in parts(self.entries)]
-        found = np.concatenate(each)
+        found = self._above(least)
         named = raising.named[raising.named < self.entries] if raising else found[:0]
         # `unique` would take twenty times as long as all the rest
         others = found[~np.isin(found, named)]
         return np.insert(others, np.searchsorted(others, named), named)
 
-    def _reaching(self, part: slice, least: np.float32) -> NDArray[np.intp]:
-        total = np.float32(0) if self.shares is None else LEXICAL_WEIGHT * self.shares[part]
+    def _above(self, least: np.float32) -> NDArray[np.intp]:
+        """Return the places of what has at least such a sum without its sort and name."""
+        each = [self._above_in(part, least) + part.start for part in parts(self.entries)]
+        return np.concatenate(each) if each else np.empty(0, np.intp)
+
+    def _above_in(self, part: slice, least: np.float32) -> NDArray[np.intp]:
+        total = np.zeros(1, np.float32) if self.shares is None else self.shares[part]
         if self.cosines is not None:
             known = self.cosines[part]
-            total = total + np.where(np.isnan(known), np.float32(0), known)
+            total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
         if self._raising and self._raising.values is not None:
             total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._raising.values[part]
         return np.flatnonzero(total >= least)
@@ -257,13 +267,13 @@ def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
     """
     sample = np.arange(0, sums.entries, max(1, sums.entries // _SAMPLED))
     above = 4 * most * len(sample) // max(1, sums.entries)
-    likely = np.arange(sums.entries)
-    if len(sample) < len(likely) and above < len(sample):
+    guess, likely = np.float32(-np.inf), np.empty(0, np.intp)
+    if len(sample) < sums.entries and above < len(sample):
         guess = np.partition(sums.at(sample)[0], -above)[-above]
         likely = sums.reaching(guess)
     total, _ = sums.at(likely)
-    if len(likely) < sums.entries and np.count_nonzero(total >= guess) < most:
-        likely = np.arange(sums.entries)
+    if np.count_nonzero(total >= guess) < most:
+        likely = sums.counting()
         total, _ = sums.at(likely)
     if len(likely) <= most:
         return likely
