@@ -6,7 +6,8 @@ from raising import raising
 
 from opdbus import kinds
 from opdbus.index.lexical import STOP_WORDS
-from opdbus.index.search import KIND_WEIGHT, Likeness, named_kinds, rank
+from opdbus.index.raising import KIND_WEIGHT, named_kinds
+from opdbus.index.search import Likeness, rank
 from opdbus.kinds import Asked
 from opdbus.state.object import Thing
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from raising import raising
 
 from opdbus.index import common_words, lexical
-from opdbus.index.search import LEXICAL_WEIGHT, Likeness, Raised, Raising, ceiling, rank
+from opdbus.index.raising import Raised, Raising
+from opdbus.index.search import LEXICAL_WEIGHT, Likeness, ceiling, rank
 
 
 def _order(cosines: list[float] | None, shares: list[float]) -> list[int]:

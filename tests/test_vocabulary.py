@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from raising import raising
 from value_host import objects
 
-from opdbus.index.search import VALUE_WEIGHT, Likeness, named_values, rank
+from opdbus.index.raising import VALUE_WEIGHT, named_values
+from opdbus.index.search import Likeness, rank
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
 from opdbus.vocabulary import TRAIT_BYTES, Reader, asked, rows

@@ -13,14 +13,8 @@ from opdbus import kinds
 from opdbus.history import wording
 from opdbus.history.sentences import Said, Sentences
 from opdbus.index import calibration, lexical, relations
-from opdbus.index.search import (
-    KIND_WEIGHT,
-    LEXICAL_WEIGHT,
-    NAME_WEIGHT,
-    Background,
-    Score,
-    ceiling,
-)
+from opdbus.index.raising import KIND_WEIGHT, NAME_WEIGHT
+from opdbus.index.search import LEXICAL_WEIGHT, Background, Score, ceiling
 from opdbus.index.store import Store
 
 # What it counts that what a question says happened.

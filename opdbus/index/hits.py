@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from opdbus.index.calibration import Judged
 from opdbus.index.matches import Matches
 from opdbus.index.questions import Compared
-from opdbus.index.search import Likeness, Raising, Score
+from opdbus.index.raising import Raising
+from opdbus.index.search import Likeness, Score
 from opdbus.index.spelling import Correction
 from opdbus.index.view import Found
 from opdbus.state.conditions import Condition

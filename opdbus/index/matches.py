@@ -18,18 +18,18 @@ from opdbus.index.catalogue import Catalogue
 from opdbus.index.evidence import NOTHING_MISSING, Missing
 from opdbus.index.literal import Literal
 from opdbus.index.questions import Compared
-from opdbus.index.scoring import Scored, scored
-from opdbus.index.search import (
+from opdbus.index.raising import (
     ALONE_WEIGHT,
     EVERY,
     KIND_WEIGHT,
     NAME_WEIGHT,
     Raised,
     Raising,
-    ceiling,
     named_kinds,
     named_values,
 )
+from opdbus.index.scoring import Scored, scored
+from opdbus.index.search import ceiling
 from opdbus.index.store import Store
 from opdbus.index.view import View
 from opdbus.index.word_index import Lookup
