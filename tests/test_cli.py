@@ -222,7 +222,12 @@ def test_a_page_past_the_last_hit(served: Running) -> None:
 
 def test_weak_hits_come_only_with_all(served: Running) -> None:
     """Find nothing where no hit is good enough, and say how to see the weak ones, marked."""
-    asked = ("search", "a server of zeppelin, quokka, banana and lemonade", "--mode", "lexical")
+    asked = (
+        "search",
+        "quokka, zeppelin, banana, lemonade, walrus and a tiny server",
+        "--mode",
+        "lexical",
+    )
     done = served.cli(*asked)
     assert (done.returncode, done.stdout) == (12, "")
     assert done.stderr.startswith("nothing here is about that; --all lists")
