@@ -15,7 +15,8 @@ from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
-from opdbus.index.search import NAME_WEIGHT, SAID_WEIGHT
+from opdbus.index.raising import NAME_WEIGHT
+from opdbus.index.search import SAID_WEIGHT
 from opdbus.serving.serving import Serving
 from opdbus.state.conditions import OPERATORS, AllOf, Condition, parse
 from opdbus.state.object import FILE, Identity, StateObject, Thing
