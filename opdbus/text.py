@@ -14,9 +14,11 @@ from opdbus.state.leaves import leaves
 from opdbus.state.object import SETTINGS, Json, StateObject, digest, is_hash_name
 from opdbus.state.secret_text import REDACTED
 
-# Part of every vector's key: raise it when `render` makes other texts of the same objects.
-VERSION: Final = 4
-# Part of what says how objects are stored: raise it when other words are made of the same objects.
+# Part of every vector's key, so that raising it computes all vectors again: a text that changed has
+# another key by itself.
+VERSION: Final = 3
+# Part of what says how objects are stored: raise it when `render` or `vocabulary` make something
+# else of the same objects, which are then rendered again.
 WORDS: Final = 3
 
 MAX_PAIRS: Final = 3

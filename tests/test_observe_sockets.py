@@ -1,5 +1,6 @@
 """The observer of open ports, in a network namespace of its own."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from own_network import Network, own_network
 from opdbus.bus.transport.values import Typed
 from opdbus.observe import sockets
 from opdbus.observe.control_groups import ControlGroups
+from opdbus.observe.known import Known
 from opdbus.observe.netlink import DIAG
 from opdbus.observe.ports import ServiceNames
 from opdbus.observe.report import Observer
@@ -31,16 +33,17 @@ def no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def watched(
-    tmp_path: Path, seconds: Sequence[float] = (0.05,), groups: ControlGroups | None = None
+    tmp_path: Path, seconds: Sequence[float] = (0.05,), **known: Any
 ) -> AsyncIterator[tuple[Network, Host]]:
     """Observe the ports of an empty network, through a socket as systemd passes it.
 
-    Without a unit's change ports are listed at `seconds` after each other.
+    Without a unit's change ports are listed at `seconds` after each other. `known` are further
+    fields of Sockets.
     """
     (tmp_path / "services").write_text(SERVICES)
     names = ServiceNames(tmp_path / "services")
     with own_network() as net, net.netlink(DIAG) as passed:
-        observer = sockets.Sockets(passed, groups or ControlGroups(), names, seconds)
+        observer = sockets.Sockets(passed, services=names, seconds=seconds, **known)
         async with observed(tmp_path, Observer("sockets", "net", observer.observe)) as host:
             yield net, host
 
@@ -152,6 +155,19 @@ class AllInOne(ControlGroups):
         return dict.fromkeys(ids, "a.service")
 
 
+class Purposes(Known[str, str]):
+    """What units are for; says when it was first forgotten, which is when units are followed."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.forgotten = asyncio.Event()
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        super().clear()
+        self.forgotten.set()
+
+
 @in_loop
 async def test_a_port_is_for_what_its_unit_is_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus_address: str
@@ -161,11 +177,13 @@ async def test_a_port_is_for_what_its_unit_is_for(
     row = ["a.service", "Ticket portal", *["", "", "", ""], f"{PATH}/unit/a", 0, "", "/"]
     async with fake_service(bus_address, "org.freedesktop.systemd1") as pid1:
         asked: list[list[str]] = []
+        purposes = Purposes()
         pid1.answers["org.freedesktop.systemd1.Manager.Subscribe"] = lambda _: ("", [])
         pid1.answers["org.freedesktop.systemd1.Manager.ListUnitsByPatterns"] = (
             lambda _path, _states, names: asked.append(names) or ("a(ssssssouso)", [[row]])
         )
-        async with watched(tmp_path, groups=AllInOne()) as (net, host):
+        async with watched(tmp_path, groups=AllInOne(), purposes=purposes) as (net, host):
+            await purposes.forgotten.wait()
             with opened(net, socket.SOCK_STREAM, "127.0.0.1", 22):
                 described = "Ticket portal, for this machine only"
                 name = "net/listener/tcp 127.0.0.1:22"

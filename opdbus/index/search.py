@@ -173,10 +173,7 @@ class _Sums:
 
     def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Raised]:
         """Return what ranks the entries at some places, and what of it raises them."""
-        total = np.zeros(len(places), np.float32) if self.shares is None else self.shares[places]
-        if self.cosines is not None:
-            known = self.cosines[places]
-            total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
+        total = self._said(places)
         if self._raising is None:
             return total, Raised(None, np.zeros(len(places), np.float32))
         raised = self._raising.at(places)
@@ -184,6 +181,15 @@ class _Sums:
             total = total + VALUE_WEIGHT * raised.values
         # what does not match at all is not made to
         return np.where(total > 0, np.maximum(total + raised.kinds, _LEAST), total), raised
+
+    def _said(self, where: NDArray[np.intp] | slice) -> NDArray[np.float32]:
+        """Return what the cosines and the words give some entries, zero without either."""
+        if self.cosines is None:
+            shares = self.shares
+            return np.zeros(self.entries, np.float32)[where] if shares is None else shares[where]
+        known = self.cosines[where]
+        cosines = np.where(np.isnan(known), np.float32(0), known)
+        return cosines if self.shares is None else cosines + LEXICAL_WEIGHT * self.shares[where]
 
     def counting(self) -> NDArray[np.intp]:
         """Return the places of all entries, or of those that match where only words count."""
@@ -210,10 +216,7 @@ class _Sums:
         return np.concatenate(each) if each else np.empty(0, np.intp)
 
     def _above_in(self, part: slice, least: np.float32) -> NDArray[np.intp]:
-        total = np.zeros(1, np.float32) if self.shares is None else self.shares[part]
-        if self.cosines is not None:
-            known = self.cosines[part]
-            total = LEXICAL_WEIGHT * total + np.where(np.isnan(known), np.float32(0), known)
+        total = self._said(part)
         if self._raising and self._raising.values is not None:
             total = total + (VALUE_WEIGHT + BOTH_WEIGHT) * self._raising.values[part]
         return np.flatnonzero(total >= least)

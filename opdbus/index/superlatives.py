@@ -100,10 +100,9 @@ def order(most: Sequence[Thing], found: Found) -> Found:
 
 def _of(given: Mapping[Thing, Sequence[Json]], kind: type | UnionType) -> dict[Thing, Any]:
     """Return the first value of a kind that each thing has."""
-    plain = (
-        (thing, value)
-        for thing, values in given.items()
-        for value in values
-        if isinstance(value, kind) and not isinstance(value, bool)
-    )
-    return dict(reversed([*plain]))
+    first: dict[Thing, Any] = {}
+    for thing, values in given.items():
+        for value in values:
+            if isinstance(value, kind) and not isinstance(value, bool):
+                first.setdefault(thing, value)
+    return first
