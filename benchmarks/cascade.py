@@ -114,7 +114,7 @@ async def _ask_without(
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.02)
     index.drop(kept)
-    index.add([*kept], np.stack([*kept.values()]))  # type: ignore[arg-type] -- all are there
+    await index.add([*kept], np.stack([*kept.values()]))  # type: ignore[arg-type] -- all are there
     return sum(stage not in {"static", ""} for stage in stages)
 
 

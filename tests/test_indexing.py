@@ -148,7 +148,7 @@ def test_a_thing_waits_once(live: Callable[..., Any]) -> None:
         for name, left in (("b", 2), ("a", 1)):
             for entry in about(Thing("systemd", "unit", name)):
                 assert made.vectors.waiting() == left + 1
-                index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
+                await index.add([entry.text_digest], np.zeros((1, embedder.dimension), np.float32))
             assert made.vectors.waiting() == left
 
     live(work, engine=False)

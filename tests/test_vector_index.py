@@ -1,5 +1,6 @@
 """Vectors in memory: exact or rounded, growing, forgetting."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -15,7 +16,7 @@ from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, RoundedRows, Rows
 from opdbus.index.sealed_signs import BLOCK
 from opdbus.index.texts import Texts
-from opdbus.index.vector_index import VectorIndex
+from opdbus.index.vector_index import MANY, VectorIndex
 from opdbus.state.object import Thing
 
 # How far vectors and cosines may be off, of 8 dimensions.
@@ -49,7 +50,7 @@ def test_scores_are_cosines(kind: Callable[[int], Rows], off: float, cosine_off:
     vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(700)
     keys = _keys(700)
     for start in range(0, 700, 7):
-        vectors.add(keys[start : start + 7], made[start : start + 7])
+        asyncio.run(vectors.add(keys[start : start + 7], made[start : start + 7]))
     found = cosines(vectors, made[3], *keys)
     np.testing.assert_allclose(found, made @ made[3], atol=cosine_off)
     for key, row in zip(keys, made, strict=True):
@@ -63,7 +64,7 @@ def test_an_empty_matrix_answers() -> None:
     assert np.isnan(cosines(vectors, _unit(1)[0], b"x")).all()
     assert (vectors.get(b"x"), b"x" in vectors) == (None, False)
     vectors.drop([b"x"])
-    vectors.add([], _unit(0))
+    asyncio.run(vectors.add([], _unit(0)))
     assert len(vectors) == 0
 
 
@@ -78,7 +79,7 @@ def test_it_holds_what_a_dict_would(steps: list[tuple[bool, set[int]]]) -> None:
     for adding, numbers in steps:
         if adding:
             new = [n for n in numbers if _key(n) not in expected]
-            vectors.add([_key(n) for n in new], rows[new])
+            asyncio.run(vectors.add([_key(n) for n in new], rows[new]))
             expected |= {_key(n): rows[n] for n in new}
         else:
             vectors.drop([_key(n) for n in numbers])
@@ -97,11 +98,11 @@ def test_what_is_forgotten_takes_no_room(
     """Make the matrix smaller once half of it is forgotten, and add only what is new."""
     vectors, made = VectorIndex("", 8, Texts(), kind(8)), _unit(100)
     keys = _keys(100)
-    vectors.add(keys, made)
+    asyncio.run(vectors.add(keys, made))
     vectors.drop(keys[:60])
     assert len(vectors) == 40
     assert np.isnan(cosines(vectors, made[0], keys[0])).all()
-    assert vectors.add_new([keys[0], keys[99]], made[[0, 1]]) == keys[:1]
+    assert asyncio.run(vectors.add([keys[0], keys[99]], made[[0, 1]])) == keys[:1]
     for row in (0, 99):
         np.testing.assert_allclose(vectors.get(keys[row]), made[row], atol=off, rtol=0)
     vectors.drop(keys[:99])
@@ -132,7 +133,9 @@ def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]
             texts.change(thing, [*things.pop(thing, ())], [*given_texts])
             things |= {thing: given_texts} if given_texts else {}
         elif number == -1:
-            index.add_new(sorted(given_texts), rows[[each[0] for each in sorted(given_texts)]])
+            asyncio.run(
+                index.add(sorted(given_texts), rows[[each[0] for each in sorted(given_texts)]])
+            )
         else:
             texts.forget(texts.unused())
             index.drop(given_texts)
@@ -151,9 +154,9 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     """Know after a kill each whole row of the file, and give what was put in."""
     made, keys, path = _unit(3000), _keys(3000), tmp_path / "vectors" / "e.rows"
     index = VectorIndex("", 8, Texts(), BitRows(path, 8))
-    index.add(keys, made)
+    asyncio.run(index.add(keys, made))
     index.drop(keys[:2000])
-    index.add(keys[:10], made[:10])
+    asyncio.run(index.add(keys[:10], made[:10]))
     kept = [*range(10), *range(2000, 3000)]
     with path.open("ab") as file:
         # a row of a power cut, and one that was not written to its end
@@ -170,7 +173,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
         background = one.background(made[5])
         assert background
         assert np.isfinite(background.mean)
-    again.add(keys[30:31], made[30:31])
+    asyncio.run(again.add(keys[30:31], made[30:31]))
     np.testing.assert_allclose(again.get(keys[30]), made[30], atol=1e-3)
 
 
@@ -178,8 +181,8 @@ def test_what_is_usual_does_not_depend_on_the_order() -> None:
     """Say the same of a question however the vectors came: a start finds them in another order."""
     made, keys = _unit(3000), _keys(3000)
     one, other = (VectorIndex("", 8, Texts()) for _ in range(2))
-    one.add(keys, made)
-    other.add(keys[::-1], made[::-1])
+    asyncio.run(one.add(keys, made))
+    asyncio.run(other.add(keys[::-1], made[::-1]))
     usual, again = one.background(made[5]), other.background(made[5])
     assert usual
     assert again
@@ -195,9 +198,9 @@ def test_signs_tell_what_is_likely(tmp_path: Path) -> None:
     made[:20] += 3 * made[0]
     made /= np.linalg.norm(made, axis=1, keepdims=True)
     index = VectorIndex("", 384, Texts(), BitRows(tmp_path / "e.rows", 384))
-    index.add([], made[:0])
+    asyncio.run(index.add([], made[:0]))
     assert np.isnan(cosines(index, made[0], b"unknown")).all()
-    index.add(_keys(2000), made)
+    asyncio.run(index.add(_keys(2000), made))
     estimates = cosines(index, made[0], *_keys(2000), b"unknown")
     assert np.isnan(estimates[-1])
     assert set(np.argsort(-estimates[:-1])[:20]) == set(range(20))
@@ -211,7 +214,7 @@ def test_some_are_compared_as_all_are(kind: Any, some: int, tmp_path: Path) -> N
     made = _unit(8000)
     rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
     index = VectorIndex("", 8, Texts(), rows)
-    index.add(_keys(8000), made)
+    asyncio.run(index.add(_keys(8000), made))
     view = _view(index, [b"unknown", *_keys(8000)])
     at = np.random.default_rng(0).permutation(8001)[:some]
     found, of_all = index.likeness(made[0], view, "", at), index.likeness(made[0], view)
@@ -242,7 +245,7 @@ def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_pa
 def test_a_full_disk_moves_vectors_to_memory() -> None:
     """Hold in memory what cannot be written, and go on."""
     index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
-    index.add(_keys(9), _unit(9))
+    asyncio.run(index.add(_keys(9), _unit(9)))
     assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
 
@@ -267,3 +270,30 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     assert not signs.exists()
     assert BitRows(path, 8).left() == digests[:BLOCK]
     assert signs.exists()
+
+
+def test_what_is_forgotten_while_vectors_move_has_none(tmp_path: Path) -> None:
+    """Move very many to a file beside other work, and give each of those that are left its own."""
+    made, keys = _unit(MANY + 10), _keys(MANY + 10)
+
+    async def work() -> VectorIndex:
+        index = VectorIndex("", 8, Texts(), folder=tmp_path)
+        await index.add(keys[:MANY], made[:MANY])
+        moving = asyncio.create_task(index.add(keys[MANY:], made[MANY:]))
+        assert index.path
+        while not index.path.exists():  # noqa: ASYNC110 -- nothing tells of it
+            await asyncio.sleep(0)
+        assert not moving.done()
+        index.texts.forget(keys[:10])
+        # to the end, though nobody waits for it
+        moving.cancel()
+        again = await index.add(keys[:5] + keys[MANY:], made[[*range(5), *range(MANY, MANY + 10)]])
+        assert again == keys[:5]
+        return index
+
+    index = asyncio.run(work())
+    assert len(index) == MANY + 5
+    assert index.likeness(made[0], _view(index, keys)).exact is not None
+    for at in (0, 4, 10, 5000, MANY - 1, MANY, MANY + 9):
+        np.testing.assert_allclose(index.get(keys[at]), made[at], atol=2e-3)
+    assert all(index.get(keys[at]) is None for at in range(5, 10))

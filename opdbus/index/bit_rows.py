@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.rows import Products
 from opdbus.index.sealed_signs import BLOCK, SealedSigns
+from opdbus.index.texts import split
 from opdbus.state.object import DIGEST_BYTES, digest
 
 # Rows that are read at a time.
@@ -97,9 +98,11 @@ class BitRows:
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return what gives estimates of the products of all rows that there are now, or few."""
-        blocks = [*self._blocks]
+        # first the end: there is a block for each row before it, however many come meanwhile
+        end = self.end
+        blocks = self._blocks[: -(-end // BLOCK)]
         if at is None:
-            return partial(self._estimates, blocks, self.end)
+            return partial(self._estimates, blocks, end)
         return partial(self._estimates_of, blocks, at)
 
     def _estimates(
@@ -182,7 +185,7 @@ class BitRows:
         """Take in the rows of the file that are complete."""
         end = os.fstat(self._file).st_size // self._kind.itemsize
         for digests, signs in self._sealed.read(end // BLOCK):
-            self._left += _split(digests)
+            self._left += split(digests.tobytes())
             self._blocks.append(signs)
             self.end += BLOCK
         if self.end == end:
@@ -234,9 +237,4 @@ def _turning(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
 
 
 def _digests(rows: NDArray[Any]) -> list[bytes]:
-    return _split(rows["digest"])
-
-
-def _split(digests: NDArray[np.void]) -> list[bytes]:
-    data = digests.tobytes()
-    return [data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES)]
+    return split(rows["digest"].tobytes())

@@ -123,7 +123,7 @@ class FirstStage:
         """Encode texts, and count them."""
         texts = await self._memory.texts(digests, again=True)
         rows = await embedder.tokenize([*texts.values()])
-        return len(index.add_new([*texts], await embedder.run(rows)))
+        return len(await index.add([*texts], await embedder.run(rows)))
 
     def _forget_gone(self, index: VectorIndex) -> None:
         """Forget texts that are gone, once they are as many as the others."""

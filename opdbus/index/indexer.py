@@ -1,7 +1,7 @@
 """The loop that gives every object its vector: at most one batch is ever computed twice."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import compress
@@ -126,7 +126,8 @@ class Indexer:
         there = [*texts]
         rows = await embedder.tokenize([*texts.values()])
         computed = 0
-        for part in _parts(rows.lengths.tolist(), embedder.batch_tokens):
+        lengths = rows.lengths.tolist()
+        for part in await asyncio.to_thread(_parts, lengths, embedder.batch_tokens):
             computed += await self._embed_asked(embedder, index)
             if embedder.level != STATIC:
                 # static vectors of objects that are being stored come first
@@ -155,7 +156,7 @@ class Indexer:
         if digests:
             vectors = await embedder.run(rows)
             await self._vectors.save(index, digests, vectors)
-            index.add_new(digests, vectors)
+            await index.add(digests, vectors)
 
     async def _tell_moved(self, index: VectorIndex) -> None:
         """Tell history how far texts moved that changed, before the old vectors are forgotten."""
@@ -194,18 +195,17 @@ class Indexer:
         self._on_progress(index.waiting)
 
 
-def _parts(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+def _parts(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Split indexes of texts into parts of about so many tokens, the longest texts first.
 
     The scheduler makes the batches: here, texts of about the same length are only kept together.
     """
-    part: list[int] = []
-    room = tokens
+    parts: list[list[int]] = []
+    room = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if part and lengths[index] > room:
-            yield part
-            part, room = [], tokens
-        part.append(index)
+        if not parts or lengths[index] > room:
+            parts.append([])
+            room = tokens
+        parts[-1].append(index)
         room -= lengths[index]
-    if part:
-        yield part
+    return parts

@@ -111,10 +111,13 @@ class ObjectVectors:
     ) -> None:
         """Store vectors, now or as soon as the database can be written; they serve meanwhile."""
         archive = self.memory.archive
-        keys = [index.key(text_digest) for text_digest in digests]
+
+        def put(store: Store) -> None:
+            store.put_vectors([*map(index.key, digests)], digests, vectors)
+
         if not archive.fault:
             with suppress(StoreError):
-                await archive.write(lambda store: store.put_vectors(keys, digests, vectors))
+                await archive.write(put)
                 return
         if not index.unsaved:
             archive.when_writable(self._again)
@@ -160,7 +163,7 @@ class ObjectVectors:
         lacking = index.pending(len(texts))
         for part in slices(lacking, _READ):
             found = await self.memory.archive.read(partial(_kept, index, part))
-            index.add_new(*found)
+            await index.add(*found)
         await asyncio.to_thread(index.seal)
         log.info("vectors read", vectors=len(index))
         return index

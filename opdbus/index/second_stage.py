@@ -151,7 +151,7 @@ async def _made(
                 if key in index:
                     continue
                 vectors = (await embedder.embed([text], priority=Rank.MANY)).vectors
-                index.add_new([key], vectors)
+                await index.add([key], vectors)
                 made[key] = vectors[0]
 
     await asyncio.gather(*(lane() for _ in range(_AT_HAND * embedder.scheduler.lanes)))

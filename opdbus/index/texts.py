@@ -100,9 +100,10 @@ class Texts:
         first = self._digests.view(np.uint64)[:, 0][numbers]
         return numbers[first <= np.uint64(_LAST_KEY * min(count, len(numbers)) // len(numbers))]
 
-    def digests(self, numbers: Iterable[int]) -> list[bytes]:
+    def digests(self, numbers: Iterable[int] | NDArray[np.intp]) -> list[bytes]:
         """Return the digests of texts."""
-        return [*map(self.digest, numbers)]
+        which = numbers if isinstance(numbers, np.ndarray) else np.array([*numbers], np.intp)
+        return split(self._digests[which].tobytes())
 
     def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Count new things, each of one text (things, 16), and return the texts' numbers.
@@ -223,8 +224,7 @@ class Texts:
         """Return texts of things that have no row, the oldest first; at most so many."""
         if not layer.waiting:
             return []
-        without = np.flatnonzero(layer.rows < 0)
-        return self.digests(without[self._held[without] > 0][:most].tolist())
+        return self.digests(np.flatnonzero((layer.rows < 0) & (self._held > 0))[:most])
 
     def unused(self) -> list[bytes]:
         """Return the texts that no thing has."""
@@ -272,6 +272,11 @@ class Texts:
 def as_rows(digests: Sequence[bytes]) -> NDArray[np.uint8]:
     """Return digests as rows (digests, 16)."""
     return np.frombuffer(b"".join(digests), np.uint8).reshape(len(digests), DIGEST_BYTES)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the digests that are one after the other."""
+    return [data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES)]
 
 
 def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:

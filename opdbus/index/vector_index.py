@@ -1,5 +1,6 @@
 """The vectors of one model and precision, one row per text, and how like a question they are."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,6 @@ from opdbus.index.search import Background, Likeness
 from opdbus.index.store import Entry
 from opdbus.index.texts import NO_ROW, NO_TEXT, Texts
 from opdbus.index.view import View
-from opdbus.slices import slices
 from opdbus.state.object import digest
 
 log = structlog.get_logger()
@@ -58,6 +58,8 @@ class VectorIndex:
         self.texts = texts
         self._layer = texts.layer()
         self._rows = rows or PlainRows(dimension)
+        # held while rows are added, by the event loop
+        self._one_adder = asyncio.Lock()
         # held while rows are numbered anew, or looked for by their numbers on another thread
         self._one_at_a_time = Lock()
         # of the entries of a view, as of two versions, and which of these have none
@@ -190,18 +192,35 @@ class VectorIndex:
             self._sampled = version, self._rows.take(of_texts[some].astype(np.intp))
         return self._sampled[1]
 
-    def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Append vectors (digests, dimension) of different texts that have none yet."""
-        if self.path and self._rows.is_exact and self._rows.end + len(digests) > MANY:
-            self._use_file(self.path)
+    async def add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
+        """Append vectors (digests, dimension) of different texts, and return of which.
+
+        Those that have one by now are left out. What takes long is done on a thread, and to its
+        end if the caller is cancelled.
+        """
+        return await asyncio.shield(self._add(digests, vectors))
+
+    async def _add(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
+        async with self._one_adder:
+            new = np.flatnonzero(self._layer.rows[self.texts.find_each(digests)] < 0)
+            added = [digests[n] for n in new.tolist()]
+            if self.path and self._rows.is_exact and self._rows.end + len(added) > MANY:
+                await self._use_file(self.path)
+            try:
+                rows = await asyncio.to_thread(self._append, added, vectors, new)
+            except OSError as error:
+                await self._leave_file(error)
+                rows = await asyncio.to_thread(self._append, added, vectors, new)
+            self._put(added, rows)
+            return added
+
+    def _append(
+        self, digests: Sequence[bytes], vectors: NDArray[np.float32], which: NDArray[np.intp]
+    ) -> range:
+        """Append some of these vectors, which are of texts with these digests; return the rows."""
         start = self._rows.end
-        try:
-            self._rows.append(digests, vectors)
-        except OSError as error:
-            self._leave_file(error)
-            start = self._rows.end
-            self._rows.append(digests, vectors)
-        self._put(digests, range(start, self._rows.end))
+        self._rows.append(digests, vectors[which])
+        return range(start, self._rows.end)
 
     def adopt(self, rows: BitRows) -> None:
         """Take the rows of a file that a run before this one has left, instead of none."""
@@ -224,38 +243,30 @@ class VectorIndex:
         numbers = [number or self.texts.number(text_digest) for number, text_digest in known]
         self.texts.put(self._layer, numbers, np.array(rows, np.int32))
 
-    def _use_file(self, path: Path) -> None:
+    async def _use_file(self, path: Path) -> None:
         try:
-            for left in (path.with_suffix(".signs"), path):
-                left.unlink(missing_ok=True)
-            self._move(BitRows(path, self.dimension))
+            await self._move(await asyncio.to_thread(_empty_file, path, self.dimension))
         except OSError as error:
-            self._leave_file(error)
+            await self._leave_file(error)
 
-    def _leave_file(self, error: OSError) -> None:
+    async def _leave_file(self, error: OSError) -> None:
         """Hold all vectors in memory, where there is no room for a file of them."""
         log.warning("vectors are held in memory", path=str(self.path), reason=error.strerror)
         self.path = None
         if not self._rows.is_exact:
-            self._move(PlainRows(self.dimension))
+            await self._move(PlainRows(self.dimension))
 
-    def _move(self, rows: Rows) -> None:
-        """Take all vectors over into other rows."""
+    async def _move(self, rows: Rows) -> None:
+        """Take all vectors over into other rows; what is forgotten meanwhile has none there."""
+        kept = np.flatnonzero(self._layer.rows >= 0)
+        before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
+        await asyncio.to_thread(_copy, self._rows, before, digests, rows)
         of_texts = self._layer.rows
-        kept = np.flatnonzero(of_texts >= 0)
-        for part in slices(kept, _AT_A_TIME):
-            vectors = self._rows.take(of_texts[part].astype(np.intp))
-            rows.append(self.texts.digests(part.tolist()), vectors)
+        is_left = of_texts[kept] >= 0
         with self._one_at_a_time:
-            of_texts[kept] = np.arange(len(kept), dtype=np.int32)
+            of_texts[kept[is_left]] = np.flatnonzero(is_left)
             self._layer.version += 1
             self._rows = rows
-
-    def add_new(self, digests: Sequence[bytes], vectors: NDArray[np.float32]) -> list[bytes]:
-        """Append vectors of texts, without those that have one by now; return of which."""
-        new = np.flatnonzero(self._layer.rows[self.texts.find_each(digests)] < 0).tolist()
-        self.add([digests[n] for n in new], vectors[new])
-        return [digests[n] for n in new]
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts."""
@@ -263,11 +274,27 @@ class VectorIndex:
         self.shrink()
 
     def shrink(self) -> None:
-        """Give back the room of rows that are forgotten, once they are half of all."""
-        if self._layer.filled * 2 <= self._rows.end:
+        """Give back the room of rows that are forgotten, once they are half of all.
+
+        Not while some are added: then the next time.
+        """
+        if self._layer.filled * 2 <= self._rows.end and not self._one_adder.locked():
             rows = self._layer.rows
             kept = np.flatnonzero(rows >= 0)
             with self._one_at_a_time:
                 self._rows.keep(rows[kept].astype(np.intp))
                 rows[kept] = np.arange(len(kept), dtype=np.int32)
                 self._layer.version += 1
+
+
+def _empty_file(path: Path, dimension: int) -> BitRows:
+    for left in (path.with_suffix(".signs"), path):
+        left.unlink(missing_ok=True)
+    return BitRows(path, dimension)
+
+
+def _copy(source: Rows, rows: NDArray[np.intp], digests: Sequence[bytes], target: Rows) -> None:
+    """Append some rows, of texts with these digests, to others."""
+    for start in range(0, len(rows), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        target.append(digests[part], source.take(rows[part]))
