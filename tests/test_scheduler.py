@@ -746,6 +746,9 @@ def test_bulk_is_not_starved() -> None:
 # a text that comes alone
 
 
+LONG = 16
+
+
 def test_a_text_that_comes_alone() -> None:
     """Run it on the solo lane, again and again, on the thread of whoever was free."""
 
@@ -753,10 +756,23 @@ def test_a_text_that_comes_alone() -> None:
         lane, solo = Model(), Model()
         async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
             for number in range(300):
-                assert (await embed(tested, [row(number)])).tolist() == [[number, 3]]
+                assert (await embed(tested, [row(number, LONG)])).tolist() == [[number, LONG]]
             assert tested.lanes == 2
         assert (lane.ran, solo.ran) == ([], [[number] for number in range(300)])
         assert solo.threads <= {"model-0", "model-1"}
+
+    complete(main())
+
+
+def test_a_short_text_that_comes_alone() -> None:
+    """Run it on one thread: a second one would gain nothing, and is wanted for the words."""
+
+    async def main() -> None:
+        lane, solo = Model(), Model()
+        async with scheduler(lane.run, solo=solo.run) as tested:
+            for length in (3, 12, 13):
+                await embed(tested, [row(length, length)])
+        assert (lane.ran, solo.ran) == ([[3], [12]], [[13]])
 
     complete(main())
 
@@ -770,7 +786,7 @@ def test_texts_that_come_together() -> None:
             await embed(tested, [row(1), row(2)])
             assert (lane.ran, solo.ran) == ([[1, 2]], [])
             # of another length each: all wait but the last, which nothing runs beside
-            await embed(tested, [row(n, n) for n in (3, 4, 5)])
+            await embed(tested, [row(n, LONG + n) for n in (3, 4, 5)])
         assert (lane.ran[1:], solo.ran) == ([[3], [4]], [[5]])
 
     complete(main())
@@ -782,7 +798,7 @@ def test_a_text_beside_another() -> None:
     async def main() -> None:
         lane, solo = Model(), Model(shut=True)
         async with scheduler(lane.run, lane.run, solo=solo.run) as tested:
-            first = await queued(embed(tested, [row(1)]))
+            first = await queued(embed(tested, [row(1, LONG)]))
             await solo.is_running()
             assert (await embed(tested, [row(2)])).tolist() == [[2, 3]]
             solo.gate.set()
@@ -799,7 +815,7 @@ def test_a_solo_lane_that_dies() -> None:
         lane, solo = Model(), Mortal()
         async with scheduler(lane.run, solo=solo.run) as tested:
             with pytest.raises(ProviderLost, match="illegal memory access"):
-                await embed(tested, [row(13)])
+                await embed(tested, [row(13, LONG)])
             await tested.lost()
         assert lane.ran == []
 

@@ -34,6 +34,9 @@ _NO_MEMORY: Final = (
 )
 # For a while after a request of few texts batches are kept short.
 _ATTENTION_SECONDS: Final = 2.0
+# Tokens of a text that one thread reads as soon as several, which take twice the processor's time:
+# a question mostly, beside which another thread looks up words.
+_SHORT: Final = 12
 # Two tokens that every vocabulary has: what is left to try when a batch has failed.
 _CANARY: Final = ((0, 1),)
 
@@ -42,7 +45,8 @@ class Scheduler:
     """Runs a model (ids (n, length) to vectors (n, dimension)) on one thread for each of its lanes.
 
     A lane is a run that may go on beside others: another core's, another device's. A text that
-    comes alone runs on `solo`, if there is one. `lost` waits for the model to stop working.
+    comes alone, and is no short one, runs on `solo`, if there is one. `lost` waits for the model to
+    stop working.
     """
 
     def __init__(
@@ -182,7 +186,8 @@ class Scheduler:
                 parts = self._next_batch()
                 self._running += 1
                 is_alone = self._running == 1 and count_rows(parts) == 1 and not self._backlog
-            chosen = self._solo if self._solo and is_alone else run
+            is_solo = is_alone and parts[0].length > _SHORT
+            chosen = self._solo if self._solo and is_solo else run
             try:
                 vectors = self._tried(chosen, parts)
             finally:
