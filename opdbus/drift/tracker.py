@@ -168,7 +168,8 @@ class Tracker:
         self._activate(self._claimed)
         # of other observed things nothing is known that could be forgotten
         catalogue = self._memory.catalogue
-        self._waiting.add([*catalogue.things_of(FILE, catalogue.sources[FILE]), *stored])
+        self._waiting.add(catalogue.things_of(FILE))
+        self._waiting.add(stored)
 
     async def work(self) -> bool:
         """Compare some of what has changed, and count what is due; return whether more waits."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
+from itertools import islice
 from typing import Final, NamedTuple
 
 from opdbus.drift import look, named, table
@@ -86,7 +87,7 @@ async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing
 
 async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
     """Return declared fields of observed things that cannot be compared, and why."""
-    things = memory.catalogue.things_of(FILE, _MOST_DECLARED)
+    things = [*islice(memory.catalogue.things_of(FILE), _MOST_DECLARED)]
     found: list[tuple[Thing, str, str]] = []
     left = _MOST_COMPARED
     for n in range(0, len(things), AT_A_TIME):

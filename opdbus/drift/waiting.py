@@ -27,8 +27,9 @@ class Waiting:
         return bool(self._parts)
 
     def add(self, things: Iterable[Thing], sorts: Collection[Sort] | None = None) -> None:
-        """Have things looked at, or those of some sorts."""
-        self._parts.append((iter(tuple(things)), sorts))
+        """Have things looked at, or those of some sorts; those of an iterator are not kept."""
+        kept = things if isinstance(things, Iterator) else iter(tuple(things))
+        self._parts.append((kept, sorts))
         self.news.set()
 
     def take(self) -> list[Thing]:

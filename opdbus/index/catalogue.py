@@ -17,6 +17,7 @@ from opdbus.index.shared import Shared, SharedThings
 from opdbus.index.store import Entry
 from opdbus.index.texts import Texts
 from opdbus.index.view import Found, View
+from opdbus.slices import slices
 from opdbus.state.object import FILE, LIVE, PUBLISHED, Identity, Thing, matches
 
 Change: TypeAlias = Literal["added", "changed", "removed"]
@@ -24,6 +25,8 @@ Change: TypeAlias = Literal["added", "changed", "removed"]
 MAX_SOURCES: Final = 100
 # Entries that are put in columns: it takes a fourth of the time, and some for the arrays.
 _MANY: Final = 16
+# Things that are made at a time.
+_MADE: Final = 128
 # What stands between the name of a program and the suffix of its service, if anything.
 _OF_A_SERVICE: Final = ("", "-server", "-daemon", "d")
 FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
@@ -248,13 +251,21 @@ class Catalogue:
         places = self.view.names.holding(part.lower().encode())
         return self._things(places[self.view.ids[places] > 0])
 
-    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> list[Thing]:
-        """Return all things of some plugins and kinds, in no order."""
-        return self._things(self.view.of_sorts(lambda sort: sort[1:] in sorts))
+    def of_sorts(self, sorts: Collection[tuple[str, str]]) -> Iterator[Thing]:
+        """Yield all things of some plugins and kinds, in no order; some of them twice."""
+        return self._each(self.view.of_sorts(lambda sort: sort[1:] in sorts))
 
-    def things_of(self, source: str, most: int) -> list[Thing]:
-        """Return things of a source, at most so many, in no order."""
-        return self.view.things(self.view.of_sorts(lambda sort: sort[0] == source)[:most])
+    def things_of(self, source: str) -> Iterator[Thing]:
+        """Yield all things of a source, in no order."""
+        return self._each(self.view.of_sorts(lambda sort: sort[0] == source))
+
+    def _each(self, places: NDArray[np.intp]) -> Iterator[Thing]:
+        """Yield the things at some places, each made when it is asked for.
+
+        What has gone by then is left out, and what came in its place may be there instead.
+        """
+        for part in slices(places, _MADE):
+            yield from self.view.things(part[self.view.ids[part] > 0])
 
     def _things(self, places: NDArray[np.intp]) -> list[Thing]:
         things = self.view.things(places)

@@ -22,7 +22,7 @@ from opdbus.slices import slices
 from opdbus.state.object import FILE, Json, Thing
 
 # Entries taken into the catalogue at a time: some milliseconds' work.
-_AT_A_TIME: Final = 500
+_AT_A_TIME: Final = 200
 
 
 class Known:

@@ -167,7 +167,7 @@ class Texts:
         self._unused -= new
         self._unused.update(number for number in old if not self._held[number])
         if self._unused and not layers:
-            self.forget(self.unused())
+            self._forget([*self._unused])
 
     def _come(self, number: int) -> None:
         """Count a new thing of one text: thousands may come at a time."""
@@ -232,7 +232,9 @@ class Texts:
 
     def forget(self, digests: Iterable[bytes]) -> None:
         """Forget those of these texts that no thing has, with their rows."""
-        numbers = [n for n in map(self.find, digests) if n in self._unused]
+        self._forget([n for n in map(self.find, digests) if n in self._unused])
+
+    def _forget(self, numbers: list[int]) -> None:
         for number in numbers:
             self._numbers.remove(number)
         self._unused.difference_update(numbers)

@@ -37,6 +37,9 @@ _SAID: Final = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Escapes of NUL and of surrogates. A pair of surrogates is valid, so a match needs a closer look.
 _UNSENDABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_LONGEST_ESCAPE: Final = 6
+# Characters that are searched at a time: a millisecond's work.
+_PART: Final = 1 << 20
 _UNSENDABLE_PROBLEM: Final = "the string holds a NUL character or half a surrogate pair"
 
 
@@ -59,7 +62,7 @@ def parse(text: str, path: Path) -> dict[str, Json]:
         )
         if isinstance(value, dict):
             _check_depth(value)
-        if _UNSENDABLE.search(text):
+        if _may_be_unsendable(text):
             _check_strings(text)
     except json.JSONDecodeError as error:
         raise _at(text, path, *_why_not(error, text)) from None
@@ -132,6 +135,12 @@ def _check_depth(value: Json) -> None:
         if not level:
             return
     raise _Broken
+
+
+def _may_be_unsendable(text: str) -> bool:
+    """Look through a text in parts: nothing else runs meanwhile."""
+    parts = range(0, len(text), _PART)
+    return any(_UNSENDABLE.search(text, at, at + _PART + _LONGEST_ESCAPE) for at in parts)
 
 
 def _check_strings(text: str) -> None:

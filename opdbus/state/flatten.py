@@ -25,7 +25,7 @@ from opdbus.state.object import (
 from opdbus.state.redact import redact_identity, redact_properties, redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from opdbus.state.object import Json
 
@@ -39,6 +39,9 @@ NAMING_KEYS: Final = tuple("name id unit path address key label host url mountpo
 # What says that all things of a kind are declared; see `claimed`.
 EXCLUSIVE: Final = "exclusive"
 _MARK: Final = struct.Struct("q")
+# Marks are told apart by their first byte, and by a list of those of each.
+_FIRST: Final = 56
+_LISTS: Final = 256
 # Bytes of a character.
 _WIDEST: Final = 4
 _IRREGULAR: Final = {
@@ -164,18 +167,23 @@ class Reader:
             for identity, hashed, properties in _distinct(groups)
         )
         present = {identity for identity, _, _ in found}
-        seen = array("q", sorted(mark for _, mark, _ in found))
+        seen = _in_order(mark for _, mark, _ in found)
         if are_known:
             self._seen = seen
-            return present, iter(())
-        return present, self._changed(found, seen)
+        return present, self._changed(found, groups, seen)
 
     def _changed(
-        self, found: deque[tuple[Identity, int, Json]], seen: array[int]
+        self,
+        found: deque[tuple[Identity, int, Json]],
+        groups: dict[Identity, list[tuple[bytes, Json]]],
+        seen: array[int],
     ) -> Iterator[StateObject]:
         while found:
-            # what is not needed any more makes room for what is made of it
+            # what is not needed any more makes room for what is made of it; one by one, since
+            # nothing else runs while 100,000 are freed
             identity, mark, properties = found.popleft()
+            if groups:
+                groups.popitem()
             if not _has(self._seen, mark):
                 yield StateObject(identity, redact_properties(identity, properties))
         self._seen = seen
@@ -221,6 +229,18 @@ def _distinct(
             free = itertools.chain(free, (name for name in names if name not in groups))
         for hashed, properties in group:
             yield next(free), hashed, properties
+
+
+def _in_order(marks: Iterable[int]) -> array[int]:
+    """Sort marks, some at a time: nothing else runs while Python sorts a list."""
+    lists = [array("q") for _ in range(_LISTS)]
+    for mark in marks:
+        # they have a sign
+        lists[(mark >> _FIRST) + _LISTS // 2].append(mark)
+    found = array("q")
+    for some in lists:
+        found.extend(sorted(some))
+    return found
 
 
 def _has(marks: array[int], mark: int) -> bool:

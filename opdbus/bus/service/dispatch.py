@@ -188,10 +188,11 @@ class Dispatcher:
         if method.action not in allowed:
             await self._authorize(call, method.action)
         standard.require_signature(call, method.inputs)
-        arguments = await _arguments(call, method.inputs)
-        if method.action == VECTORIZE:
-            # the engine has its own order, and works better with several
+        if method.action == VECTORIZE or call.size > SMALL_BYTES:
+            # the engine has its own order, and works better with several; what a large call brings
+            # is decoded, and mostly worked on, on threads
             turn.release()
+        arguments = await _arguments(call, method.inputs)
         result = await getattr(interface, snake(method.name))(caller, *arguments)
         outputs = len(split(method.outputs))
         values = list(result) if outputs > 1 else [result] * outputs
