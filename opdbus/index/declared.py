@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from opdbus import __version__, gc_tuning
+from opdbus import __version__
 from opdbus.errors import OpDbusError, StateFileError, StoreError
 from opdbus.history.change import STATE_FILE, Change, FieldChange, Why
 from opdbus.history.sentence import of_change
@@ -133,8 +133,7 @@ class Declared:
                 # if the file is bad, what follows says why
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
-            with gc_tuning.paused():
-                return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
+            return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error
