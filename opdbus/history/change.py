@@ -69,6 +69,9 @@ def differences(
     before: Mapping[str, Json] | None, after: Mapping[str, Json] | None
 ) -> list[FieldChange]:
     """Return the fields in which two states of an object differ; a list is one field."""
+    if not before:
+        # thousands come at a time
+        return [FieldChange((key,), [], [value]) for key, value in sorted((after or {}).items())]
     return list(_differences(before or {}, after or {}, ()))
 
 

@@ -1,17 +1,20 @@
 """The rows of history in the database; every method is called inside a transaction."""
 
+import io
 import json
 import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final
 
 from opdbus.history import chain
 from opdbus.history.chain import Head
 from opdbus.history.change import ERASED, Change, to_json
 from opdbus.history.insertion import insert
+from opdbus.slices import batches
 from opdbus.state.object import Identity
 from opdbus.text import digest_of
 
@@ -76,6 +79,9 @@ INSERT OR REPLACE INTO history_times SELECT seq / {BLOCK}, min(at), max(at) FROM
 """  # noqa: S608 -- our own constant
 # For a database whose rows were found by an index.
 ADD_TIMES: Final = f"{_TIMES}; DROP INDEX IF EXISTS history_by_time; {_FIND_TIMES}"
+_INTO_SENTENCES: Final = "INSERT INTO sentences (id, digest, text)"
+# Sentences that are looked for at a time.
+_ASKED: Final = 512
 _TEXTS: Final = "boot source plugin kind name what cause fields".split()
 # What a row takes besides its texts, with its places in the indexes, and what it takes in all.
 _ROW_BYTES: Final = 300
@@ -151,11 +157,15 @@ class Ledger:
 
     def append(self, changes: Iterable[Change], at: int, boot: str) -> range:
         """Add changes at one moment, in microseconds since 1970; return their numbers."""
-        state = self.state()
+        state, changes = self.state(), [*changes]
         first, last, size = state.head.seq, state.head.hash, state.bytes
         frontier, rows = list(state.head.frontier), []
+        sentences = self._sentences(change.sentence for change in changes)
+        # all at once: the system is asked without Python's lock, which others take meanwhile
+        salts = io.BytesIO(secrets.token_bytes(chain.SALT_BYTES * len(changes)))
         for seq, change in enumerate(changes, first + 1):
-            row, last = self._row(seq, last, change, at, boot)
+            salt, sentence = salts.read(chain.SALT_BYTES), sentences.get(change.sentence)
+            row, last = _row(seq, last, change, (at, boot, salt, sentence))
             chain.grow(frontier, seq - 1, last)
             size += _ROW_BYTES + sum([len(value) for value in row if type(value) is str])
             rows.append(row)
@@ -224,29 +234,19 @@ class Ledger:
             {(sentence,) for sentence in ids if sentence is not None},
         )
 
-    def _row(
-        self, seq: int, before: bytes, change: Change, at: int, boot: str
-    ) -> tuple[tuple[str | int | bytes | None, ...], bytes]:
-        """Return a row that follows the one with the hash `before`, and its own hash."""
-        fields, salt = to_json(change.fields), secrets.token_bytes(chain.SALT_BYTES)
-        covered = chain.values_digest(salt, fields)
-        cause, folded, *_ = change.why
-        first = (seq, at, boot, *change.identity, change.what, cause)
-        row = chain.row_hash(before, [*first, folded, covered.hex()])
-        return (*first, fields, salt, covered, folded, self._sentence(change.sentence), row), row
-
-    def _sentence(self, text: str) -> int | None:
-        """Return the number of a sentence, which is kept once."""
-        if not text:
-            return None
-        key = digest_of(text)
-        found = self.database.execute("SELECT id FROM sentences WHERE digest = ?", (key,))
-        if row := found.fetchone():
-            return int(row[0])
-        added = self.database.execute(
-            "INSERT INTO sentences (digest, text) VALUES (?, ?) RETURNING id", (key, text)
-        )
-        return int(added.fetchone()[0])
+    def _sentences(self, texts: Iterable[str]) -> dict[str, int]:
+        """Return the numbers of sentences, each of which is kept once; none of an empty one."""
+        by_digest = {digest_of(text): text for text in dict.fromkeys(texts) if text}
+        known: dict[bytes, int] = {}
+        for some in batches(by_digest, _ASKED):
+            places = ",".join("?" * len(some))
+            query = f"SELECT digest, id FROM sentences WHERE digest IN ({places})"  # noqa: S608 -- only places
+            known |= self.database.execute(query, some)
+        new = [key for key in by_digest if key not in known]
+        (last,) = self.database.execute("SELECT ifnull(max(id), 0) FROM sentences").fetchone()
+        known |= zip(new, count(last + 1), strict=False)
+        insert(self.database, _INTO_SENTENCES, ((known[key], key, by_digest[key]) for key in new))
+        return {text: known[key] for key, text in by_digest.items()}
 
     def set_state(self, state: State, name: str = "history") -> None:
         """Note where the chain ends, or under another name where it begins."""
@@ -257,3 +257,19 @@ class Ledger:
         self.database.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value)
         )
+
+
+def _row(
+    seq: int, before: bytes, change: Change, at: tuple[int, str, bytes, int | None]
+) -> tuple[tuple[str | int | bytes | None, ...], bytes]:
+    """Return a row that follows the one with the hash `before`, and its own hash.
+
+    `at` has its time, the run of the host, the salt of its values, and its sentence.
+    """
+    moment, boot, salt, sentence = at
+    fields = to_json(change.fields)
+    covered = chain.values_digest(salt, fields)
+    cause, folded, *_ = change.why
+    first = (seq, moment, boot, *change.identity, change.what, cause)
+    row = chain.row_hash(before, [*first, folded, covered.hex()])
+    return (*first, fields, salt, covered, folded, sentence, row), row

@@ -165,8 +165,10 @@ class Memory:
         async def work() -> None:
             try:
                 async with self._one_writer:
-                    for item in objects:
-                        require_owner(self.catalogue.get(item.identity), owner)
+                    named = [item.identity for item in objects]
+                    known = await asyncio.to_thread(self.catalogue.known_of, named)
+                    for entry in known.values():
+                        require_owner(entry, owner)
                     made = await self._writing.made(
                         objects, owner, self._clock(), transient=bool(holder)
                     )

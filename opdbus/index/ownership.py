@@ -10,9 +10,9 @@ from opdbus.state.object import FILE, PUBLISHED
 ROOT: Final = 0
 
 
-def require_owner(entry: Entry | None, owner: int) -> None:
+def require_owner(entry: Entry, owner: int) -> None:
     """Raise AccessDenied if an entry that is to be replaced is another's."""
-    if entry is not None and owner not in {ROOT, entry.owner}:
+    if owner not in {ROOT, entry.owner}:
         raise AccessDenied(
             f"{'/'.join(entry.identity[1:])} of {entry.identity.source} belongs to uid"
             f" {entry.owner}: publish under a source name of your own"

@@ -1,16 +1,19 @@
 """Objects that programs publish: checked, and made into state objects."""
 
+import marshal
 import math
 import re
 from collections.abc import Mapping
 from typing import Final
 
 from opdbus.errors import InvalidArgs
-from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, StateObject
+from opdbus.state.object import MAX_NAME, PUBLISHED, Identity, Json, StateObject, Thing
 from opdbus.state.redact import redact_object, redact_text
 
 MAX_SHOWN: Final = 64
 MAX_BYTES: Final = 256 << 10
+# What JSON takes at most for a byte of marshal's: it writes a control character as `\u0001`.
+_MOST_BYTES: Final = 6
 # Far deeper than hosts are described, and half of what D-Bus can carry.
 MAX_DEPTH: Final = 32
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -31,36 +34,44 @@ def observed(
     publisher: str, plugin: str, kind: str, name: str, properties: Mapping[str, Json]
 ) -> StateObject:
     """Make a state object of a published one; raises InvalidArgs."""
-    # for refusals, which are logged and sent: short, and without secrets
-    where = "/".join(redact_text(part)[:MAX_SHOWN] for part in (plugin, kind, name))
-    for (what, most), value in zip(MAX_NAME.items(), (plugin, kind, name), strict=True):
+    thing = Thing(plugin, kind, name)
+    for (what, most), value in zip(MAX_NAME.items(), thing, strict=True):
         if not value or len(value.encode()) > most:
-            raise InvalidArgs(f"the {what} of {where} must have 1 to {most} bytes")
-    item = redact_object(Identity(publisher, plugin, kind, name), _json(dict(properties), where, 1))
-    size = len(item.json().encode())
-    if size > MAX_BYTES:
-        raise InvalidArgs(f"{where} has {size} bytes of properties: {MAX_BYTES} at most")
+            raise InvalidArgs(f"the {what} of {_shown(thing)} must have 1 to {most} bytes")
+    item = redact_object(Identity(publisher, *thing), _json(dict(properties), thing, 1))
+    # most are so small that it need not be told exactly, which takes longer
+    if _MOST_BYTES * len(marshal.dumps(dict(item.properties), 2)) > MAX_BYTES:
+        size = len(item.json().encode())
+        if size > MAX_BYTES:
+            raise InvalidArgs(
+                f"{_shown(thing)} has {size} bytes of properties: {MAX_BYTES} at most"
+            )
     return item
 
 
-def _json(value: Json, where: str, depth: int) -> Json:
+def _shown(thing: Thing) -> str:
+    """Name a thing in a refusal, which is logged and sent: short, and without secrets."""
+    return "/".join(redact_text(part)[:MAX_SHOWN] for part in thing)
+
+
+def _json(value: Json, thing: Thing, depth: int) -> Json:
     """Turn what D-Bus can carry into what JSON can.
 
     Bytes become hexadecimal digits, and numbers that are not finite the strings that protobuf's
     mapping to JSON has for them.
     """
-    if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
-        raise InvalidArgs(f"{where} has properties nested deeper than {MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        return {
-            _json(str(key), where, depth): _json(item, where, depth + 1)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_json(item, where, depth + 1) for item in value]
     if isinstance(value, str):
         # what Python makes of a file name that is not UTF-8 cannot be stored or sent
         return value if value.isascii() else value.encode(errors="replace").decode()
+    if isinstance(value, dict | list | tuple) and depth > MAX_DEPTH:
+        raise InvalidArgs(f"{_shown(thing)} has properties nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {
+            _json(str(key), thing, depth): _json(item, thing, depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_json(item, thing, depth + 1) for item in value]
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, float) and not math.isfinite(value):
