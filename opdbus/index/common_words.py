@@ -3,8 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
+from opdbus import everyday
 from opdbus.index.evidence import Missing
 from opdbus.index.first_stage import STATIC
 from opdbus.index.lexical import STOP_WORDS
@@ -31,11 +33,13 @@ def order(question: str, missing: Missing, found: Found, contents: Mapping[int, 
 
 
 def shares(question: str, texts: Sequence[str]) -> list[float]:
-    """Return how much of each text a question has, from 0 to 1.
+    """Return how much of each text a question has, or has other words for, from 0 to 1.
 
     A word counts the more, the fewer of the texts have it.
     """
-    asked, said = _words(question), [_words(text) for text in texts]
+    meant = chain.from_iterable(said.words for said in everyday.said(question))
+    asked = _words(question).union(word[:BEGINNING] for word in meant)
+    said = [_words(text) for text in texts]
     counts = Counter(word for words in said for word in words)
     weights = {word: math.log((len(said) + 1) / count) for word, count in counts.items()}
 

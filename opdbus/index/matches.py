@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus import vocabulary
+from opdbus import everyday, vocabulary
 from opdbus.glossary import gloss
 from opdbus.index import forms, lexical, literal
 from opdbus.index.catalogue import Catalogue
@@ -29,7 +29,7 @@ from opdbus.index.raising import (
     named_values,
 )
 from opdbus.index.scoring import Scored, scored
-from opdbus.index.search import ceiling
+from opdbus.index.search import ceiling, idf
 from opdbus.index.store import Store
 from opdbus.index.view import View
 from opdbus.index.word_index import Lookup
@@ -45,6 +45,11 @@ _USUAL_STATE: Final = 0.04
 _ADJECTIVE_AND_NOUN: Final = 2
 # A host of no more objects has few of the words that are about it.
 _FEW_OBJECTS: Final = 100
+# What a word of the same meaning counts beside one of the question, and if so few have it.
+_EVERYDAY_WEIGHT: Final = 0.3
+_RARE: Final = 5.0
+# Words that more entries have are not looked at.
+_MANY: Final = 20_000
 # Things that lose so much where nobody asks for their sort are not raised by their names.
 _LEAST_NAMED: Final = -0.05
 
@@ -194,11 +199,45 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
         for places, share in _covers(found, telling, objects):
             there = places[places < len(shares)]
             shares[there[shares[there] > 0]] += share / 2
+    _add_everyday(shares, store, lookup, question, found, view)
     meant = _meant(found, terms)
     shares[meant[meant < len(shares)]] = 1.0
     literals = literal.read(store, question, found.counts)
     missing = _missing(question, found.counts, objects)
     return Matches(question, len(terms), shares, literals, missing)
+
+
+def _add_everyday(
+    shares: NDArray[np.float32],
+    store: Store,
+    lookup: Lookup | None,
+    question: str,
+    found: Scored,
+    view: View,
+) -> None:
+    """Add to the shares of what has other words for what a question says, and not its own.
+
+    Of several words the best one counts: much, if few have it.
+    """
+    objects = len(view.places)
+    rarity = {term: idf(count, objects) for term, count in found.counts.items()}
+    for said in everyday.said(question):
+        own = [term for term in said.phrase if term in rarity]
+        weight = _EVERYDAY_WEIGHT * sum(map(rarity.__getitem__, own)) / sum(rarity.values())
+        others = scored(store, lookup, said.words, view)
+        more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
+        # the rarest come last, and stay
+        for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
+            if weight and 0 < count <= _MANY:
+                places = others.having(word)
+                having.append(places[places < len(shares)])
+                more[having[-1]] = weight * min(1.0, idf(count, objects) / _RARE)
+        for term in own:
+            places = found.having(term)
+            more[places[places < len(shares)]] = 0
+        places = np.concatenate(having)
+        # a place that is there twice gets the same
+        shares[places] = np.minimum(shares[places] + more[places], 1)
 
 
 def _without_state(question: str, terms: Sequence[str], view: View) -> Sequence[str]:
