@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from quality import vectorize
 from value_host import objects as of_the_value_host
 
 from opdbus import config
+from opdbus.index import dates
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.matching import things
@@ -39,6 +41,8 @@ HOSTS: Final = ("example", "packages", "values", *EXAMS)
 DESCRIBED: Final = HOSTS[:2]
 HALVES: Final = ("fit", "told")
 _KEPT: Final = 10
+# When the hosts of the exams were observed: what is told of them has not expired since.
+_OBSERVED: Final = datetime(2026, 11, 23, 22, tzinfo=UTC)
 
 Question = dict[str, Any]
 
@@ -169,6 +173,7 @@ async def answers(
     host: str, level: str, scratch: Path, modes: Sequence[str] = MODES
 ) -> list[Answer]:
     """Ask all questions about a host in some modes."""
+    dates.now = lambda: _OBSERVED
     async with opened(host, level, scratch) as vectors:
         finder, found = Finder(vectors), []
         for row in await questions(host, vectors.memory):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
-from opdbus.index import comparisons, matching, spelling, times
+from opdbus.index import comparisons, dates, matching, spelling, times
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.spelling import Correction
@@ -66,6 +66,10 @@ async def read(memory: Memory, question: str) -> Question:
             # a schedule has the digits of a time in its words
             if found not in told or not _DIGIT.search(words, found.start, found.end):
                 words = words[: found.start] + words[found.end :]
+    for dated in dates.find(words, dates.now()):
+        either = await dates.met(memory, dated)
+        if len(either.ids):
+            compared.append(Compared(dated.words, either))
     return Question(words if words.strip() else asked.words, asked.conditions, tuple(compared))
 
 

@@ -1,0 +1,82 @@
+"""Dates of objects beside today: which a question asks for, and what has them."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from house import House, unit
+
+from opdbus.index import dates
+from opdbus.index.dates import ENDS, LASTS
+from opdbus.index.hits import Page
+
+TODAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
+BEGINNING = "0001-01-01"
+
+
+@pytest.mark.parametrize(
+    ("question", "fields", "first", "last"),
+    [
+        ("which certificate has expired?", ENDS, BEGINNING, "2026-11-23"),
+        ("is this system out of support", ENDS, BEGINNING, "2026-11-23"),
+        ("did it, or has it run out", ENDS, BEGINNING, "2026-11-23"),
+        ("Which certificates expire soon?", ENDS, "2026-11-23", "2026-12-23"),
+        ("what runs out within the next 14 days", ENDS, "2026-11-23", "2026-12-07"),
+        ("certificates valid for less than a week", ENDS, "2026-11-23", "2026-11-30"),
+        ("no backup for over a week", LASTS, BEGINNING, "2026-11-16"),
+        ("which job has not succeeded since yesterday", LASTS, BEGINNING, "2026-11-22"),
+        ("last backup older than three days", LASTS, BEGINNING, "2026-11-20"),
+    ],
+)
+def test_dates_are_asked_for(question: str, fields: list[str], first: str, last: str) -> None:
+    """Read when something ends or was last done."""
+    (asked,) = dates.find(question, TODAY)
+    assert (asked.fields, f"{asked.first.date()}", f"{asked.last.date()}") == (
+        fields, first, last,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["what runs out of space", "soon", "mail", "", "is it valid", "x " * 999 + "expired"],
+)
+def test_no_dates_are_asked_for(question: str) -> None:
+    """Read no date in a question without any, and none in a document."""
+    assert not dates.find(question, TODAY)
+
+
+def test_a_document_is_looked_through_quickly() -> None:
+    """Look at the beginning of a question only: patterns may go back many times."""
+    assert len(dates.find("expire in in in not for " * 100_000, TODAY)) <= 3
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_has_the_date_comes_first(
+    *, is_read: bool, live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise what expired, or soon will, before what says so; no date of another year or sort."""
+    monkeypatch.setattr(dates, "now", lambda: TODAY)
+
+    async def first(made: House, question: str) -> str:
+        (hit,) = await made.finder.search(question, Page(1), "lexical")
+        return hit.thing.name
+
+    async def work(made: House) -> None:
+        texts = {
+            "old": "2026-11-22T23:59:59Z",
+            "soon": "2026-12-05",
+            "late": "2031-01-01",
+            "odd": "2026-99-99",
+        }
+        others = [unit(f"u{n}", "nothing") for n in range(40)]
+        ends = [unit(name, "a certificate", not_after=each) for name, each in texts.items()]
+        await made.declare(*others, *ends)
+        if is_read:
+            await asyncio.wait_for(made.memory.fields.catch_up(), 30)
+        assert await first(made, "which certificate has expired") == "old"
+        assert await first(made, "which certificate expires soon") == "soon"
+        assert await first(made, "which certificate lapses within ten years") in {"soon", "late"}
+
+    live(work, engine=False)
