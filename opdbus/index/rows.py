@@ -59,7 +59,8 @@ class PlainRows:
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return what gives the products of all rows that there are now, or of few."""
-        return partial(np.matmul, self._buffer[: self.end] if at is None else self._buffer[at])
+        # of so many as the processor's cache does not hold, `matmul` takes twice as long
+        return partial(np.vecdot, self._buffer[: self.end] if at is None else self._buffer[at])
 
     def keep(self, rows: NDArray[np.intp]) -> None:
         """Forget all other rows."""
