@@ -230,16 +230,20 @@ def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
     """
     sample = np.arange(0, sums.entries, max(1, sums.entries // _SAMPLED))
     above = 4 * most * len(sample) // max(1, sums.entries)
-    guess, likely = np.float32(-np.inf), np.empty(0, np.intp)
     if len(sample) < sums.entries and above < len(sample):
         guess = np.partition(sums.at(sample)[0], -above)[-above]
         likely = sums.reaching(guess)
-    total, _ = sums.at(likely)
-    if np.count_nonzero(total >= guess) < most:
-        likely = sums.counting()
         total, _ = sums.at(likely)
-    if len(likely) <= most:
-        return likely
+        if np.count_nonzero(total >= guess) >= most:
+            return _best(likely, total, most)
+    every = sums.counting()
+    return _best(every, sums.at(every)[0], most)
+
+
+def _best(places: NDArray[np.intp], total: NDArray[np.float32], most: int) -> NDArray[np.intp]:
+    """Return the places of the highest of some sums, so many, in order; of equal ones the first."""
+    if len(places) <= most:
+        return places
     last = np.partition(total, -most)[-most]
-    better, equal = likely[total > last], likely[total == last]
+    better, equal = places[total > last], places[total == last]
     return np.sort(np.append(better, equal[: most - len(better)]))
