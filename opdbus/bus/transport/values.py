@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from opdbus.bus.transport.descriptors import Descriptor
@@ -13,6 +14,10 @@ Plain: TypeAlias = Any
 
 # What the library raises for values that do not fit their signature.
 UNFIT: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
+# So many are kept as they were split: clients may send any, of at most 255 characters.
+_SIGNATURES: Final = 256
+# What is in most variants, which hold no others.
+_BASIC: Final[dict[type, str]] = {str: "s", float: "d", bool: "b", bytes: "ay"}
 
 
 class Typed(NamedTuple):
@@ -28,7 +33,8 @@ class Entries(NamedTuple):
     data: bytes
 
 
-def split(signature: str) -> list[str]:
+@lru_cache(_SIGNATURES)
+def split(signature: str) -> tuple[str, ...]:
     """Split a signature into single complete types: `sa{sv}` into `s` and `a{sv}`."""
     types, start, depth = [], 0, 0
     for index, code in enumerate(signature):
@@ -36,7 +42,7 @@ def split(signature: str) -> list[str]:
         if depth == 0 and code != "a":
             types.append(signature[start : index + 1])
             start = index + 1
-    return types
+    return tuple(types)
 
 
 def received(
@@ -61,11 +67,13 @@ def received(
 def from_wire(value: Plain) -> Plain:
     """Replace the variants in a received value by their values."""
     if isinstance(value, Variant):
-        return from_wire(value.value)
+        value = value.value
+        return value if type(value) in _BASIC else from_wire(value)
     if isinstance(value, list | tuple):
-        return [from_wire(item) for item in value]
+        return [item if type(item) in _BASIC else from_wire(item) for item in value]
     if isinstance(value, dict):
-        return {from_wire(key): from_wire(item) for key, item in value.items()}
+        # no key is a variant
+        return {key: from_wire(item) for key, item in value.items()}
     return value
 
 
@@ -76,8 +84,8 @@ def to_wire(signature: str, value: Plain) -> Plain:
     if signature == "v":
         return variant(value)
     if signature.startswith("a{"):
-        key, item = split(signature[2:-1])
-        return {to_wire(key, k): to_wire(item, v) for k, v in value.items()}
+        _, item = split(signature[2:-1])
+        return {key: to_wire(item, held) for key, held in value.items()}
     if signature.startswith("a"):
         return [to_wire(signature[1:], item) for item in value]
     types = split(signature[1:-1])
@@ -101,6 +109,8 @@ def _lists(signature: str, value: Plain) -> Plain:
 
 def variant(value: Plain) -> Variant:
     """Make a variant of the type that a Python value has; raises InvalidArgs if it has none."""
+    if basic := _BASIC.get(type(value)):
+        return Variant(basic, value)
     signature, value = value if isinstance(value, Typed) else (_signature_of(value), value)
     return Variant(signature, to_wire(signature, value))
 
