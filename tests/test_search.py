@@ -1,6 +1,9 @@
 """Ranking: weights and order."""
 
 import math
+import os
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -137,6 +140,25 @@ def test_of_the_same_words_the_rare_ones_count_and_others_are_against_it() -> No
     assert 0 < part < whole < 1
     assert common_words.shares("compiling sass", ["sass compiler", "the"]) == [1.0, 0.0]
     assert common_words.shares("sass", []) == []
+
+
+def test_shares_are_the_same_in_each_process() -> None:
+    """Give the very same shares, whatever the order of the words is in memory."""
+    code = """if 1:
+        from opdbus.index import common_words
+        texts = [" ".join(f"{n:05}" for n in range(part, 60)) for part in range(40)]
+        print(common_words.shares(" ".join(f"{n:05}" for n in range(0, 60, 3)), texts))
+    """
+    given = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(given) == 1
 
 
 def test_words_with_digits_name_things_in_short_questions() -> None:

@@ -44,7 +44,8 @@ def shares(question: str, texts: Sequence[str]) -> list[float]:
     weights = {word: math.log((len(said) + 1) / count) for word, count in counts.items()}
 
     def weight(words: set[str]) -> float:
-        return sum(map(weights.__getitem__, words))
+        # a set's order is another in each process: rounded sums would put equals in another order
+        return math.fsum(map(weights.__getitem__, words))
 
     return [weight(words & asked) / weight(words) if words else 0.0 for words in said]
 
