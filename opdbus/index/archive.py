@@ -12,7 +12,6 @@ from typing import Any, Final, Self, TypeVar
 
 import structlog
 
-from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
@@ -132,12 +131,11 @@ class Archive:
 
     @asynccontextmanager
     async def busy(self) -> AsyncIterator[None]:
-        """Have what can wait do so, and search for no garbage: what is made here stays."""
+        """Have what can wait do so."""
         self.calm.clear()
         try:
-            with gc_tuning.paused():
-                await self._keep_log(_BUSY_PAGES)
-                yield
+            await self._keep_log(_BUSY_PAGES)
+            yield
         finally:
             self.calm.set()
             await self._keep_log(_PAGES)
