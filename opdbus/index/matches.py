@@ -199,7 +199,9 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
         for places, share in _covers(found, telling, objects):
             there = places[places < len(shares)]
             shares[there[shares[there] > 0]] += share / 2
-    _add_everyday(shares, store, lookup, question, found, view)
+    if lookup:
+        # the database would take as long for these words as for all others
+        _add_everyday(shares, store, lookup, question, found, view)
     meant = _meant(found, terms)
     shares[meant[meant < len(shares)]] = 1.0
     literals = literal.read(store, question, found.counts)
@@ -210,7 +212,7 @@ def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matc
 def _add_everyday(
     shares: NDArray[np.float32],
     store: Store,
-    lookup: Lookup | None,
+    lookup: Lookup,
     question: str,
     found: Scored,
     view: View,
