@@ -226,11 +226,13 @@ def _add_everyday(
     for said in everyday.said(question):
         own = [term for term in said.phrase if term in rarity]
         weight = _EVERYDAY_WEIGHT * sum(map(rarity.__getitem__, own)) / sum(rarity.values())
+        if not weight or not said.words:
+            continue
         others = scored(store, lookup, said.words, view)
         more, having = np.zeros(len(shares), np.float32), [np.empty(0, np.int32)]
         # the rarest come last, and stay
         for word, count in sorted(others.counts.items(), key=lambda one: -one[1]):
-            if weight and 0 < count <= _MANY:
+            if 0 < count <= _MANY:
                 places = others.having(word)
                 having.append(places[places < len(shares)])
                 more[having[-1]] = weight * min(1.0, idf(count, objects) / _RARE)
