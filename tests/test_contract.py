@@ -56,7 +56,7 @@ def test_xml_is_as_the_specification_says(file: Path) -> None:
             "node", "interface", "method", "signal", "property", "arg", "annotation",
         }  # fmt: skip
         if "type" in element.attrib:
-            assert split(element.attrib["type"]) == [element.attrib["type"]]
+            assert split(element.attrib["type"]) == (element.attrib["type"],)
     for method in root.iter("method"):
         assert {arg.get("direction") for arg in method.iter("arg")} <= {"in", "out"}
         assert all(arg.get("name") for arg in method.iter("arg"))
