@@ -87,10 +87,10 @@ def root(leaves: list[bytes]) -> bytes:
 def test_the_root_is_that_of_the_standard(count: int) -> None:
     """Agree with the recursive definition for any number of rows."""
     leaves = [bytes([n] * 32) for n in range(count)]
-    head = Head()
-    for leaf in leaves:
-        head = head.next(leaf)
-    assert head.root() == root(leaves)
+    frontier: list[bytes] = []
+    for n, leaf in enumerate(leaves):
+        chain.grow(frontier, n, leaf)
+    assert Head(count, frontier=frontier).root() == root(leaves)
 
 
 VALUES = st.recursive(

@@ -124,7 +124,6 @@ def test_the_best_matches_come_first_and_no_more_than_asked_for(store: Store) ->
     assert [names[number] for number, _ in found] == ["mail for the office", "mail"]
     assert found[0][1] > found[1][1] > 0
     assert store.words.match(["mail", "office"], 1) == found[:1]
-    assert store.words.match(["mail", "office"], 10, every=True) == found[:1]
     assert store.words.match(["nothing"], 10) == []
 
 

@@ -207,7 +207,7 @@ def rewrite(path: Path, change: str, *, until: int = COUNT) -> None:
     alter(path, change, f"DELETE FROM history WHERE seq > {until}")  # noqa: S608 -- our own
     keys = "seq, at, boot, source, plugin, kind, name, what, cause, folded, salt, digest, fields"
     with closing(sqlite3.connect(path)) as other, other:
-        head = Head()
+        head, frontier = Head(), list[bytes]()
         for *row, salt, kept, fields in other.execute(
             f"SELECT {keys} FROM history ORDER BY seq"  # noqa: S608 -- our own
         ).fetchall():
@@ -216,7 +216,8 @@ def rewrite(path: Path, change: str, *, until: int = COUNT) -> None:
             made = chain.row_hash(head.hash, [*row, digest.hex()])
             values = (digest, made, row[0])
             other.execute("UPDATE history SET digest = ?, hash = ? WHERE seq = ?", values)
-            head = head.next(made)
+            chain.grow(frontier, head.seq, made)
+            head = Head(head.seq + 1, made, tuple(frontier))
         Ledger(other).set_state(State(head, 1))
 
 

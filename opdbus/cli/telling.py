@@ -93,7 +93,7 @@ def tell(change: Change) -> Told:
         return Told(subject, _happened(sort, change["cause"]))
     if what == "forgot":
         count = values["count"].after if "count" in values else "some"
-        rows = f"{count} row{'' if count == '1' else 's'}"
+        rows = f"{count} {plural('row', 1 if count == '1' else 2)}"
         return Told("history", "was made to forget", f" the values of {rows}")
     if what == "undeclared" and values[field_values.PRESENCE].before == field_values.NOT_DECLARED:
         return Told(subject, "need not be declared any more")

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from opdbus.drift.table import Sort
 from opdbus.state.object import Thing
 
 # Things that are looked at at a time: some milliseconds' work.
@@ -18,30 +17,24 @@ class Waiting:
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
-        # each with the only sorts of them that are to be looked at, if not all
-        self._parts: deque[tuple[Iterator[Thing], Collection[Sort] | None]] = deque()
+        self._parts: deque[Iterator[Thing]] = deque()
 
     @property
     def is_more(self) -> bool:
         """Whether something may wait."""
         return bool(self._parts)
 
-    def add(self, things: Iterable[Thing], sorts: Collection[Sort] | None = None) -> None:
-        """Have things looked at, or those of some sorts; those of an iterator are not kept."""
-        kept = things if isinstance(things, Iterator) else iter(tuple(things))
-        self._parts.append((kept, sorts))
+    def add(self, things: Iterable[Thing]) -> None:
+        """Have things looked at; those of an iterator are not kept."""
+        self._parts.append(things if isinstance(things, Iterator) else iter(tuple(things)))
         self.news.set()
 
     def take(self) -> list[Thing]:
-        """Return some things; those that are not to be looked at cost next to nothing."""
+        """Return some of the things, each once."""
         found: dict[Thing, None] = {}
         while self._parts and len(found) < AT_A_TIME:
-            things, sorts = self._parts[0]
-            part = list(islice(things, AT_A_TIME))
+            part = dict.fromkeys(islice(self._parts[0], AT_A_TIME))
             if not part:
                 self._parts.popleft()
-            if sorts is not None:
-                found |= dict.fromkeys(thing for thing in part if thing[:2] in sorts)
-                break
-            found |= dict.fromkeys(part)
+            found |= part
         return list(found)

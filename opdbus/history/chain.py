@@ -25,12 +25,6 @@ class Head:
     hash: bytes = _START
     frontier: Sequence[bytes] = field(default=())
 
-    def next(self, row: bytes) -> "Head":
-        """Return the head after a row's hash was added."""
-        frontier = list(self.frontier)
-        grow(frontier, self.seq, row)
-        return Head(self.seq + 1, row, tuple(frontier))
-
     def root(self) -> bytes:
         """Return the root over all rows (32 bytes)."""
         return root_of(self.frontier)

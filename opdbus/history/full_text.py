@@ -25,12 +25,9 @@ class FullText:
         self._score = f"-bm25({', '.join([table, *map(str, weights)])})"
         self._order = "ORDER BY rowid DESC" if newest_first else ""
 
-    def match(
-        self, terms: Sequence[str], limit: int, *, every: bool = False
-    ) -> list[tuple[int, float]]:
-        """Return (row, BM25 score, larger is better) of the best matches of any or `every` term."""
-        wanted = " AND ".join(map(quoted, terms)) if every else _any(terms)
-        return self._best(wanted, limit)
+    def match(self, terms: Sequence[str], limit: int) -> list[tuple[int, float]]:
+        """Return (row, BM25 score, larger is better) of the best matches of any term."""
+        return self._best(_any(terms), limit)
 
     def best(self, matches: Mapping[str, int], limit: int, enough: int) -> list[tuple[int, float]]:
         """Return the same of any term; `matches` says how many rows have each.

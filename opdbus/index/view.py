@@ -174,11 +174,6 @@ class View:
         # while it was read, another one may have come in its place
         return entry if self.ids.item(place) == number else None
 
-    def thing(self, place: int) -> Thing:
-        """Return what the entry at a place is about."""
-        _, plugin, kind = self.of_number[self.sorts[place]]
-        return Thing(plugin, kind, self.names[place])
-
     def is_about(self, place: int, thing: Thing) -> bool:
         """Return whether the entry at a place is about a thing."""
         _, plugin, kind = self.of_number[self.sorts.item(place)]

@@ -17,7 +17,6 @@ from opdbus.tasks import until_first_ends
 
 _BUS: Final = "org.freedesktop.DBus"
 _PROPERTIES: Final = f"{_BUS}.Properties"
-_GONE: Final = (f"{_BUS}.Error.NameHasNoOwner", f"{_BUS}.Error.ServiceUnknown")
 _ANSWER_SECONDS: Final = 10.0
 # Signals within this time are read together.
 BURST_SECONDS: Final = 0.1

@@ -116,22 +116,17 @@ def variant(value: Plain) -> Variant:
 
 
 def _signature_of(value: Plain) -> str:
-    if isinstance(value, bool):
-        return "b"
+    """Return the signature of a value whose type is none of _BASIC itself."""
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 64:
             raise InvalidArgs(f"the number {value} does not fit into 64 bits: give it as a string")
         return "x" if value < 1 << 63 else "t"
-    if isinstance(value, float):
-        return "d"
-    if isinstance(value, str):
-        return "s"
-    if isinstance(value, bytes):
-        return "ay"
     if isinstance(value, dict):
         return "a{sv}"
     if isinstance(value, list | tuple):
         return "as" if value and all(isinstance(item, str) for item in value) else "av"
+    if basic := next((basic for kind, basic in _BASIC.items() if isinstance(value, kind)), ""):
+        return basic
     raise InvalidArgs(f"{value!r} cannot be sent over D-Bus: it has no such type")
 
 
