@@ -14,7 +14,6 @@ from opdbus.bus import paths
 from opdbus.client import Client
 
 _LIMIT = 10
-_PAGE = 1000
 # An object that is named so stands for all whose names begin so.
 _ANY = "*"
 
@@ -44,12 +43,8 @@ def _is_meant(name: str, wanted: str) -> bool:
 
 
 async def _there(client: Client, wanted: dict[str, str]) -> set[str]:
-    found: list[list[str]] = []
-    total = 1
-    while len(found) < total:
-        total, rows = await client.page(wanted, len(found), _PAGE)
-        found += rows
-    return {"/".join(row[1:]) for row in found}
+    _, rows = await client.pages(wanted, 0, None)
+    return {"/".join(row[1:]) for row in rows}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import click
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
 from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root
-from opdbus.errors import InvalidArgs, LimitsExceeded
+from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
     from opdbus.cli.rows import Form, Row
@@ -228,7 +228,7 @@ def list_(
         form = form._replace(columns=_columns(wanted["where"]))
 
     async def found(client: Client) -> tuple[int, Sequence[Row]]:
-        total, page = await _pages(client, chosen(**wanted), offset, limit)
+        total, page = await client.pages(chosen(**wanted), offset, limit)
         return total, await form.fill(client, [dict(zip(_KEYS, row, strict=True)) for row in page])
 
     total, shown = ask(found)
@@ -251,23 +251,3 @@ def list_(
 def _columns(where: str) -> tuple[str, ...]:
     """Name the columns of a list: the names of objects, and the fields that were asked for."""
     return tuple(dict.fromkeys((*_KEYS[1:], *fields_of(where))))
-
-
-async def _pages(
-    client: Client, wanted: dict[str, Any], offset: int, limit: int | None
-) -> tuple[int, list[list[str]]]:
-    """Read page by page, since replies are limited."""
-    page_size = 1000
-    rows: list[list[str]] = []
-    while True:
-        ask = page_size if limit is None else min(page_size, limit - len(rows))
-        try:
-            total, page = await client.page(wanted, offset + len(rows), ask)
-        except LimitsExceeded:  # names can be very long
-            if page_size == 1:
-                raise
-            page_size = max(1, page_size // 10)
-            continue
-        rows += page
-        if not page or len(rows) in {limit, total - offset}:
-            return total, rows

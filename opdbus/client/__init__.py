@@ -7,13 +7,14 @@ from array import array
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
-from opdbus.client.parts import as_file, pages, path_size, text_size
+from opdbus.client.parts import answered, as_file, pages, path_size, text_size
 from opdbus.client.remote import Remote
 
 # So that a reply of vectors stays under 1 MiB, whatever the model.
@@ -167,6 +168,20 @@ class Client:
         )
         return total, rows
 
+    async def pages(
+        self, wanted: Mapping[str, str], offset: int, limit: int | None
+    ) -> tuple[int, list[list[str]]]:
+        """Return the same of as many pages as it takes; without a limit, of all objects."""
+        rows: list[list[str]] = []
+        size = _OBJECTS_A_CALL
+        while True:
+            ask = partial(self.page, wanted, offset + len(rows))
+            most = size if limit is None else min(size, limit - len(rows))
+            (total, page), size = await answered(ask, most)
+            rows += page
+            if not page or len(rows) in {limit, total - offset}:
+                return total, rows
+
     async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
         """Return a file with the vectors of objects, as of State1.Vectors; the caller closes it."""
         return _opened(await self._one(paths.STATE, STATE, "Vectors", "a{sv}", dict(wanted)))
@@ -199,17 +214,15 @@ class Client:
         """Return a row of each object: what each field holds, several values as a list."""
         rows: list[list[Json]] = []
         size = _OBJECTS_A_CALL
+
+        async def ask(most: int) -> list[list[str]]:
+            part = objects[len(rows) : len(rows) + most]
+            return list(
+                await self._one(paths.STATE, STATE, "Values", "aoasa{sv}", part, [*fields], {})
+            )
+
         while len(rows) < len(objects):
-            part = objects[len(rows) : len(rows) + size]
-            try:
-                found = await self._one(
-                    paths.STATE, STATE, "Values", "aoasa{sv}", part, [*fields], {}
-                )
-            except errors.LimitsExceeded:  # values can be very long
-                if size == 1:
-                    raise
-                size = max(1, size // 8)
-                continue
+            found, size = await answered(ask, size)
             rows += [[json.loads(text) if text else None for text in row] for row in found]
         return rows
 
@@ -261,28 +274,17 @@ class Client:
         size, options = _ROWS_A_CALL, dict(wanted)
         is_oldest_first = options.get("order") == "oldest"
         while len(found) < limit:
-            ask = min(size, limit - len(found))
-            try:
-                part = await self._changes(options, ask)
-            except errors.LimitsExceeded:  # values can be very long
-                if size == 1:
-                    raise
-                size = max(1, size // 8)
-                continue
+            ask = partial(self._changes, options)
+            part, size = await answered(ask, min(size, limit - len(found)))
             found += part
-            if len(part) < ask:
+            if len(part) < size:
                 break
             options["after" if is_oldest_first else "below"] = part[-1]["seq"]
         return found
 
     async def found(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         """Return the changes that answer best; a filter with about or before_event."""
-        try:
-            return await self._changes(wanted, limit)
-        except errors.LimitsExceeded:  # values can be very long
-            if limit == 1:
-                raise
-            return await self.found(wanted, max(1, limit // 8))
+        return (await answered(partial(self._changes, wanted), limit))[0]
 
     async def _changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
         asked = (paths.HISTORY, HISTORY, "Changes", "a{sv}u", dict(wanted), limit)

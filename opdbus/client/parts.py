@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -44,6 +44,21 @@ def pages(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> list[li
         parts[-1].append(item)
         size += more
     return parts
+
+
+async def answered(ask: Callable[[int], Awaitable[T]], most: int) -> tuple[T, int]:
+    """Ask for so many rows, and for fewer while the answer would be too large.
+
+    Names and values can be very long. Returns the answer, and how many rows were asked for; raises
+    LimitsExceeded where a single row is too large.
+    """
+    while True:
+        try:
+            return await ask(most), most
+        except errors.LimitsExceeded:
+            if most == 1:
+                raise
+            most = max(1, most // 8)
 
 
 def text_size(text: str) -> int:
