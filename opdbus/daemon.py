@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.unit_requirements import required_by
 from opdbus.reload import Reloader
 from opdbus.serving.serving import Serving
-from opdbus.tasks import cancel, signals, until_first_ends
+from opdbus.tasks import cancel, signals, start, until_first_ends
 
 if TYPE_CHECKING:
     from opdbus.bus.transport.library import Message
@@ -315,7 +315,7 @@ class Daemon:
         await self._announcer.refresh(paths.STATE, self._state)
 
     def _refresh_soon(self) -> None:
-        self._background(self._refresh())
+        start(self._refresh(), self._tasks)
 
     def _remember_fault(self, sentence: str) -> None:
         if self._vectors.fault != sentence:
@@ -329,18 +329,13 @@ class Daemon:
             return
         name = message.body[0]
         self._dispatcher.caller_left(name)
-        self._background(self._release(name))
+        start(self._release(name), self._tasks)
 
     async def _release(self, name: str) -> None:
         try:
             await self._memory.release(name)
         except OpDbusError as error:
             logger.warning("not withdrawn", reason=str(error))
-
-    def _background(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _boot() -> str:

@@ -5,7 +5,9 @@ import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def pauses(seconds: Sequence[float]) -> Iterator[float]:
@@ -25,6 +27,14 @@ async def signals(hung_up: asyncio.Event) -> AsyncIterator[asyncio.Event]:
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[T]]) -> asyncio.Task[T]:
+    """Run work in the background; it is one of `tasks` until it ends, or it might be collected."""
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

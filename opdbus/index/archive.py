@@ -16,7 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
-from opdbus.tasks import pauses
+from opdbus.tasks import pauses, start
 
 T = TypeVar("T")
 
@@ -238,10 +238,7 @@ class Archive:
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run work until it ends, or until closing cancels it."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return start(work, self._tasks)
 
     def _open_writer(self) -> Store:
         if self.is_read_only:

@@ -16,7 +16,7 @@ from opdbus.index.object_vectors import ObjectVectors, no_vector
 from opdbus.index.search import Score
 from opdbus.index.store import Entry
 from opdbus.index.vector_index import VectorIndex
-from opdbus.tasks import cancel
+from opdbus.tasks import cancel, start
 
 Vector: TypeAlias = tuple[VectorIndex, NDArray[np.float32]]
 Found: TypeAlias = Sequence[tuple[Entry, Score]]
@@ -117,9 +117,7 @@ class SecondStage:
 
     async def _compute(self, index: VectorIndex, entries: Sequence[Entry], ends: float) -> None:
         """Compute vectors until the time is over; what was begun then is ended for later."""
-        task = asyncio.create_task(self._work(index, entries, ends))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = start(self._work(index, entries, ends), self._tasks)
         await asyncio.wait([task], timeout=ends - asyncio.get_running_loop().time())
 
     async def _work(self, index: VectorIndex, entries: Sequence[Entry], ends: float) -> None:

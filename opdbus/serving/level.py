@@ -15,7 +15,7 @@ from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
-from opdbus.tasks import pauses
+from opdbus.tasks import pauses, start
 
 # opens the engine of a level; providers that were lost are tried last
 Open: TypeAlias = Callable[[Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]]
@@ -156,9 +156,7 @@ class Level:
 
     def _replaced(self, opened: Opened) -> None:
         """Close an engine beside its successor, when the calls that hold it have ended."""
-        task = asyncio.create_task(_close(opened, None))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        start(_close(opened, None), self._closing)
 
     async def _opened(self, lost: Sequence[Fallback], *, once: bool) -> Opened | None:
         """Open an engine, after each failure again later; None where `once` has failed."""

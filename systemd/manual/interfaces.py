@@ -6,6 +6,8 @@ from importlib import resources
 
 import roff
 
+from opdbus.bus.service.contract import annotation
+
 _INTRODUCTION = """\
 `op-dbus.service` owns the name `org.opdbus` on the system bus; a call to that name starts it. The
 interfaces below are its contract, which Introspect gives too. The number that ends an interface's
@@ -65,35 +67,35 @@ def _interface(text: str) -> Iterator[str]:
     interface = ET.fromstring(text).find("interface")  # noqa: S314 -- our own file
     if interface is None:
         raise ValueError(f"no interface in {text}")
-    yield roff.section(interface.attrib["name"], roff.paragraphs(_annotation(interface, _DOC)))
+    yield roff.section(interface.attrib["name"], roff.paragraphs(annotation(interface, _DOC)))
     for element in interface:
         if element.tag in _MEMBERS:
             yield _MEMBERS[element.tag](element)
 
 
 def _method(element: ET.Element) -> str:
-    action, errors = _annotation(element, _ACTION), _annotation(element, _ERRORS)
+    action, errors = annotation(element, _ACTION), annotation(element, _ERRORS)
     return roff.tagged(
         f"{roff.bold(element.attrib['name'])}({_arguments(element, 'in')})"
         f" \\(-> ({_arguments(element, 'out')})",
-        _annotation(element, _DOC),
+        annotation(element, _DOC),
         f"Action: `{action}`." + (f" Errors: {', '.join(errors.split())}." if errors else ""),
     )
 
 
 def _signal(element: ET.Element) -> str:
     tag = f"signal {roff.bold(element.attrib['name'])}({_arguments(element)})"
-    return roff.tagged(tag, _annotation(element, _DOC))
+    return roff.tagged(tag, annotation(element, _DOC))
 
 
 def _property(element: ET.Element) -> str:
     access = {"read": "", "readwrite": ", may be set", "write": ", can only be set"}
-    action = _annotation(element, _ACTION)
+    action = annotation(element, _ACTION)
     tag = (
         f"property {roff.bold(element.attrib['name'])}"
         f" {roff.escaped(element.attrib['type'])}{access[element.attrib['access']]}"
     )
-    return roff.tagged(tag, _annotation(element, _DOC), f"Action: `{action}`." if action else "")
+    return roff.tagged(tag, annotation(element, _DOC), f"Action: `{action}`." if action else "")
 
 
 _MEMBERS = {"method": _method, "signal": _signal, "property": _property}
@@ -103,10 +105,4 @@ def _arguments(element: ET.Element, direction: str = "") -> str:
     found = [a for a in element.findall("arg") if a.get("direction", "") == direction]
     return ", ".join(
         f"{roff.escaped(a.attrib['type'])} {roff.italic(a.attrib['name'])}" for a in found
-    )
-
-
-def _annotation(element: ET.Element, name: str) -> str:
-    return next(
-        (a.attrib["value"] for a in element.findall("annotation") if a.get("name") == name), ""
     )

@@ -6,9 +6,8 @@ it reads nothing more from this service, and no client is answered. So it is ask
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from opdbus.bus.admission.accounting import Accounts, User
 from opdbus.bus.admission.limits import (
@@ -21,6 +20,7 @@ from opdbus.bus.async_cache import AsyncCache
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.send_queue import Written
 from opdbus.errors import BusError, LimitsExceeded
+from opdbus.tasks import start
 
 _STATS: Final = "org.freedesktop.DBus.Debug.Stats.GetConnectionStats"
 # How often, and how long after the last time, the bus is asked whether a client has read: no signal
@@ -68,7 +68,7 @@ class Replies:
         mine, all_ = self._unread[sender], self._unread[None]
         if mine > SMALL_BYTES // 2 and not self._checks.is_asked(sender):
             # early, so that clients that do read get all of theirs
-            self._in_background(self._check(sender))
+            start(self._check(sender), self._tasks)
         return mine <= SMALL_BYTES or (
             mine <= 2 * MAX_UNREAD["connection"] and all_ <= MAX_UNREAD["total"]
         )
@@ -122,7 +122,7 @@ class Replies:
             self._queues[sender].append((reply, ready))
         else:
             self._queues[sender] = deque([(reply, ready)])
-            self._in_background(self._send_waiting(sender))
+            start(self._send_waiting(sender), self._tasks)
         await ready
 
     async def _send_waiting(self, sender: str) -> None:
@@ -150,11 +150,6 @@ class Replies:
                 ready.set_exception(self._unread_error(sender))
                 # with pauses: each is an error to be sent, and other clients wait meanwhile
                 await asyncio.sleep(0)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _check(self, sender: str) -> None:
         """Ask what is unread: by a client, and near their limits by its user and by all."""

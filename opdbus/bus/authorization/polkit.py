@@ -15,6 +15,7 @@ from opdbus.bus.names import BUS_NAME
 from opdbus.bus.transport.connection import Connection, RemoteError
 from opdbus.bus.transport.library import Message
 from opdbus.errors import AccessDenied, BusError
+from opdbus.tasks import start
 
 log = structlog.get_logger()
 
@@ -219,9 +220,7 @@ class Polkit:
     def _cancel(self, ticket: str) -> None:
         if not self._owner:
             return
-        task = asyncio.create_task(self._take_back(ticket))
-        self._cancelling.add(task)
-        task.add_done_callback(self._cancelling.discard)
+        start(self._take_back(ticket), self._cancelling)
 
     async def _take_back(self, ticket: str) -> None:
         member = f"{_AUTHORITY}.CancelCheckAuthorization"

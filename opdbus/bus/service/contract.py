@@ -163,20 +163,20 @@ def _method(element: ET.Element) -> MethodInfo:
         name=element.attrib["name"],
         inputs=signature(element, "in"),
         outputs=signature(element, "out"),
-        action=_annotation(element, _ACTION),
-        errors=tuple(_annotation(element, _ERRORS).split()),
-        is_large=_annotation(element, _LARGE) == "true",
+        action=annotation(element, _ACTION),
+        errors=tuple(annotation(element, _ERRORS).split()),
+        is_large=annotation(element, _LARGE) == "true",
     )
 
 
 def _property(element: ET.Element, parent: ET.Element) -> PropertyInfo:
-    emits = _annotation(element, _EMITS) or _annotation(parent, _EMITS) or "true"
+    emits = annotation(element, _EMITS) or annotation(parent, _EMITS) or "true"
     return PropertyInfo(
         name=element.attrib["name"],
         signature=element.attrib["type"],
         emits=emits,
         access=element.attrib["access"],
-        action=_annotation(element, _ACTION),
+        action=annotation(element, _ACTION),
     )
 
 
@@ -186,7 +186,8 @@ def signature(element: ET.Element, direction: str = "") -> str:
     return "".join(a.attrib["type"] for a in arguments if a.get("direction", "") == direction)
 
 
-def _annotation(element: ET.Element, name: str) -> str:
+def annotation(element: ET.Element, name: str) -> str:
+    """Give the value of an annotation, "" where an element has none of this name."""
     return next(
         (a.attrib["value"] for a in element.findall("annotation") if a.get("name") == name), ""
     )
