@@ -23,7 +23,7 @@ from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
 from opdbus.index.object_vectors import ObjectVectors
 from opdbus.state.conditions import Condition
-from opdbus.state.object import FILE, Thing
+from opdbus.state.object import FILE, StateObject, Thing
 
 ASKED = (("~", "7"), ("=", "u7"), ("!=", "u7"), ("=", "nobody"))
 
@@ -90,6 +90,37 @@ def test_pages_are_exact(live: Callable[..., Any]) -> None:
         assert found == []
 
     live(work)
+
+
+def test_answers_do_not_depend_on_what_has_been(live: Callable[..., Any]) -> None:
+    """Give the same hits with the same scores before and after a start, also of equals."""
+
+    def some(first: int, count: int) -> list[StateObject]:
+        # of equal texts; one in eight has the value that is asked for
+        states = ("failed", *["active"] * 7)
+        return [
+            unit(f"u{n:03}", "network mail", active_state=states[n % 8])
+            for n in range(first, first + count)
+        ]
+
+    async def asked(made: House) -> list[tuple[str, float, float]]:
+        hits = [
+            *await made.finder.search("failed network mail", Page(20)),
+            *await made.finder.search("network mail", Page(20)),
+        ]
+        return [(hit.thing.name, hit.score.total, hit.judged.chance) for hit in hits]
+
+    async def grown(made: House) -> list[tuple[str, float, float]]:
+        await made.declare(*some(0, 200))
+        # half of the places are free then, and some are another's
+        await made.declare(*some(100, 100))
+        await made.declare(*some(100, 100), *some(300, 20))
+        return await asked(made)
+
+    settings = {"vector_level": "none"}
+    before = live(grown, settings=settings, engine=False)
+    assert len(before) == 40
+    assert live(asked, settings=settings, engine=False) == before
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])

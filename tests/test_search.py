@@ -46,6 +46,16 @@ def test_equal_scores_keep_their_order() -> None:
     assert _order([0.0] * 50, [0.0] * 50) == list(range(50))
 
 
+@pytest.mark.parametrize("places", [50, 5000, 70_000])
+def test_equal_scores_have_the_order_of_their_ids(places: int) -> None:
+    """Rank equals by their ids, wherever they are, also where few of them are among the best."""
+    ids = np.random.default_rng(places).permutation(places).astype(np.int64)
+    cosines = (ids % 10 == 0).astype(np.float32)
+    ranked = rank(Likeness(cosines), None, None, ids)
+    found = [int(ids[place]) for place, _ in islice(ranked, places // 5)]
+    assert found == sorted(range(places), key=lambda one: (one % 10 > 0, one))[: places // 5]
+
+
 @pytest.mark.parametrize("places", [1, 401, 5000, 70_000])
 def test_the_best_of_many_are_those_of_all(places: int) -> None:
     """Rank as if all were put in order, also where many are equal and some lack a vector."""

@@ -265,7 +265,8 @@ class Finder:
         shares = None if query.matches is None else query.matches.shares
         view, within = self._memory.catalogue.view, query.within
         found: dict[Thing, tuple[Entry, Score]] = {}
-        for number, score in rank(query.likeness, shares, query.raising):
+        ids = view.ids if within is None else within.ids
+        for number, score in rank(query.likeness, shares, query.raising, ids):
             entry = view.entries[number if within is None else within.places.item(number)]
             # its place may be another's by now
             if entry is None or (within is not None and entry.id != within.ids[number]):

@@ -88,7 +88,8 @@ def raise_by(
     if compared and not form.asked.named:
         form = form._replace(asked=Asked(_sorts_of(compared, view), 0))
     having = _of_subject(list(_having(matches, compared, view)), form.asked.subject, view)
-    values = named_values(having, EVERY if at is None else at)
+    # not the places: which of them are free depends on what has gone since the start
+    values = named_values(having, len(view.places), EVERY if at is None else at)
     entries = len(matches.shares) if at is None else len(at)
 
     def unnamed(some: NDArray[np.intp]) -> Raised:

@@ -55,26 +55,26 @@ class Raising:
 
 
 def named_values(
-    having: Sequence[NDArray[np.bool_]], at: NDArray[np.intp] | slice = EVERY
+    having: Sequence[NDArray[np.bool_]], objects: int, at: NDArray[np.intp] | slice = EVERY
 ) -> NDArray[np.float32] | None:
     """Return how much some entries have of the values that a question names, at most 1 (entries,).
 
     `having` says of each value which of all entries have it; None if the question names none. A
-    value that few entries have counts most, one that all have counts nothing; to have all of
-    several counts as a value does that so few have.
+    value that few of the `objects` have counts most, one that all have counts nothing; to have all
+    of several counts as a value does that so few have.
     """
     if not having:
         return None
     one_by_one = np.zeros(len(having[0][at]), np.float32)
     for mask in having:
-        weight = _rarity(int(np.count_nonzero(mask)), len(mask)) / len(having)
+        weight = _rarity(int(np.count_nonzero(mask)), objects) / len(having)
         some = mask[at]
         for part in parts(len(one_by_one)):
             one_by_one[part] += some[part] * np.float32(weight)
     if len(having) == 1:
         return one_by_one
     every = reduce(np.logical_and, having)
-    together = np.float32(_rarity(int(np.count_nonzero(every)), len(every)))
+    together = np.float32(_rarity(int(np.count_nonzero(every)), objects))
     return np.maximum(one_by_one, every[at] * together)
 
 
@@ -93,5 +93,5 @@ def named_kinds(
     return np.where(kinds & asked.named != 0, more, -less)
 
 
-def _rarity(having: int, entries: int) -> float:
-    return math.log(entries / having) / math.log(entries) if 0 < having < entries else 0.0
+def _rarity(having: int, objects: int) -> float:
+    return math.log(objects / having) / math.log(objects) if 0 < having < objects else 0.0

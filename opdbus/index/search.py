@@ -113,14 +113,16 @@ def rank(
     likeness: Likeness | None,
     shares: NDArray[np.float32] | None = None,
     raising: Raising | None = None,
+    ids: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) from best to worst.
 
     `shares` (entries,) are those of words, as of Matches, None where words do not count; `likeness`
-    is None in lexical mode, which yields matches only. Equal scores keep the order of the entries.
-    Where cosines are estimates, those of the most likely entries are made exact.
+    is None in lexical mode, which yields matches only. Equal scores keep the order of the entries,
+    or of their `ids`: the places of entries are others after a start. Where cosines are estimates,
+    those of the most likely entries are made exact.
     """
-    sums = _Sums(None if likeness is None else likeness.cosines, shares, raising)
+    sums = _Sums(None if likeness is None else likeness.cosines, shares, raising, ids)
     likely = _highest(sums, max(_LIKELY, sums.entries // 1000))
     if likeness and likeness.exact:
         likeness.cosines[likely] = likeness.exact(likely)
@@ -135,6 +137,7 @@ def _scored(
     sums: "_Sums", places: NDArray[np.intp], likeness: Likeness | None
 ) -> Iterator[tuple[int, Score]]:
     """Yield the entries at some places, best first."""
+    places = sums.in_order(places)
     total, (values, kinds) = sums.at(places)
     cosines, shares = sums.cosines, sums.shares
     for number in np.argsort(-total, kind="stable").tolist():
@@ -163,13 +166,29 @@ class _Sums:
         cosines: NDArray[np.float32] | None,
         shares: NDArray[np.float32] | None,
         raising: Raising | None,
+        ids: NDArray[np.int64] | None,
     ) -> None:
+        self._ids = ids
         self.cosines = cosines
         self.shares = shares
         self._raising = raising
         # more may have come while one of them was made
         sizes = [len(each) for each in (cosines, shares) if each is not None]
         self.entries = min(sizes + ([raising.entries] if raising else []))
+
+    def in_order(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return some places, which are in order, in that of equals."""
+        return places if self._ids is None else places[np.argsort(self._ids[places])]
+
+    def best(
+        self, places: NDArray[np.intp], total: NDArray[np.float32], most: int
+    ) -> NDArray[np.intp]:
+        """Return those of the highest of some sums, so many, in order; of equal ones the first."""
+        if len(places) <= most:
+            return places
+        last = np.partition(total, -most)[-most]
+        better, equal = places[total > last], places[total == last]
+        return np.sort(np.append(better, self.in_order(equal)[: most - len(better)]))
 
     def at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.float32], Raised]:
         """Return what ranks the entries at some places, and what of it raises them."""
@@ -235,15 +254,6 @@ def _highest(sums: _Sums, most: int) -> NDArray[np.intp]:
         likely = sums.reaching(guess)
         total, _ = sums.at(likely)
         if np.count_nonzero(total >= guess) >= most:
-            return _best(likely, total, most)
+            return sums.best(likely, total, most)
     every = sums.counting()
-    return _best(every, sums.at(every)[0], most)
-
-
-def _best(places: NDArray[np.intp], total: NDArray[np.float32], most: int) -> NDArray[np.intp]:
-    """Return the places of the highest of some sums, so many, in order; of equal ones the first."""
-    if len(places) <= most:
-        return places
-    last = np.partition(total, -most)[-most]
-    better, equal = places[total > last], places[total == last]
-    return np.sort(np.append(better, equal[: most - len(better)]))
+    return sums.best(every, sums.at(every)[0], most)
