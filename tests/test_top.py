@@ -165,7 +165,7 @@ def test_what_is_wrong_comes_with_how_old_the_rest_is() -> None:
         ({"Pending": 862}, "objects   1,322, 862 of which wait for their vectors, about 2 s"),
         ({"Fallbacks": [["cuda", "no driver"]]}, "! fault   cuda: no driver"),
         ({"LastError": "it is full"}, "! fault   it is full"),
-        ({"DriftAwaits": ["users"]}, "drift     not all is known yet: users is waited for"),
+        ({"DriftAwaits": ["users"]}, "drift     not all is known yet: waiting for users"),
         ({"Observers": []}, "observers none: OP_DBUS_OBSERVE is none"),
     ],
 )

@@ -21,6 +21,13 @@ _CAUSES: Final[Mapping[str, str]] = {
     "source": "with its source",
     "": "cause not known",
 }
+# Causes that go on after a colon: what is said with that, or without it.
+_WITH_MORE: Final[Mapping[str, str]] = {
+    "start": _CAUSES["start"],
+    "exit": f"{_CAUSES['exit']} ({{}})",
+    "job": "job {}",
+    "bus": "by {}",
+}
 _RUN: Final = re.compile(r"(dpkg|apt|rpm):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
 _CALLER: Final = re.compile(r"bus:(:\S+) uid (\d+)")
 
@@ -32,18 +39,11 @@ def said(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> st
     if text.startswith("unit exit"):
         return said(text.removeprefix("unit ")).replace("its own process", "its unit's process")
     text = jobs.alone(text)
-    if text in _CAUSES:
-        return _CAUSES[text]
-    if text.startswith("start:"):
-        return _CAUSES["start"]
-    if text.startswith("exit:"):
-        return f"{_CAUSES['exit']} ({text.removeprefix('exit:')})"
-    if text.startswith("job:"):
-        return f"job {text.removeprefix('job:')}"
     if run := _RUN.fullmatch(text):
         return f"package run {run[2]} {run[3] or run[1]}"
     if caller := _CALLER.fullmatch(text):
         return f"by {user(int(caller[2]))} ({caller[1]})"
-    if text.startswith("bus:"):
-        return f"by {text.removeprefix('bus:')}"
-    return text
+    sort, colon, rest = text.partition(":")
+    if text not in _CAUSES and colon and sort in _WITH_MORE:
+        return _WITH_MORE[sort].format(rest)
+    return _CAUSES.get(text, text)

@@ -82,22 +82,26 @@ def drift(exit_code: bool, watch: bool, json_: bool, **wanted: str | None) -> in
         _follow(chosen(**wanted), _as_lines if json_ else _printed)
         return 0
     rows, waits, fault, unobserved = ask(lambda client: _listed(client, chosen(**wanted)))
-    unknown = f"not all is known yet: what is waited for is {' and '.join(waits)}" if waits else ""
+    unknown = f"not all is known yet; still waiting for {' and '.join(waits)}" if waits else ""
     for note in filter(None, (fault, unknown)):
         output.note(f"op-dbus: {note}")
     if json_:
         found = {"drifts": list(map(_value, rows)), "not_observed": [*map(_unseen, unobserved)]}
         output.as_json({"format_version": FORMAT_VERSION, **found})
     else:
-        for row in rows:
-            _print(row)
-        for text in _not_observed(unobserved):
-            output.note(f"not observed: {text}")
+        _print_all(rows, unobserved)
         if not (rows or waits or fault):
-            output.note(_nothing("" if not unobserved else " of what is observed"))
+            output.note(_nothing(" of what is observed" if unobserved else ""))
     if not exit_code:
         return 0
     return DRIFTED if rows else UNKNOWN if waits else 0
+
+
+def _print_all(rows: Sequence[Row], unobserved: Sequence[Row]) -> None:
+    for row in rows:
+        _print(row)
+    for text in _not_observed(unobserved):
+        output.note(f"not observed: {text}")
 
 
 def _nothing(of: str) -> str:

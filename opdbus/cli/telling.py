@@ -75,15 +75,15 @@ def tell(change: Change) -> Told:
     values = field_values.read(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
     comes, leaves = _PUBLISHED if is_published else _COMES.get(sort, ("appeared", "is gone"))
-    comes = _left_as(values) or comes if sort[1] == "package" else comes
     subject, what = subject_of(sort, change["name"], values), change["what"]
     if sort == STATE_FILE:
         return Told(subject, *_readable(change["fields"]))
     if is_declaration(change):
         return _edited(subject, what, values)
     if what == "appeared":
-        told = Told(subject, "found" if change["cause"] == "first" else comes)
-        return told._replace(detail=_came(sort, values))
+        comes = _left_as(values) or comes if sort[1] == "package" else comes
+        verb = "found" if change["cause"] == "first" else comes
+        return Told(subject, verb, _came(sort, values))
     if what == "gone":
         return Told(subject, leaves, _left(sort, values))
     if what == "changed":
@@ -95,11 +95,16 @@ def tell(change: Change) -> Told:
         count = values["count"].after if "count" in values else "some"
         rows = f"{count} {plural('row', 1 if count == '1' else 2)}"
         return Told("history", "was made to forget", f" the values of {rows}")
+    return _compared(subject, change, values)
+
+
+def _compared(subject: str, change: Change, values: Values) -> Told:
+    """Say how a thing is beside what is declared of it."""
+    what = change["what"]
     if what == "undeclared" and values[field_values.PRESENCE].before == field_values.NOT_DECLARED:
         return Told(subject, "need not be declared any more")
-    verb = _WHATS.get(what, what)
-    if change["cause"] == NOT_FOLLOWED:
-        verb = "is still other than declared"
+    is_late = change["cause"] == NOT_FOLLOWED
+    verb = "is still other than declared" if is_late else _WHATS.get(what, what)
     return Told(subject, verb, field_values.compared(what, values))
 
 

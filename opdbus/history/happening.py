@@ -73,22 +73,24 @@ def of(change: Change) -> str:
         return "restarted" if jobs.ended_by(cause) else _event(jobs.alone(cause))
     if change.identity.source == FILE and change.what in _DECLARED:
         return _DECLARED[change.what]
-    kind = change.identity.kind
-    found = [_WHATS.get(change.what, "")]
-    if change.what == "appeared":
-        found += [_APPEARED.get(kind, "added")]
-    elif change.what == "gone":
-        found += [_GONE.get(kind, "removed")]
-    elif change.what == "changed" and kind in {"file", "sysctl"}:
-        found += ["edited"]
+    found = [_first(change.what, change.identity.kind)]
     if change.what in {"appeared", "changed"}:
         found += _turns(change)
-        if kind in _MEMBERSHIPS:
+        if change.identity.kind in _MEMBERSHIPS:
             found += _joined(change)
     again = change.why.folded - sum(jobs.others(change.why.cause).values())
     if "crash loop" not in found and again > 0 and "failed" in found:
         found += ["crash loop"]
     return ", ".join(dict.fromkeys(filter(None, ", ".join(found).split(", ")))) or "changed"
+
+
+def _first(what: str, kind: str) -> str:
+    """Return what a change says without its fields."""
+    if what == "appeared":
+        return _APPEARED.get(kind, "added")
+    if what == "gone":
+        return _GONE.get(kind, "removed")
+    return "edited" if what == "changed" and kind in {"file", "sysctl"} else _WHATS.get(what, "")
 
 
 def _event(cause: str) -> str:

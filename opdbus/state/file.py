@@ -122,27 +122,35 @@ def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:
     """Return the JSON path and a description of what is not allowed in a state file."""
     if "version" not in content:
         return (), f'there is no "version": add "version": {VERSION}'
-    version = content["version"]
-    if isinstance(version, str | list | dict):
-        # not shown: it may be a secret, and more people read this sentence than the file
-        return ("version",), f'"version" must be the number {VERSION}'
-    if version != VERSION or isinstance(version, bool):
-        shown = json.dumps(version)[:MAX_SHOWN]
-        return ("version",), f"version {shown} is unknown: this op-dbus reads {VERSION}"
+    if problem := _problem_of_version(content["version"]):
+        return ("version",), problem
     if "plugins" not in content:
         return (), 'there is no "plugins": add "plugins": {}'
     plugins = content["plugins"]
     if not isinstance(plugins, dict):
         return ("plugins",), '"plugins" must be an object of plugins'
-    for name, plugin in plugins.items():
-        if not name:
-            return ("plugins", name), "a plugin needs a name"
-        if not isinstance(plugin, dict):
-            return ("plugins", name), "a plugin must be an object"
-        if not _is_claim(plugin):
-            return ("plugins", name, EXCLUSIVE), (
-                f'"{EXCLUSIVE}" must be true, false, or a list of keys beside it'
-            )
+    found = (_problem_of_plugin(name, plugin) for name, plugin in plugins.items())
+    return next(filter(None, found), None)
+
+
+def _problem_of_version(version: Json) -> str:
+    if isinstance(version, str | list | dict):
+        # not shown: it may be a secret, and more people read this sentence than the file
+        return f'"version" must be the number {VERSION}'
+    if version != VERSION or isinstance(version, bool):
+        shown = json.dumps(version)[:MAX_SHOWN]
+        return f"version {shown} is unknown: this op-dbus reads {VERSION}"
+    return ""
+
+
+def _problem_of_plugin(name: str, plugin: Json) -> tuple[tuple[str, ...], str] | None:
+    if not name:
+        return ("plugins", name), "a plugin needs a name"
+    if not isinstance(plugin, dict):
+        return ("plugins", name), "a plugin must be an object"
+    if not _is_claim(plugin):
+        must = f'"{EXCLUSIVE}" must be true, false, or a list of keys beside it'
+        return ("plugins", name, EXCLUSIVE), must
     return None
 
 

@@ -139,7 +139,7 @@ def _changed(facts: Facts) -> str:
 def drifted(values: Mapping[str, Any]) -> str:
     """Say how much is other than declared, and if nothing is, whether anything is declared."""
     if waits := values.get("DriftAwaits"):
-        return f"not all is known yet: {' and '.join(waits)} is waited for"
+        return f"not all is known yet: waiting for {' and '.join(waits)}"
     if count := values.get("Drifted"):
         return f"{count:,} other than declared, the worst first"
     if dict(values.get("Sources", ())).get("file"):
