@@ -65,9 +65,8 @@ class Log:
     def set_target(self, target: str) -> None:
         """Set where lines go; raises InvalidArgs for what cannot be reached here."""
         if target not in (targets := [CONSOLE, JOURNAL] if self._journal else [CONSOLE]):
-            raise InvalidArgs(
-                f"op-dbus cannot log to {target!r} here: it can to {' and '.join(targets)}"
-            )
+            only = " and ".join(targets)
+            raise InvalidArgs(f"op-dbus cannot log to {target!r} here, only to {only}")
         self._target = target
         self._apply()
 

@@ -53,7 +53,7 @@ def path(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:
-        raise ValueError(f"a path; {Path(text).parts[0]} is nobody's home folder") from None
+        raise ValueError(f"a path; there is no home folder {Path(text).parts[0]}") from None
     except OSError as error:
         raise ValueError(f"a full path: the working folder is gone ({error.strerror})") from None
 

@@ -542,7 +542,7 @@ def test_what_cannot_be_published(served: Running, text: str, sentence: str) -> 
 
 
 def test_no_daemon(daemons: Callable[..., Running]) -> None:
-    """Exit 4 and say how to start the daemon where nobody serves the bus."""
+    """Exit 4 and say how to start the daemon where no daemon serves the bus."""
     nobody = daemons()
     for command in (["status"], ["search", "x"], ["list"], ["show", SSHD], ["reload"]):
         assert "op-dbus is not running" in fails(nobody, 4, *command)

@@ -139,7 +139,7 @@ def test_all_conditions_must_be_met() -> None:
         ("state=", "'state=' lacks a value"),
         ("state='failed", "lacks a value"),
         ('state="failed"x', "lacks a value"),
-        ("used_percent>much", "compares with no number: 'much' is none, 90 or 4G is"),
+        ("used_percent>much", "needs a number such as 90 or 4G, and 'much' is not one"),
         ("used_percent>=", "lacks a value"),
         ("a=b," * MAX_CONDITIONS + "a=b", f"at most {MAX_CONDITIONS}"),
         ("a" * MAX_CHARACTERS + "=b", f"at most {MAX_CHARACTERS} characters"),

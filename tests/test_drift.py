@@ -138,7 +138,7 @@ async def test_what_nothing_observes_is_named(tmp_path: Path) -> None:
     settings += ' [{"name": ...}] or {NAME: {...}}'
     which = "`op-dbus list --plugin cron --kind job` has the others"
     flows = sorted(f"f{n}" for n in range(12))[:3]
-    typo = "nobody knows what 'absnt' means; did you mean absent?"
+    typo = "'absnt' is not a known value; did you mean absent?"
     no_field = "no such field is observed"
     assert found == [
         (("apt", "package"), 1, ["ensure of vi"], typo),

@@ -76,5 +76,5 @@ def test_what_is_not_asked_for_is_the_whole_vector() -> None:
 )  # fmt: skip
 def test_what_no_model_has_is_refused(given: dict[str, object]) -> None:
     """Raise InvalidArgs for an unknown dtype and for dimensions that the model has not."""
-    with pytest.raises(InvalidArgs, match=r"there are float32|from 1 to 384"):
+    with pytest.raises(InvalidArgs, match=r"one of float32|from 1 to 384"):
         chosen(Options(given, {"dtype": str, "dimensions": int}), 384)

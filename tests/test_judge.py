@@ -84,11 +84,11 @@ def test_words_that_mean_nothing() -> None:
     ensured = ("absnt", ">=2", "1:2.3-4", "held", True, "")
     packages = [{"name": f"p{n}", "ensure": value} for n, value in enumerate(ensured)]
     content = {"version": 1, "plugins": {"systemd": {"units": units}, "apt": {"package": packages}}}
-    states = "a and 1 more: active_state: nobody knows what 'activ' means; did you mean active?"
+    states = "a and 1 more: active_state: 'activ' is not a known value; did you mean active?"
     assert judge(content, known.puzzles).warnings == [
         f"systemd/unit/{states}",
-        "systemd/unit/a: enabled: nobody knows what 'maybe' means",
-        "apt/package/p0: ensure: nobody knows what 'absnt' means; did you mean absent?",
+        "systemd/unit/a: enabled: 'maybe' is not a known value",
+        "apt/package/p0: ensure: 'absnt' is not a known value; did you mean absent?",
     ]
 
 

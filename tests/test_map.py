@@ -117,7 +117,7 @@ def test_vectors_are_filtered_sampled_and_shortened(daemon: Running) -> None:
     assert len(vectors(daemon, {"name": "nothing"})[0]) == 0
     for wanted, words in (
         ({"limit": 0}, "limit must be from 1"),
-        ({"dtype": "float8"}, "no dtype"),
+        ({"dtype": "float8"}, "dtype must be one of"),
         ({"plugin": "demos"}, "there is no plugin"),
         ({"step": 2}, "no option 'step'"),
     ):

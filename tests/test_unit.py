@@ -253,7 +253,7 @@ def test_doctor_reads_the_settings_of_the_service(
         assert "what op-dbus.service runs with; variables of this shell win over its own" in said
         assert re.search(rf"OP_DBUS_STATE_FILE +{EXAMPLE} +{file}:2\n", said)
         code, said = on_system_bus(daemons("well"), bus, "doctor", **own)
-        assert "warning  daemon: nobody serves org.opdbus" in said
+        assert "warning  daemon: no daemon serves org.opdbus" in said
     finally:
         bus.kill()
 

@@ -19,7 +19,7 @@ from opdbus.errors import BusError
 _PATIENCE_SECONDS: Final = 10.0
 
 _UNSERVED: Final = Verdict(
-    "daemon", "warning", f"nobody serves {BUS_NAME}", "`systemctl status op-dbus` says more"
+    "daemon", "warning", f"no daemon serves {BUS_NAME}", "`systemctl status op-dbus` says more"
 )
 
 
@@ -107,7 +107,7 @@ async def _ownership(connection: Connection) -> Verdict:
     except BusError as error:
         advice = "run the daemon as the user that the bus policy names, or on another bus"
         return Verdict("daemon", "wrong", str(error), advice)
-    return Verdict("daemon", "warning", f"nobody serves {BUS_NAME}", START)
+    return Verdict("daemon", "warning", f"no daemon serves {BUS_NAME}", START)
 
 
 def _membership() -> list[Verdict]:

@@ -231,4 +231,4 @@ def puzzle(means: Meaning, declared: Json) -> str:
         return ""
     near = next(iter(get_close_matches(word, sorted(known), 1)), "")
     hint = f"; did you mean {near}?" if near else ""
-    return f"nobody knows what {str(declared)[:_MAX_SHOWN]!r} means{hint}"
+    return f"{str(declared)[:_MAX_SHOWN]!r} is not a known value{hint}"

@@ -90,7 +90,7 @@ def _require_family(folder: Path, config: dict[str, Any]) -> None:
         if buckets != BUCKETS:
             raise ModelError(f"{folder} sorts distances in {buckets!r} buckets, not {BUCKETS}")
     elif config.get("position_embedding_type", "absolute") != "absolute":
-        raise ModelError(f"{folder} uses relative positions, which a BERT graph has not")
+        raise ModelError(f"{folder} uses relative positions, which a BERT graph does not have")
 
 
 def _modules(path: Path) -> list[str]:

@@ -153,7 +153,7 @@ def condition(name: str, compared: str, given: str) -> Condition:
         raise InvalidArgs(f'{written!r} lacks a value, "" if the empty one is meant: {ACCEPTED}')
     value = given[1:-1] if _QUOTED.fullmatch(given) else given
     if compared in ORDERS and number(value) is None:
-        raise InvalidArgs(f"{written!r} compares with no number: {value!r} is none, 90 or 4G is")
+        raise InvalidArgs(f"{written!r} needs a number such as 90 or 4G, and {value!r} is not one")
     return Condition(name, compared, value.lower())
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from opdbus.bus.service import listed
 from opdbus.bus.service.formats import chosen
-from opdbus.bus.service.options import Options
-from opdbus.errors import InvalidArgs
+from opdbus.bus.service.options import Options, require_range
 from opdbus.slices import slices
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ def _part(things: Sequence[Thing], checked: Options) -> Sequence[Thing]:
     """Return those that a call wants: an even sample, and of that a page."""
     limit, offset = checked.get("limit", MAX_ROWS), checked.get("offset", 0)
     sample = checked.get("sample", len(things))
-    if not 1 <= limit <= MAX_ROWS:
-        raise InvalidArgs(f"limit must be from 1 to {MAX_ROWS}, not {limit}")
+    require_range("limit", limit, 1, MAX_ROWS)
     if sample < len(things):
         things = [things[n * len(things) // sample] for n in range(sample)]
     return things[offset : offset + limit]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from opdbus.bus import paths
 from opdbus.bus.service import sorts
 from opdbus.bus.service.object import FILTERS
-from opdbus.bus.service.options import MAX_LIMIT, Options, page
+from opdbus.bus.service.options import Options, page, require_range
 from opdbus.bus.transport.values import Typed
 from opdbus.errors import InvalidArgs
 
@@ -35,8 +35,7 @@ async def clusters(
     checked = Options(options, {**FILTERS, "topic": str, "objects": int})
     asked = page(limit, checked)
     objects = checked.get("objects", _OBJECTS)
-    if not 0 <= objects <= MAX_LIMIT:
-        raise InvalidArgs(f"objects must be at most {MAX_LIMIT}")
+    require_range("objects", objects, 0)
     await sorts.require(memory, **checked.wanted("plugin", "kind"))
     found = list(enumerate(await insight.topics(asked), 1))
     if topic := checked.get("topic", ""):

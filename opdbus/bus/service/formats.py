@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.bus.service.options import Options
+from opdbus.bus.service.options import Options, one_of
 from opdbus.errors import InvalidArgs
 
 FLOAT32: Final = "float32"
@@ -56,9 +56,7 @@ def chosen(options: Options, dimension: int) -> Format:
 
     Raises InvalidArgs.
     """
-    dtype = options.get("dtype", FLOAT32)
-    if dtype not in BITS:
-        raise InvalidArgs(f"there is no dtype {dtype!r}; there are {', '.join(BITS)}")
+    dtype = one_of("dtype", options.get("dtype", FLOAT32), BITS)
     dimensions = options.get("dimensions", dimension)
     if not 1 <= dimensions <= dimension:
         raise InvalidArgs(

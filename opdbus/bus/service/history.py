@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from opdbus.bus import names, paths
 from opdbus.bus.service import contract, sorts
 from opdbus.bus.service.object import thing_at, whole
-from opdbus.bus.service.options import MAX_LIMIT, Options
+from opdbus.bus.service.options import Options, one_of, require_range
 from opdbus.bus.transport.values import Typed
 from opdbus.drift import pairs
 from opdbus.errors import InvalidArgs, NotKept, UnknownObject
@@ -68,7 +68,7 @@ class HistoryInterface:
 
     async def changes(self, caller: Caller, wanted: Given, limit: int) -> list[dict[str, Plain]]:
         """List changes, in their order or by their meaning."""
-        _check(limit)
+        require_range("limit", limit, 1)
         asked = Options(wanted, {**_FILTER, **_BY_MEANING})
         which = await self._filter({key: wanted[key] for key in wanted.keys() & _FILTER.keys()})
         about, event = asked.get("about", ""), asked.get("before_event", "")
@@ -91,7 +91,7 @@ class HistoryInterface:
         self, _caller: Caller, like: Given, limit: int
     ) -> list[tuple[dict[str, Plain], list[dict[str, Plain]]]]:
         """Give the past changes that are most like one, each with what followed from it."""
-        _check(limit)
+        require_range("limit", limit, 1)
         asked = Options(like, {**_FILTER, "seq": int, "about": str})
         if sum(key in like for key in _LIKE) != 1:
             raise InvalidArgs(f"one of {', '.join(_LIKE)} says what the changes are like")
@@ -193,20 +193,12 @@ def _is_of_host(row: Row) -> bool:
     return row.identity.source != FILE and row.what in {"appeared", "changed", "gone", "event"}
 
 
-def _check(limit: int) -> None:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
-
-
 def _filter(given: Given) -> Filter:
     """Read a filter; raises InvalidArgs, and UnknownObject for what is no object's path."""
     checked = Options(given, _FILTER)
     for key in _NUMBERS:
-        if not 0 <= checked.get(key, 0) <= NEVER:
-            raise InvalidArgs(f"the option {key!r} must be from 0 to {NEVER}, not {given[key]}")
-    order = checked.get("order", _ORDERS[0])
-    if order not in _ORDERS:
-        raise InvalidArgs(f"order must be {' or '.join(_ORDERS)}, not {order!r}")
+        require_range(key, checked.get(key, 0), 0, NEVER)
+    order = one_of("order", checked.get("order", _ORDERS[0]), _ORDERS)
     _require_cause(checked.get("cause", ""))
     return Filter(
         **{key: given[key] for key in (*_NUMBERS, *_TEXTS) if key in given},

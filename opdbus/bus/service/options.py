@@ -1,6 +1,6 @@
 """Options and filters of calls: known keys with values of the right types."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from opdbus.bus.transport.values import Plain
@@ -42,11 +42,26 @@ class Options:
 _WORDS: Final = {str: "string", bool: "boolean", int: "integer", float: "double"}
 
 
+def require_range(name: str, number: int, least: int, most: int = MAX_LIMIT) -> None:
+    """Raise InvalidArgs for a number that is too small or too large."""
+    if not least <= number <= most:
+        raise InvalidArgs(f"{name} must be from {least} to {most}, not {number}")
+
+
+def one_of(name: str, given: str, accepted: Collection[str]) -> str:
+    """Give a word that is accepted; raises InvalidArgs for any other."""
+    if given not in accepted:
+        raise InvalidArgs(
+            f"{name} must be one of {', '.join(filter(None, accepted))}, not {given!r}"
+        )
+    return given
+
+
 def page(limit: int, options: Options) -> Page:
     """Give the page of hits that limit and options ask for; raises InvalidArgs."""
     offset = options.get("offset", 0)
-    if not 1 <= limit <= MAX_LIMIT or not 0 <= offset <= MAX_LIMIT:
-        raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}, and offset at most {MAX_LIMIT}")
+    require_range("limit", limit, 1)
+    require_range("offset", offset, 0)
     where = conditions.parse(options.get("where", ""))
     is_explained = options.get("explain", default=False)
     return Page(limit, offset, options.wanted("plugin", "kind"), where, is_explained=is_explained)

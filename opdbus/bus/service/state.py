@@ -12,7 +12,7 @@ from opdbus.bus.admission.limits import require_objects, require_reply, require_
 from opdbus.bus.service import all_vectors, contract, listed, sorts
 from opdbus.bus.service.clusters import clusters
 from opdbus.bus.service.object import FILTERS, describe, similar, thing_at, vector, whole, wire
-from opdbus.bus.service.options import MAX_LIMIT, Options, page
+from opdbus.bus.service.options import MAX_LIMIT, Options, one_of, page, require_range
 from opdbus.bus.service.outliers import outliers
 from opdbus.config import SEVERITIES
 from opdbus.drift import pairs
@@ -105,9 +105,7 @@ class StateInterface:
         require_text([query])
         if not query.strip() and not checked.get("where", ""):
             raise InvalidArgs("the question is empty: ask in words, or with a condition")
-        mode = checked.get("mode", "hybrid")
-        if mode not in MODES:
-            raise InvalidArgs(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+        mode = one_of("mode", checked.get("mode", "hybrid"), MODES)
         level = checked.get("rerank", "")
         if level and mode == "lexical":
             raise InvalidArgs("rerank goes with the modes hybrid and vector, not with lexical")
@@ -137,8 +135,7 @@ class StateInterface:
     ) -> tuple[int, WireRows]:
         """Give a page of all objects."""
         checked = Options(wanted, listed.FILTER)
-        if not 0 <= limit <= MAX_LIMIT:
-            raise InvalidArgs(f"limit must be at most {MAX_LIMIT}")
+        require_range("limit", limit, 0)
         things = await listed.things(self._memory, checked)
         return len(things), [_row(thing) for thing in things[offset : offset + limit]]
 
@@ -204,8 +201,7 @@ class StateInterface:
     ) -> list[str]:
         """Store observed objects."""
         lifetime = Options(options, {"lifetime": str}).get("lifetime", "kept")
-        if lifetime not in {"kept", "connection"}:
-            raise InvalidArgs(f"lifetime must be kept or connection, not {lifetime!r}")
+        one_of("lifetime", lifetime, ("kept", "connection"))
         publisher = publish.source(source)
         require_objects(len(objects))
         items, reply = await asyncio.to_thread(_state_objects, publisher, objects)
@@ -226,15 +222,14 @@ class StateInterface:
         words = dict.fromkeys((*keys, "severity", "class"), str)
         checked = Options(wanted, {**words, "offset": int, "limit": int})
         limit, offset = checked.get("limit", MAX_LIMIT), checked.get("offset", 0)
-        if not 1 <= limit <= MAX_LIMIT:
-            raise InvalidArgs(f"limit must be from 1 to {MAX_LIMIT}")
+        require_range("limit", limit, 1)
         if offset < 0:
             raise InvalidArgs(f"offset must be 0 or more, not {offset}")
         await sorts.require(self._memory, **checked.wanted(*_SORT))
         rows = await self._drifts.report(
             checked.wanted(*keys),
-            _one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
-            _one_of("class", checked.get("class", ""), ("", *CLASSES)),
+            one_of("severity", checked.get("severity", SEVERITIES[0]), SEVERITIES),
+            one_of("class", checked.get("class", ""), ("", *CLASSES)),
         )
         found = [self._drift(*row) for row in rows[offset : offset + limit]]
         if "limit" not in wanted:
@@ -287,12 +282,6 @@ def _json(value: Json) -> str:
 def _cell(values: Sequence[Json]) -> str:
     """Give the values of a field as JSON, one alone without a list; "" if there is none."""
     return _json(values if len(values) > 1 else values[0]) if values else ""
-
-
-def _one_of(name: str, given: str, accepted: Sequence[str]) -> str:
-    if given not in accepted:
-        raise InvalidArgs(f"{name} must be one of {', '.join(filter(None, accepted))}")
-    return given
 
 
 def _row(thing: Thing) -> tuple[str, str, str, str]:
