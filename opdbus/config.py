@@ -30,24 +30,7 @@ _ARGUMENTS: Final = {"execution_provider": "provider", "vector_level": "level"}
 # Named by the service's unit; root's models lie there too, where the service finds them.
 _SERVICE: Final = Path("/var/lib/op-dbus")
 LEVELS: Final = ("none", "static", "low", "medium", "high")
-PROVIDERS: Final = (
-    "cpu",
-    "cpu:openvino",
-    "cpu:onnxruntime",
-    "openvino",
-    "cuda",
-    "tensorrt",
-    "directml",
-    "coreml",
-    "webgpu",
-    "migraphx",
-)
-PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", "rocm": "migraphx"}
-# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU. TensorRT is not in
-# it: nobody who did not ask for it wants to wait for minutes.
-AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
 PRECISIONS: Final = ("int8", "int8-blocks", "bf16", "fp16", "fp32")
-ALL_DEVICES: Final = "all"
 # How bad it is that something is other than declared.
 SEVERITIES: Final = ("info", "notice", "warning", "error")
 
@@ -57,37 +40,6 @@ class Given(NamedTuple):
 
     value: str
     where: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderRequest:
-    """Which providers may run the model, best first; one alone has no fallback."""
-
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Give the request as it is written in a setting."""
-        return ",".join(self.names)
-
-
-def _providers(text: str) -> ProviderRequest:
-    if text.strip().lower() == AUTO:
-        return ProviderRequest(AUTO_CHAIN)
-    asked = [part.strip().lower() for part in text.split(",")]
-    names = tuple(dict.fromkeys(PROVIDER_ALIASES.get(name, name) for name in asked))
-    if not all(name in PROVIDERS for name in names):
-        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES])
-        raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
-    return ProviderRequest(names)
-
-
-def _devices(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    is_index = all(name.isascii() and name.isdigit() for name in names)
-    is_uuid = all(name.lower().startswith("gpu-") for name in names)
-    if not is_index and not is_uuid and text.strip().lower() != ALL_DEVICES:
-        raise ValueError("the index of a device, 0 or more, several (0,1), a GPU's UUID, or all")
-    return (ALL_DEVICES,) if text.strip().lower() == ALL_DEVICES else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +89,9 @@ class Config:
     change while serving, by opening another engine.
     """
 
-    execution_provider: ProviderRequest = _engine(
+    execution_provider: parsing.ProviderRequest = _engine(
         "cpu",
-        _providers,
+        parsing.providers,
         "where the model runs: `cpu` (`cpu:openvino` or `cpu:onnxruntime`), `openvino` (Intel GPU"
         " or NPU), `cuda` (`gpu`), `tensorrt` (`trt`), `directml` (`dml`), `coreml`, `webgpu`,"
         " `migraphx` (`rocm`), `auto`, or an ordered chain such as `cuda,cpu`; one name is strict,"
@@ -147,7 +99,7 @@ class Config:
     )
     gpu_device: tuple[str, ...] = _engine(
         "0",
-        _devices,
+        parsing.devices,
         "the accelerator: an index, several (`0,1`) that share the work, a UUID, or `all`",
     )
     vector_level: str = _engine(

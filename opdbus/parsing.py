@@ -2,15 +2,44 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 AUTO: Final = "auto"
 NONE: Final = "none"
+PROVIDERS: Final = (
+    "cpu",
+    "cpu:openvino",
+    "cpu:onnxruntime",
+    "openvino",
+    "cuda",
+    "tensorrt",
+    "directml",
+    "coreml",
+    "webgpu",
+    "migraphx",
+)
+PROVIDER_ALIASES: Final = {"gpu": "cuda", "trt": "tensorrt", "dml": "directml", "rocm": "migraphx"}
+# `auto` is an ordinary chain: whatever accelerator can be proven, else the CPU. TensorRT is not in
+# it: nobody who did not ask for it wants to wait for minutes.
+AUTO_CHAIN: Final = ("cuda", "migraphx", "openvino", "directml", "coreml", "webgpu", "cpu")
+ALL_DEVICES: Final = "all"
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The runtimes take signed 64-bit numbers.
 _MAX_BYTES: Final = 1 << 63
 _MAX_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """Which providers may run the model, best first; one alone has no fallback."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Give the request as it is written in a setting."""
+        return ",".join(self.names)
 
 
 def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:
@@ -113,3 +142,27 @@ def fields(text: str) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[^/:\s]+/[^/:\s]+:\S+", name) for name in found):
         raise ValueError("fields such as net/interface:mtu, separated by commas")
     return found
+
+
+def providers(text: str) -> ProviderRequest:
+    """Accept a chain of providers, or `auto`."""
+    if text.lower() == AUTO:
+        return ProviderRequest(AUTO_CHAIN)
+    asked = [part.strip().lower() for part in text.split(",")]
+    names = tuple(dict.fromkeys(PROVIDER_ALIASES.get(name, name) for name in asked))
+    if not all(name in PROVIDERS for name in names):
+        accepted = ", ".join(["auto", *PROVIDERS, *PROVIDER_ALIASES])
+        raise ValueError(f"one of {accepted}, or several in order of preference: cuda,cpu")
+    return ProviderRequest(names)
+
+
+def devices(text: str) -> tuple[str, ...]:
+    """Accept devices by their indexes or their UUIDs, or `all` of them."""
+    if text.lower() == ALL_DEVICES:
+        return (ALL_DEVICES,)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    is_index = all(name.isascii() and name.isdigit() for name in names)
+    is_uuid = all(name.lower().startswith("gpu-") for name in names)
+    if not is_index and not is_uuid:
+        raise ValueError("the index of a device, 0 or more, several (0,1), a GPU's UUID, or all")
+    return names

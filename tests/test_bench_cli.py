@@ -13,7 +13,7 @@ import pytest
 from docs_parts import engine as engine_part
 from running import environment, is_alive
 
-from opdbus import config
+from opdbus import config, parsing
 from opdbus.bench import ceiling, measures, profile, report
 from opdbus.bench.decode import decode
 from opdbus.bench.engine import Task, arithmetic, figures
@@ -294,7 +294,7 @@ def test_both_runtimes_tell_operators(
 ) -> None:
     """Name the operators that multiply matrices, whichever runtime has run them."""
     level = LEVELS["medium"]
-    chosen = replace(settings, execution_provider=config.ProviderRequest((provider,)))
+    chosen = replace(settings, execution_provider=parsing.ProviderRequest((provider,)))
     work = profile.profile(folder.read(tiny_model, level), chosen, ["a"], 1, operators=True)
     kinds = {operator.kind for operator in asyncio.run(work).operators}
     assert kinds & {"MatMul", "FusedMatMul", "Gemm", "FullyConnected"}

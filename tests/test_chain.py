@@ -12,7 +12,6 @@ import pytest
 from sessions import Wrapped
 from test_providers import Library, host
 
-from opdbus.config import ProviderRequest
 from opdbus.engine.chain import Chain, Fallback
 from opdbus.engine.host import HERE
 from opdbus.engine.onnx_runtime import OnnxSession
@@ -22,6 +21,7 @@ from opdbus.engine.session import Placement, Ran
 from opdbus.errors import ProofFailed, ProviderError
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
+from opdbus.parsing import ProviderRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opdbus.config import ARGUMENT, AUTO_CHAIN, SETTINGS, Config, ProviderRequest, load
+from opdbus.config import ARGUMENT, SETTINGS, Config, load
 from opdbus.errors import ConfigError, InvalidArgs
+from opdbus.parsing import AUTO_CHAIN, ProviderRequest
 
 HOME = {"HOME": "/home/bob"}
 

@@ -17,11 +17,12 @@ from conftest import EXAMPLE
 from running import Bus, Caller, Running, calling, environment, state_file
 from safetensors.numpy import save_file
 
-from opdbus.config import Config, ProviderRequest
+from opdbus.config import Config
 from opdbus.doctor.daemon import _drift, _observer, _served
 from opdbus.doctor.examine import _seen, _state_folder, examine
 from opdbus.doctor.verdict import Verdict
 from opdbus.engine.providers import cpu_engines
+from opdbus.parsing import ProviderRequest
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 from sessions import Wrapped
 from tokenizers import Tokenizer
 
-from opdbus.config import ProviderRequest
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.opening import open_embedder
 from opdbus.engine.runtimes import open_session
 from opdbus.errors import LimitsExceeded, ModelError, ProviderError, ShuttingDown, Truncated
 from opdbus.models import folder, reference, weights
 from opdbus.models.catalogue import LEVELS
+from opdbus.parsing import ProviderRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

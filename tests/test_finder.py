@@ -8,7 +8,6 @@ import pytest
 from house import House, observed, unit, units
 from sessions import Mortal
 
-from opdbus.config import ProviderRequest
 from opdbus.engine.batching import Rank
 from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Session
@@ -22,6 +21,7 @@ from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, StateObject, Thing
 

@@ -44,6 +44,7 @@ MAY_IMPORT = {
         "opdbus.unit",
         "opdbus.errors",
         "opdbus.config",
+        "opdbus.parsing",
         "opdbus.pip",
         "opdbus.models.catalogue",
         "opdbus.models.folder",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from opdbus import config, pip
+from opdbus import config, parsing, pip
 from opdbus.engine.gpus import openvino_accelerators
 from opdbus.engine.host import HERE, Host
 from opdbus.engine.onnx_library import Adapter, adapter, gpus
@@ -439,10 +439,10 @@ def test_candidates() -> None:
 
 def test_every_setting_has_a_row() -> None:
     """Know every provider that the settings accept, and list none twice."""
-    assert set(config.PROVIDERS) == {"cpu", *PROVIDERS}
+    assert set(parsing.PROVIDERS) == {"cpu", *PROVIDERS}
     assert {name for name, row in PROVIDERS.items() if name != row.name} == set()
-    assert set(config.AUTO_CHAIN) <= set(config.PROVIDERS)
-    assert set(config.PROVIDER_ALIASES.values()) <= set(PROVIDERS)
+    assert set(parsing.AUTO_CHAIN) <= set(parsing.PROVIDERS)
+    assert set(parsing.PROVIDER_ALIASES.values()) <= set(PROVIDERS)
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

@@ -17,7 +17,7 @@ import pytest
 from sessions import Mortal
 from tiny import write_tiny_model
 
-from opdbus.config import Config, ProviderRequest
+from opdbus.config import Config
 from opdbus.engine.embedder import Embedder
 from opdbus.engine.opening import open_level
 from opdbus.engine.provider import Provider
@@ -25,6 +25,7 @@ from opdbus.engine.runtimes import open_session
 from opdbus.engine.session import Placement, Session
 from opdbus.errors import Internal, NoModel, ProviderError, ProviderLost, ShuttingDown
 from opdbus.models.catalogue import LEVELS
+from opdbus.parsing import ProviderRequest
 from opdbus.serving.serving import Serving
 
 CPU, OPENVINO = "cpu:onnxruntime", "cpu:openvino"

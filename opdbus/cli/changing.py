@@ -12,8 +12,8 @@ from opdbus.cli import completing, output
 from opdbus.cli.asking import ask, name_of, path_of
 from opdbus.cli.root import as_json, root
 from opdbus.cli.telling import plural
-from opdbus.config import PROVIDERS
 from opdbus.errors import InvalidArgs
+from opdbus.parsing import PROVIDERS
 
 if TYPE_CHECKING:
     from opdbus.client import Client
