@@ -322,7 +322,7 @@ class _Units:
         for cause, names in by_cause.items():
             await self._look(names, cause)
 
-    def _tell(self, name: str, properties: dict[str, Json], cause: str = "") -> None:
+    def _tell(self, name: str, properties: dict[str, Json], cause: str) -> None:
         if self.told.tell(name, properties, cause):
             self._pace.changed(name)
 

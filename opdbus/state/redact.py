@@ -77,7 +77,7 @@ def _collect(values: Iterable[Json], texts: list[str]) -> None:
             _collect(value, texts)
 
 
-def _redact(properties: Mapping[str, Json], *, is_plain: bool = False) -> dict[str, Json]:
+def _redact(properties: Mapping[str, Json], *, is_plain: bool) -> dict[str, Json]:
     """Copy properties without secrets; if they are plain, none of the texts in them holds any.
 
     A text may still be one, by its name or its place.
