@@ -206,8 +206,10 @@ class _Sums:
         if self.cosines is None:
             shares = self.shares
             return np.zeros(self.entries, np.float32)[where] if shares is None else shares[where]
-        known = self.cosines[where]
-        cosines = np.where(np.isnan(known), np.float32(0), known)
+        cosines = self.cosines[where]
+        # the least is NaN if any is, and mostly none is
+        if math.isnan(cosines.min(initial=0)):
+            cosines = np.where(np.isnan(cosines), np.float32(0), cosines)
         return cosines if self.shares is None else cosines + LEXICAL_WEIGHT * self.shares[where]
 
     def counting(self) -> NDArray[np.intp]:
