@@ -250,6 +250,25 @@ def test_a_full_disk_moves_vectors_to_memory() -> None:
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])
 
 
+@pytest.mark.parametrize("is_in_memory", [True, False])
+def test_vectors_are_as_they_were_stored(
+    *, is_in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give what numpy makes of half precision, whether the file is in memory or is read first."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    some = every[np.isfinite(every) & (np.abs(every) < 1)]
+    made = some[: len(some) // 8 * 8].reshape(-1, 8).astype(np.float32)
+    made[:, 0] = 1
+    rows = BitRows(tmp_path / "e.rows", 8)
+    rows.append([bytes(16)] * len(made), made)
+    monkeypatch.setattr(
+        "opdbus.index.bit_rows._waits", lambda work: work() is None or not is_in_memory
+    )
+    length = np.sqrt(np.einsum("ij,ij->i", made, made))[:, None]
+    for at in (np.arange(len(made)), np.arange(40)[::-1], np.array([3]), np.empty(0, np.intp)):
+        np.testing.assert_array_equal(rows.take(at), (made / length)[at])
+
+
 def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
     """Take the signs of full blocks from their own file, and others where that is not whole."""
     path, made = tmp_path / "e.rows", _unit(BLOCK + 5)

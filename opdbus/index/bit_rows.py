@@ -8,7 +8,8 @@ are left out. Blocks whose signs are sealed are not looked at again.
 
 import mmap
 import os
-from collections.abc import Sequence
+import resource
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -26,6 +27,11 @@ from opdbus.state.object import DIGEST_BYTES, digest
 
 # Rows that are read at a time.
 _READ: Final = 1 << 13
+# Of rows that are looked up, so many tell whether the file is in memory.
+_FIRST_READ: Final = 32
+# Where float32 has its sign, and all that half precision has besides, and how exponents differ.
+_SIGN_AND_NUMBER: Final = np.int32(-0x70002000)
+_EXPONENTS: Final = np.float32(2.0**112)
 # How far from 1 the length of a vector in half precision may be.
 _LENGTH: Final = 0.01
 # How many numbers of a vector are turned together, and by what.
@@ -91,10 +97,19 @@ class BitRows:
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the vectors of some rows."""
-        vectors: NDArray[np.float32] = self._all()["vector"][rows].astype(np.float32)
+        mapped = self._all()
+        if len(rows) > _FIRST_READ and _waits(lambda: mapped["digest"][rows[:_FIRST_READ]]):
+            self._read_soon(rows[_FIRST_READ:])
+        vectors = _widened(mapped["vector"][rows])
         # in a tenth of the time of numpy's `norm`
         vectors /= np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
         return vectors
+
+    def _read_soon(self, rows: NDArray[np.intp]) -> None:
+        """Have the system read some rows together: one after the other takes five times as long."""
+        size = self._kind.itemsize
+        for row in rows.tolist():
+            os.posix_fadvise(self._file, row * size, size, os.POSIX_FADV_WILLNEED)
 
     def products(self, at: NDArray[np.intp] | None = None) -> Products:
         """Return what gives estimates of the products of all rows that there are now, or few."""
@@ -221,6 +236,23 @@ class BitRows:
             packed = np.packbits(turned > 0, axis=1)
             whole[start : start + len(part), : packed.shape[1]] = packed
         return whole.view(np.uint64)
+
+
+def _waits(work: Callable[[], object]) -> bool:
+    """Return whether what is done here waits for a disk."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+    work()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt > before
+
+
+def _widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Return finite numbers of half precision, in a sixth of the time of `astype`."""
+    bits = halves.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= _SIGN_AND_NUMBER
+    found = bits.view(np.float32)
+    found *= _EXPONENTS
+    return found
 
 
 def _turning(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
