@@ -283,7 +283,7 @@ def test_conditions_that_nothing_meets(served: Running) -> None:
     silent = served.cli("search", "anything", "--where", "active_state=unheard-of", "-q")
     assert (silent.returncode, silent.stdout, silent.stderr) == (12, "", "")
     assert "'failed' is no condition" in fails(served, 2, "list", "--where", "failed")
-    assert "'x' is none" in fails(served, 2, "search", "q", "--where", "used_percent>x")
+    assert "'x' is not one" in fails(served, 2, "search", "q", "--where", "used_percent>x")
 
 
 def test_fields(served: Running) -> None:
