@@ -197,7 +197,7 @@ def test_a_target_that_is_not_there_is_refused() -> None:
     """Refuse the journal where there is none, and what op-dbus does not write to at all."""
     lines_of, _ = writing()
     for target in ("journal", "syslog", "null", "auto", ""):
-        with pytest.raises(InvalidArgs, match="it can to console"):
+        with pytest.raises(InvalidArgs, match="only to console"):
             lines_of.set_target(target)
     lines_of.set_target("console")
     assert lines_of.target == "console"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from opdbus.engine.provider import Provider
 from opdbus.engine.session import Session
 from opdbus.errors import ModelError, ProofFailed
+from opdbus.models import arrays
 
 # Largest difference of any component from double precision; fp32 engines stay near 1e-6.
 FP32_TOLERANCE: Final = 1e-5
@@ -61,9 +62,9 @@ class Probe:
     def read(cls, path: Path) -> Probe:
         """Read the file that `models.build` wrote beside the graph; raises ModelError."""
         try:
-            with path.open("rb") as file, np.load(file) as saved:
-                rows = [saved[f"row{number}"] for number in range(len(saved["vectors"]))]
-                return cls(rows, saved["vectors"])
+            saved = arrays.load_all(path)
+            rows = [saved[f"row{number}"] for number in range(len(saved["vectors"]))]
+            return cls(rows, saved["vectors"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise ModelError(
                 f"cannot read {path}: {error}; delete {path.parent}, it is then built again"

@@ -9,6 +9,7 @@ import numpy as np
 
 from opdbus.engine.proof import Proof
 from opdbus.errors import ModelError, ProofFailed
+from opdbus.models import arrays
 from opdbus.models.formats import PROOF
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def prove(encoder: StaticEncoder) -> Proof:
 
 def _read(path: Path, shape: tuple[int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     try:
-        kept = np.load(path, allow_pickle=False)
+        kept = arrays.load(path)
     except (OSError, ValueError, EOFError) as error:
         raise ModelError(f"cannot read {path}: {error}") from None
     if kept.shape != shape:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.errors import ModelError
+from opdbus.models import arrays
 from opdbus.models.formats import ROWS, TOKENIZER
 from opdbus.models.word_pieces import WordPieces
 
@@ -35,7 +36,7 @@ class StaticTable:
         path = folder / ROWS
         try:
             # not mapped: a process would die of a file that is written over
-            table = np.load(path, allow_pickle=False)
+            table = arrays.load(path)
             words = WordPieces.of(json.loads((folder / TOKENIZER).read_bytes()))
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -60,7 +61,7 @@ class StaticTable:
 def shape(folder: Path) -> tuple[int, int]:
     """Return how many rows a folder's table has, and their length; raises ModelError."""
     try:
-        table = np.load(folder / ROWS, mmap_mode="r", allow_pickle=False)
+        table = arrays.mapped(folder / ROWS)
         return len(table), table["row"].shape[1]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ModelError(f"cannot read the static table {folder}: {error}") from None

@@ -1,0 +1,32 @@
+"""Arrays in files of numpy's formats, read by one thread at a time."""
+
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A header is read as a part of Python's syntax, whose depth Python 3.11 counts for all threads
+# together: where two read at once, one may fail with SystemError (CPython's issue 106905).
+_READING: Final = Lock()
+
+
+def load(path: Path) -> NDArray[Any]:
+    """Return a file's array; raises OSError, ValueError, EOFError, BadZipFile."""
+    with _READING, path.open("rb") as file:
+        array: NDArray[Any] = np.load(file, allow_pickle=False)
+    return array
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """Return a file's array, of which is read what is used; raises as `load` does."""
+    with _READING:
+        array: NDArray[Any] = np.load(path, "r", allow_pickle=False)
+    return array
+
+
+def load_all(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive; raises OSError, ValueError, EOFError, BadZipFile."""
+    with _READING, path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+        return dict(saved)
