@@ -34,13 +34,15 @@ _TAKEN_OUT_WEIGHT: Final = 0.5
 _LATER_WEIGHT: Final = 0.1
 _HITS: Final = 5
 _RIDGE: Final = 1e-3
-# So many of all answerable questions may be refused, and of those of a host on the mean.
-REFUSED: Final = 0.03
+# So many of all answerable questions may be refused, half a percent less than of those to come, and
+# of those of a host on the mean.
+_REFUSED: Final = 0.025
 _REFUSED_OF_HOSTS: Final = 0.05
-# So many may be where more than foreign questions are refused, and of each host REFUSED.
+# So many may be where more than foreign questions are refused, and of those of each host.
 _HARDLY_ANY: Final = 0.015
-# So many about foreign topics are to be refused: one percent more than of those to come.
-FOREIGN_REFUSED: Final = 0.96
+_HARDLY_ANY_OF_EACH: Final = 0.03
+# So many about foreign topics are to be refused: two percent more than of those to come.
+_FOREIGN_REFUSED: Final = 0.97
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
 # and the mode. Level, mode, the chance that the host has anything about a question, below which an
@@ -57,7 +59,8 @@ _Row = tuple[Features, Answer, bool, float]
 
 def fitted(found: Sequence[Answer]) -> Curve:
     """Return the curve of the answers of one level and mode."""
-    used = [each for each in found if each.half == "fit" and each.kind != "typos" and each.scores]
+    asked = [each for each in found if each.half == "fit" and each.kind != "typos"]
+    used = [each for each in asked if each.scores]
     first = [row for each in used for row in _rows(each, 1)]
     # what is not there is told by words, hardly by vectors
     left_out = ("taken out", "absent") if found[0].mode == "vector" else ("taken out",)
@@ -70,7 +73,7 @@ def fitted(found: Sequence[Answer]) -> Curve:
     right_names = [name for name in RIGHT if name != "domain"]
     right = _logistic(rows, right_names, lambda row: row[2])
     curve = Curve(_all(TOPIC, topic_names, topic), _all(RIGHT, right_names, right), 0.0)
-    return Curve(curve.topic, curve.right, _least(curve, first))
+    return Curve(curve.topic, curve.right, _least(curve, asked))
 
 
 def _all(
@@ -118,21 +121,22 @@ def _logistic(
     return weights
 
 
-def _least(curve: Curve, rows: Sequence[_Row]) -> float:
+def _least(curve: Curve, asked: Sequence[Answer]) -> float:
     """Return the chance below which an answer is refused.
 
     Enough foreign questions have less, if few answerable ones do; so do others, if hardly any does.
     """
 
     def chances(kind: str, host: str) -> NDArray[np.float64]:
-        asked = [row[0] for row in rows if (row[1].kind, row[1].host) == (kind, host)]
-        return np.array([curve.about(features) for features in asked])
+        scores = [each.scores for each in asked if (each.kind, each.host) == (kind, host)]
+        # where nothing is found, nothing is answered
+        return np.array([curve.about(featured(some)[0]) if some else 0.0 for some in scores])
 
     foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
-    enough = max(float(np.quantile(foreign, FOREIGN_REFUSED)), 1e-6)
+    enough = max(float(np.quantile(foreign, _FOREIGN_REFUSED)), 1e-6)
     by_host = [chances("answerable", host) for host in HOSTS]
-    few = _most(by_host, REFUSED, lambda of_hosts: np.mean(of_hosts) <= _REFUSED_OF_HOSTS)
-    hardly_any = _most(by_host, _HARDLY_ANY, lambda of_hosts: max(of_hosts) <= REFUSED)
+    few = _most(by_host, _REFUSED, lambda of_hosts: np.mean(of_hosts) <= _REFUSED_OF_HOSTS)
+    hardly_any = _most(by_host, _HARDLY_ANY, lambda of_hosts: max(of_hosts) <= _HARDLY_ANY_OF_EACH)
     return max(hardly_any, min(enough, few))
 
 
