@@ -21,6 +21,10 @@ BEGINNING = "0001-01-01"
     [
         ("which certificate has expired?", ENDS, BEGINNING, "2026-11-23"),
         ("is this system out of support", ENDS, BEGINNING, "2026-11-23"),
+        ("contract that ended", ENDS, BEGINNING, "2026-11-23"),
+        ("Which licences have already ended?", ENDS, BEGINNING, "2026-11-23"),
+        ("whose warranty is over", ENDS, BEGINNING, "2026-11-23"),
+        ("what is no longer paid", ENDS, BEGINNING, "2026-11-23"),
         ("did it, or has it run out", ENDS, BEGINNING, "2026-11-23"),
         ("Which certificates expire soon?", ENDS, "2026-11-23", "2026-12-23"),
         ("what runs out within the next 14 days", ENDS, "2026-11-23", "2026-12-07"),
@@ -40,7 +44,16 @@ def test_dates_are_asked_for(question: str, fields: list[str], first: str, last:
 
 @pytest.mark.parametrize(
     "question",
-    ["what runs out of space", "soon", "mail", "", "is it valid", "x " * 999 + "expired"],
+    [
+        "what runs out of space",
+        "which job ended",
+        "is the support good",
+        "soon",
+        "mail",
+        "",
+        "is it valid",
+        "x " * 999 + "expired",
+    ],
 )
 def test_no_dates_are_asked_for(question: str) -> None:
     """Read no date in a question without any, and none in a document."""

@@ -37,7 +37,9 @@ _SPAN: Final = (
 )
 _PAST: Final = re.compile(
     r"\b(?:expired|lapsed|(?:have|has|had|did)(?: \w+){0,3}? run out|ran out|no longer valid"
-    r"|not valid any ?more|no longer supported|out of support"
+    r"|not valid any ?more|no longer (?:supported|paid)|out of support"
+    r"|(?:contract|subscription|licen[cs]e|warranty|guarantee|support)s?(?: \w+){0,2}? "
+    r"(?:ended|is over|are over)"
     r"|past (?:its|their) (?:end|date|expiry))\b(?! of )"
 )
 _COMING: Final = re.compile(
