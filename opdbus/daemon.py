@@ -258,7 +258,7 @@ class Daemon:
         """
         with suppress(OpDbusError):
             await self._vectors.served()
-        self._memory.words.begin()
+        await self._memory.words.ready()
         await until_first_ends(self._memory.fields.run(), self._seal())
 
     async def _seal(self) -> None:

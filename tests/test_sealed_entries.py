@@ -1,19 +1,22 @@
-"""Entries in a file: a start from it is a start from the database, whatever has happened since."""
+"""What is known in files: a start from them is one from the database, whatever happened since."""
 
 import asyncio
 import itertools
 import random
 import shutil
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from opdbus.index import columns, sealed_entries
+from opdbus.history.forget import Target
+from opdbus.index import columns, matching, postings, sealed_entries
+from opdbus.index.field_index import FieldIndex, Item
 from opdbus.index.memory import Memory
 from opdbus.index.sealed_entries import SEALED
+from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
 OWNER = 1000
@@ -27,7 +30,10 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def item(source: str, number: int, value: object) -> StateObject:
     """Make an object, of which several sources may tell."""
-    return StateObject(Identity(source, "p", "ab"[number % 2], f"n{number}"), {"value": value})
+    return StateObject(
+        Identity(source, "p", "ab"[number % 2], f"n{number}"),
+        {"value": value, "extra": [number, value]},
+    )
 
 
 class Run:
@@ -49,11 +55,41 @@ class Run:
 
     @property
     def file(self) -> Path:
-        """Where the entries are sealed."""
+        """Where the entries are sealed; words and fields are beside it."""
         return self.folder / "entries.sealed"
 
 
 async def known(memory: Memory) -> list[Any]:
+    """Return all that a memory knows, but for places."""
+    return [*in_catalogue(memory), await having_words(memory), await meeting(memory)]
+
+
+async def having_words(memory: Memory) -> dict[str, list[int]]:
+    """Return the ids of what has each word."""
+    await memory.words.ready()
+    lookup = memory.words.lookup
+    assert lookup
+    words = ["p", "a", "b", "value", "old", "new", "passing", *map(str, range(4))]
+    words += [f"n{number}" for number in range(80)]
+    found = {}
+    for word in words:
+        ids = memory.catalogue.view.ids[lookup.places(lookup.find(word.encode()))]
+        found[word] = sorted(ids[ids > 0].tolist())
+    return found
+
+
+async def meeting(memory: Memory) -> list[frozenset[Thing]]:
+    """Return what meets some conditions, first with what is not read yet, then with all of it."""
+    asked = [("value", "=", "1"), ("value", ">", "1"), ("value", "~", "ass"), ("kind", "!=", "a")]
+    asked += [("extra", "~", "2"), ("name", "=", "n7"), ("value", "!=", "3")]
+    conditions = [[Condition(*one)] for one in asked]
+    before = [await matching.things(memory, each) for each in conditions]
+    await memory.fields.catch_up()
+    assert [await matching.things(memory, each) for each in conditions] == before
+    return before
+
+
+def in_catalogue(memory: Memory) -> list[Any]:
     """Return all that a catalogue knows, but for places."""
     catalogue = memory.catalogue
     things = catalogue.things({})
@@ -71,7 +107,8 @@ async def known(memory: Memory) -> list[Any]:
 def without_file(run: Run, folder: Path) -> Any:
     """Return what a start knows that has the database alone."""
     shutil.copytree(run.folder, folder)
-    (folder / "entries.sealed").unlink(missing_ok=True)
+    for file in folder.glob("*.sealed"):
+        file.unlink()
     return Run(folder).of(known)
 
 
@@ -98,6 +135,8 @@ def test_a_start_from_the_file_is_one_from_the_database(tmp_path: Path, seed: in
         async def work(memory: Memory) -> None:
             if chance.random() < 0.5:
                 await changed(memory, chance)
+            if chance.random() < 0.6:
+                await memory.fields.catch_up()
             if chance.random() < 0.6:
                 await memory.sealer.seal()
             if chance.random() < 0.5:
@@ -143,7 +182,7 @@ def test_a_start_reads_only_what_has_changed_since(tmp_path: Path, read: list[in
     read.clear()
     assert run.of(known)[6][0] == 201
     assert read == [2]
-    assert stat.S_IMODE(run.file.stat().st_mode) == 0o600
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("*.sealed")} == {0o600}
 
 
 def test_any_damage_of_the_file_is_found(tmp_path: Path, read: list[int]) -> None:
@@ -172,7 +211,7 @@ def test_a_file_that_was_not_confirmed_is_not_read(tmp_path: Path, read: list[in
 
     async def killed(memory: Memory) -> None:
         await memory.publish([item("publish:one", 5, "another")], OWNER)
-        await memory.archive.read_apart(sealed_entries.write)
+        await memory.archive.read_apart(lambda store: sealed_entries.write(store, 0))
 
     run.of(killed)
     expected = without_file(run, tmp_path / "copy")
@@ -187,7 +226,7 @@ def test_what_made_a_file_before_an_update_is_made_anew(
     """A file of another version of op-dbus is not read."""
     run = Run(tmp_path)
     sealed(run)
-    monkeypatch.setattr(sealed_entries, "__version__", "another")
+    monkeypatch.setattr("opdbus.index.sealed_file.__version__", "another")
     read.clear()
     run.of(known)
     assert read == [200]
@@ -244,3 +283,88 @@ def test_a_file_is_written_when_enough_has_changed(tmp_path: Path) -> None:
 
     run.of(work)
     assert run.file.exists()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the words of each reading of all words, and of all fields, of the database."""
+    found: list[str] = []
+    reading, writing = postings.read, FieldIndex.write
+
+    def read(*given: Any) -> Any:
+        found.append("words")
+        return reading(*given)
+
+    def write(self: FieldIndex, items: Iterable[Item]) -> Any:
+        some = [*items]
+        found.extend("field" for _ in some)
+        return writing(self, some)
+
+    monkeypatch.setattr(postings, "read", read)
+    monkeypatch.setattr(FieldIndex, "write", write)
+    return found
+
+
+def test_a_start_reads_words_and_fields_of_what_has_changed_since(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    """Read the fields of one changed object and a new one, and no words of others."""
+    run = Run(tmp_path)
+
+    async def work(memory: Memory) -> None:
+        await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
+        await memory.fields.catch_up()
+        await memory.sealer.seal()
+
+    run.of(work)
+    run.of(lambda memory: memory.publish([item("publish:one", n, "new") for n in (3, 300)], OWNER))
+    expected = without_file(run, tmp_path / "copy")
+    asked.clear()
+    assert run.of(known) == expected
+    assert asked == ["field", "field"]
+
+
+@pytest.mark.parametrize("name", ["words", "fields"])
+def test_damaged_words_and_fields_are_read_again(
+    tmp_path: Path, asked: list[str], name: str
+) -> None:
+    """Find a byte that is another one, and a file that is missing, and read the database."""
+    run = Run(tmp_path)
+
+    async def work(memory: Memory) -> None:
+        await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
+        await memory.fields.catch_up()
+        await memory.sealer.seal()
+
+    run.of(work)
+    expected, file = run.of(known), tmp_path / f"{name}.sealed"
+    data = file.read_bytes()
+    asked.clear()
+    for each in (data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], b"", None):
+        file.unlink() if each is None else file.write_bytes(each)
+        asked.clear()
+        assert run.of(known) == expected
+        assert asked == {"words": ["words"], "fields": ["field"] * 200}[name]
+
+
+def test_values_that_are_forgotten_are_in_no_file(tmp_path: Path) -> None:
+    """What history forgets is not in a file of an earlier moment either."""
+    run = Run(tmp_path)
+
+    async def work(memory: Memory) -> list[set[str]]:
+        secret = [item("publish:one", n, "swordfish") for n in range(50)]
+        await memory.publish(secret, OWNER)
+        await memory.fields.catch_up()
+        await memory.sealer.seal()
+        before = holding(tmp_path, b"swordfish")
+        await memory.publish([item("publish:one", n, "plain") for n in range(50)], OWNER)
+        await memory.forget(Target(text="swordfish"), "somebody")
+        await memory.sealer.seal()
+        return [before, holding(tmp_path, b"swordfish")]
+
+    assert run.of(work) == [{"fields.sealed", "words.sealed"}, set()]
+
+
+def holding(folder: Path, text: bytes) -> set[str]:
+    """Return the names of the sealed files that hold a text."""
+    return {file.name for file in folder.glob("*.sealed") if text in file.read_bytes()}

@@ -78,8 +78,7 @@ class Catalogue:
     def _add(self, columns: Columns) -> list[int]:
         """Take the entries of new things that have no other; return where the others are."""
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
-        _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        is_alone = (counts[which] == 1) & (self._by_thing.find_each(keys) < 0)
+        is_alone = columns.is_alone() & (self._by_thing.find_each(keys) < 0)
         alone = np.flatnonzero(is_alone)
         texts = self.texts.come(columns.digest_rows()[alone])
         places = self.view.add(columns, alone, texts)

@@ -58,6 +58,14 @@ class Columns:
             "traits": np.frombuffer(self.traits, np.uint64).reshape(-1, TRAIT_BYTES // 8),
         }
 
+    def is_alone(self) -> NDArray[np.bool_]:
+        """Return of which entries (entries,) no other one is about the same thing."""
+        _, which, counts = np.unique(
+            np.frombuffer(self.keys, np.int64), return_inverse=True, return_counts=True
+        )
+        found: NDArray[np.bool_] = counts[which] == 1
+        return found
+
     def digest_rows(self) -> NDArray[np.uint8]:
         """Return the digests of the texts (entries, 16)."""
         return np.frombuffer(self.digests, np.uint8).reshape(-1, DIGEST_BYTES)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.rows import with_room
+from opdbus.index.rows import extended
 from opdbus.index.values import BOOLEAN, NUMBER, TEXT, Values, decoded, encoded
 from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, number
 from opdbus.state.object import Json
@@ -31,6 +31,23 @@ class Ramp:
         self._rest = np.empty(0, np.int32)
         self._end = 0
 
+    @classmethod
+    def of(cls, plain: int, rest: NDArray[np.int32]) -> Self:
+        """Return so many plain numbers, and the rest after them."""
+        found = cls()
+        found._plain, found._rest, found._end = plain, rest, len(rest)
+        return found
+
+    @property
+    def plain(self) -> int:
+        """How many of the first numbers are 0, 1, 2."""
+        return self._plain
+
+    @property
+    def rest(self) -> NDArray[np.int32]:
+        """The numbers after these."""
+        return self._rest[: self._end]
+
     def add(self, numbers: Sequence[int]) -> None:
         """Add numbers."""
         rest = np.asarray(numbers, np.int32)
@@ -39,8 +56,7 @@ class Ramp:
             plain = len(rest) if is_plain.all() else int(np.argmin(is_plain))
             self._plain += plain
             rest = rest[plain:]
-        self._rest = with_room(self._rest, self._end, len(rest))
-        self._rest[self._end : self._end + len(rest)] = rest
+        self._rest = extended(self._rest, self._end, rest)
         self._end += len(rest)
 
     def count(self, most: int) -> int:
@@ -58,6 +74,9 @@ class Ramp:
 class FieldColumn:
     """The values of one field by row, a row may have several; for one writer and many readers."""
 
+    # of its arrays
+    NAMES: Final = ("rows", "codes", "numeric", "floats", "bytes", "starts")
+
     def __init__(self) -> None:
         self._rows = Ramp()
         self._values = Values()
@@ -73,6 +92,38 @@ class FieldColumn:
         self._numeric_end = 0
         # which of these are so large that float64 leaves out integers
         self._inexact: list[int] = []
+
+    @classmethod
+    def of(cls, about: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the one that gave this `about` and these arrays, of which it changes none."""
+        found = cls()
+        plain, found._base, is_known, *inexact = about
+        found._inexact = inexact
+        found._rows = Ramp.of(plain, arrays["rows"])
+        found._values = values = Values.of(arrays)
+        found._codes, found._coded = arrays["codes"], len(arrays["codes"])
+        found._numeric, found._floats = arrays["numeric"], arrays["floats"]
+        found._numeric_end = len(found._numeric)
+        numbers = range(len(values))
+        found._known = (
+            dict(zip(map(values.encoded, numbers), numbers, strict=True)) if is_known else None
+        )
+        return found
+
+    @property
+    def about(self) -> list[int]:
+        """What there is besides arrays."""
+        return [self._rows.plain, self._base, self._known is not None, *self._inexact]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name, while nothing is added."""
+        return {
+            "rows": self._rows.rest,
+            "codes": self._codes[: self._coded],
+            "numeric": self._numeric[: self._numeric_end],
+            "floats": self._floats[: self._numeric_end],
+            **self._values.arrays(),
+        }
 
     def add(self, rows: Sequence[int], values: Sequence[bytes]) -> None:
         """Add values, as `encoded` writes them, each with its row; rows only grow."""
@@ -91,23 +142,18 @@ class FieldColumn:
         self._rows.add(rows)
 
     def _code(self, numbers: Sequence[int]) -> None:
-        end = self._coded + len(numbers)
-        self._codes = with_room(self._codes, self._coded, len(numbers))
-        self._codes[self._coded : end] = numbers
-        self._coded = end
+        self._codes = extended(self._codes, self._coded, numbers)
+        self._coded += len(numbers)
 
     def _note_numbers(self, values: Sequence[bytes], first: int) -> None:
         floats = [(at, _float(value)) for at, value in enumerate(values, first)]
         found = {at: value for at, value in floats if value is not None}
-        end = self._numeric_end + len(found)
-        self._numeric = with_room(self._numeric, self._numeric_end, len(found))
-        self._floats = with_room(self._floats, self._numeric_end, len(found))
-        self._numeric[self._numeric_end : end] = [*found]
-        self._floats[self._numeric_end : end] = [*found.values()]
+        self._numeric = extended(self._numeric, self._numeric_end, [*found])
+        self._floats = extended(self._floats, self._numeric_end, [*found.values()])
         self._inexact += [
             at for at, value in enumerate(found.values(), self._numeric_end) if abs(value) >= _LARGE
         ]
-        self._numeric_end = end
+        self._numeric_end += len(found)
 
     def mark_all(self, found: NDArray[np.bool_]) -> None:
         """Set in `found` (rows,) the rows that have the field."""

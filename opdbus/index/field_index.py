@@ -3,17 +3,18 @@
 A row is an object as it was read once; what is read again gets a new row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.index.field_column import FieldColumn
-from opdbus.index.rows import with_room
+from opdbus.index.rows import extended
 from opdbus.index.texts import NO_ROW
 from opdbus.index.values import encoded
 from opdbus.index.view import Found, View
@@ -67,6 +68,59 @@ class FieldIndex:
         # by place
         self._row_of = np.empty(0, np.int32)
 
+    @classmethod
+    def of(
+        cls,
+        view: View,
+        about: Sequence[Any],
+        arrays: Mapping[str, NDArray[Any]],
+        changed: Collection[int],
+    ) -> Self:
+        """Return the index that gave this, for the entries of a view.
+
+        It changes no array. Rows of those whose ids have `changed` or are gone since are old.
+        """
+        found = cls(view)
+        found.end, found._values, keys, columns = about
+        found._ids = arrays["ids"]
+        places = view.places.find_each(found._ids)
+        found._places = np.maximum(places, 0)
+        is_old = (places < 0) | np.isin(found._ids, [*changed])
+        found._is_current = arrays["is_current"] & ~is_old
+        found._give(places[found._is_current], np.flatnonzero(found._is_current))
+        made = [FieldColumn.of(each, _part(arrays, n)) for n, each in enumerate(columns)]
+        named = len(found._identity)
+        found._identity = dict(zip(found._identity, made[:named], strict=True))
+        for (path, lists), column in zip(keys, made[named:], strict=True):
+            found._keep((path, tuple(lists)), column)
+        return found
+
+    @property
+    def about(self) -> list[Any]:
+        """What there is besides arrays."""
+        return [self.end, self._values, [*self._columns], [each.about for each in self._all()]]
+
+    def arrays(self, unread: Collection[int]) -> dict[str, NDArray[Any]]:
+        """Return all rows as arrays by name, while none are written; those of `unread` are old."""
+        ids = self._ids[: self.end]
+        is_current = self._is_current[: self.end] & ~np.isin(ids, [*unread])
+        columns = (
+            (f"{number} {name}", array)
+            for number, column in enumerate(self._all())
+            for name, array in column.arrays().items()
+        )
+        return {"ids": ids, "is_current": is_current, **dict(columns)}
+
+    def _all(self) -> Iterator[FieldColumn]:
+        return itertools.chain(self._identity.values(), self._columns.values())
+
+    def has_row(self, places: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which of the entries at some places have a row."""
+        found = np.zeros(len(places), np.bool_)
+        is_there = places < len(self._row_of)
+        found[is_there] = self._row_of[places[is_there]] != NO_ROW
+        return found
+
     def write(self, items: Iterable[Item]) -> Written:
         """Write the values of objects, which nobody sees yet."""
         written, identities = Written([], []), list[Identity]()
@@ -91,10 +145,14 @@ class FieldIndex:
             column = self._columns.get(key, FieldColumn())
             column.add(rows, values)
             if key not in self._columns:
-                self._columns[key] = column
-                for word in fields.last_words(*key):
-                    self._by_word.setdefault(word, {})[key] = column
+                self._keep(key, column)
         return written
+
+    def _keep(self, key: Key, column: FieldColumn) -> None:
+        """Have a column be found by its key, and by words."""
+        self._columns[key] = column
+        for word in fields.last_words(*key):
+            self._by_word.setdefault(word, {})[key] = column
 
     def _takes(self, leaves: Sequence[fields.Leaf], staged: AbstractSet[Key]) -> bool:
         if len(leaves) > MAX_VALUES or self._values + len(leaves) > _MAX_ALL:
@@ -111,14 +169,12 @@ class FieldIndex:
         ids, end = written.ids, self.end + len(written.ids)
         self.outside.difference_update(ids)
         self.outside.update(number for number in written.outside if number in self._view.places)
-        self._ids = with_room(self._ids, self.end, len(ids))
-        self._places = with_room(self._places, self.end, len(ids))
-        self._is_current = with_room(self._is_current, self.end, len(ids))
         places = self._view.places.find_each(np.array(ids, np.int64))
         # some may have gone meanwhile
         is_there = places >= 0
-        self._ids[self.end : end], self._places[self.end : end] = ids, np.maximum(places, 0)
-        self._is_current[self.end : end] = is_there
+        self._ids = extended(self._ids, self.end, ids)
+        self._places = extended(self._places, self.end, np.maximum(places, 0))
+        self._is_current = extended(self._is_current, self.end, is_there)
         self._give(places[is_there], np.arange(self.end, end)[is_there])
         self.end = end
 
@@ -178,6 +234,11 @@ class FieldIndex:
             # all rows have it: what ends in the name does not count
             return _Fields(condition, [always, *found[2]], end), _Fields(condition, [], end)
         return _Fields(condition, found[2], end), _Fields(condition, found[1], end)
+
+
+def _part(arrays: Mapping[str, NDArray[Any]], number: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the column with a number."""
+    return {name: arrays[f"{number} {name}"] for name in FieldColumn.NAMES}
 
 
 class _Fields:

@@ -3,13 +3,16 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from opdbus.errors import StoreError
+from opdbus.index import sealed_file
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue
 from opdbus.index.field_index import FieldIndex, Written
+from opdbus.index.sealed_file import Sealed
 from opdbus.index.store import Entry
 from opdbus.state.object import Identity, Json
 
@@ -44,6 +47,7 @@ class FieldReader:
         self._changed: dict[int, int] = {}
         self._changes = itertools.count()
         self._after = self._last = 0
+        self._one_writer = asyncio.Lock()
         self._news = asyncio.Event()
         # set once all objects were read
         self.is_read = asyncio.Event()
@@ -54,6 +58,25 @@ class FieldReader:
         self._changed.clear()
         self._after, self._last = 0, int(self._catalogue.view.ids.max(initial=0))
         self._news.set()
+
+    def recall(self, sealed: Sealed, changed: Collection[int]) -> None:
+        """Take the fields of a moment, and have what is not in it, or has changed since, be read.
+
+        Before anything else changes.
+        """
+        view = self._catalogue.view
+        self.index = FieldIndex.of(view, sealed.about, sealed.arrays, changed)
+        places = view.taken()
+        self._after = self._last
+        for number in view.ids[places[~self.index.has_row(places)]].tolist():
+            self._changed[number] = next(self._changes)
+
+    async def seal(self, path: Path, token: str) -> None:
+        """Write the fields as they are now into a file; raises OSError."""
+        async with self._one_writer:
+            index, unread = self.index, self._unread_ids()
+            about, arrays = index.about, index.arrays(unread)
+            await asyncio.to_thread(sealed_file.write, path, token, about, arrays)
 
     def touch(self, entries: Iterable[Entry]) -> None:
         """Have entries be read that are new or have changed."""
@@ -74,7 +97,10 @@ class FieldReader:
 
     def unread(self) -> Unread:
         """Return what conditions are to look at one by one."""
-        return Unread(self._after, self._last, frozenset((*self._changed, *self.index.outside)))
+        return Unread(self._after, self._last, self._unread_ids())
+
+    def _unread_ids(self) -> frozenset[int]:
+        return frozenset((*self._changed, *self.index.outside))
 
     async def run(self) -> None:
         """Read what is new or has changed, until cancelled."""
@@ -108,8 +134,9 @@ class FieldReader:
         rows = await self._archive.read(
             lambda store: store.words.sift(after, clause, [value], _AT_A_TIME)
         )
-        # the thread that reads is left to searches
-        self.index.publish(await asyncio.to_thread(self._write, rows))
+        async with self._one_writer:
+            # the thread that reads is left to searches
+            self.index.publish(await asyncio.to_thread(self._write, rows))
         return rows
 
     def _write(self, rows: Rows) -> Written:

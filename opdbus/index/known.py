@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from opdbus import gc_tuning
+from opdbus.index import sealed_entries
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.field_reader import FieldReader
@@ -28,19 +30,28 @@ _AT_A_TIME: Final = 200
 class Known:
     """The catalogue of all objects, their fields and their words, which agree."""
 
-    def __init__(self, archive: Archive, usage: Usage) -> None:
+    def __init__(self, archive: Archive, usage: Usage, one_writer: asyncio.Lock) -> None:
+        self._archive = archive
         self.catalogue = Catalogue(usage)
         self.fields = FieldReader(archive, self.catalogue)
         self.words = WordIndex(archive, self.catalogue.view)
-        self.sealer = Sealer(archive, self.catalogue.view)
+        self.sealer = Sealer(archive, self.catalogue.view, self.fields, one_writer)
         self.transient = TransientObjects()
         self.volatile = Volatile()
 
-    def load(self, loaded: Loaded) -> None:
-        """Take all entries of a start."""
-        self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
+    async def load(self, loaded: Loaded) -> None:
+        """Take all entries of a start, and their words and fields where these are in files."""
+        with gc_tuning.paused():
+            self.catalogue.load(loaded.entries, loaded.changed, loaded.since)
         self.sealer.note(loaded.unsealed)
         self.fields.begin()
+        if moment := loaded.moment:
+            words = await self._archive.read(lambda store: sealed_entries.words(store, moment))
+            fields = await self._archive.read(lambda store: sealed_entries.fields(store, moment))
+            if words:
+                await self.words.recall(words, loaded.changed)
+            if fields:
+                self.fields.recall(fields, loaded.changed)
 
     async def take(
         self, gone: Sequence[Entry], records: Sequence[Record], entries: Sequence[Entry]

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Self
 
-from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.history import change
 from opdbus.history.change import Why
@@ -49,7 +48,8 @@ class Memory:
         boot: str = "",
     ) -> None:
         self.archive = Archive(path)
-        self._known = Known(self.archive, usage or Usage())
+        self._one_writer = asyncio.Lock()
+        self._known = Known(self.archive, usage or Usage(), self._one_writer)
         self._writing = Writing(self.archive, self._known, boot)
         self.catalogue = self._known.catalogue
         self.fields = self._known.fields
@@ -70,7 +70,6 @@ class Memory:
         self.recorded_until = math.inf
         self._clock = clock
         self._boot = boot
-        self._one_writer = asyncio.Lock()
         # how much each holder is publishing just now
         self._publishing: Counter[str] = Counter()
 
@@ -102,8 +101,7 @@ class Memory:
         # a database that cannot be written is not rewritten
         first = self.archive.read if self.archive.is_read_only else self.archive.write
         at = int(self._clock() * 1e6)
-        with gc_tuning.paused():
-            self._known.load(await first(lambda store: load_entries(store, at, self._boot)))
+        await self._known.load(await first(lambda store: load_entries(store, at, self._boot)))
         generation = await self.archive.read(lambda store: store.fact("generation"))
         self._writing.generation = int(generation or 0)
         latest = await self.archive.read(lambda store: store.ledger.latest(self._boot))
@@ -265,6 +263,7 @@ class Memory:
                 if done.rows:
                     self.notify(Recorded(done.last))
                 is_clean = await self.archive.write(lambda store: store.scrub())
+                await self.sealer.forget()
                 return done, is_clean
 
         return await self.archive.shield(work())

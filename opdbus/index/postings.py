@@ -5,9 +5,9 @@ database takes a thousand times as long for each of them.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +31,18 @@ class Having(NamedTuple):
 class Vocabulary:
     """The different words that there are, in order, in one text."""
 
-    def __init__(self, words: bytes, lengths: NDArray[np.int64]) -> None:
-        self._words = words
-        self._starts = sums(lengths)
+    def __init__(self, words: bytes, starts: NDArray[np.uint32]) -> None:
+        self.words = words
+        # where each begins, and the last one ends
+        self.starts = starts
 
     def __len__(self) -> int:
         """Count the words."""
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def __getitem__(self, number: int) -> bytes:
         """Return a word."""
-        return self._words[self._starts[number] : self._starts[number + 1]]
+        return self.words[self.starts[number] : self.starts[number + 1]]
 
     def begins(self, beginning: bytes) -> bool:
         """Return whether a word begins so, and goes on."""
@@ -84,6 +85,29 @@ class Postings:
     # places, and one for objects that have none
     size: int
 
+    @classmethod
+    def of(cls, about: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return those that gave this `about` and these arrays."""
+        *said, size = about
+        vocabulary = Vocabulary(arrays["stems"].tobytes(), arrays["ends"])
+        starts, places, impacts = (arrays[name] for name in ("starts", "places", "impacts"))
+        return cls(vocabulary, starts, places, impacts, Said(*said), size)
+
+    @property
+    def about(self) -> tuple[int, int, int]:
+        """What there is besides arrays."""
+        return *self.said, self.size
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name."""
+        return {
+            "stems": np.frombuffer(self.vocabulary.words, np.uint8),
+            "ends": self.vocabulary.starts,
+            "starts": self.starts,
+            "places": self.places,
+            "impacts": self.impacts,
+        }
+
     def find(self, word: bytes) -> Having:
         """Return what has a word."""
         number = self.vocabulary.find(word)
@@ -106,23 +130,22 @@ def impacts(
 def read(store: Store, ids: NDArray[np.int64]) -> Postings:
     """Read the words of all entries, whose `ids` (places,) these are; 0 is at a free place.
 
-    Takes seven seconds for a million objects, most of it without the GIL.
+    Call in a snapshot. Takes seven seconds for a million objects, most of it without the GIL.
     """
     words = store.words
-    with store.snapshot():
-        stems, octets, having, counts = words.vocabulary()
-        vocabulary, starts = Vocabulary(stems, octets), sums(having)
-        places, times = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float16)
-        lengths = np.zeros(len(ids) + 1, np.float32)
-        order = np.argsort(ids, kind="stable").astype(np.int32)
-        for first, last in _parts(counts):
-            store.require_running()
-            part = words.occurrences(vocabulary[first], vocabulary[last - 1])
-            at = slice(starts[first], starts[last])
-            found, times[at], own = once(part, counts[first:last], words.weights)
-            places[at] = _places(found, ids, order)
-            np.add.at(lengths, places[at], own)
-        said = Said(int(counts.sum()), words.count())
+    stems, octets, having, counts = words.vocabulary()
+    vocabulary, starts = Vocabulary(stems, sums(octets)), sums(having)
+    places, times = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float16)
+    lengths = np.zeros(len(ids) + 1, np.float32)
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    for first, last in _parts(counts):
+        store.require_running()
+        part = words.occurrences(vocabulary[first], vocabulary[last - 1])
+        at = slice(starts[first], starts[last])
+        found, times[at], own = once(part, counts[first:last], words.weights)
+        places[at] = _places(found, ids, order)
+        np.add.at(lengths, places[at], own)
+    said = Said(int(counts.sum()), words.count())
     for start in range(0, len(places), _AT_A_TIME):
         at = slice(start, start + _AT_A_TIME)
         times[at] = impacts(times[at].astype(np.float32), lengths[places[at]], said.mean)

@@ -49,8 +49,7 @@ class PlainRows:
 
     def append(self, _digests: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
         """Add vectors."""
-        self._buffer = with_room(self._buffer, self.end, len(vectors))
-        self._buffer[self.end : self.end + len(vectors)] = vectors
+        self._buffer = extended(self._buffer, self.end, vectors)
         self.end += len(vectors)
 
     def take(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -116,6 +115,17 @@ def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.flo
         products[start : start + len(part)] = rows[: len(part)] @ query
     products *= buffer["scale"]
     return products
+
+
+def extended(buffer: NDArray[Any], end: int, more: Any) -> NDArray[Any]:  # noqa: ANN401 -- an array or a list
+    """Return a buffer with more rows after its first ones, a larger one if needed.
+
+    Without more rows it is the same one, which nobody has to be able to write.
+    """
+    if len(more):
+        buffer = with_room(buffer, end, len(more))
+        buffer[end : end + len(more)] = more
+    return buffer
 
 
 def with_room(buffer: NDArray[Any], end: int, more: int) -> NDArray[Any]:

@@ -1,27 +1,28 @@
-"""The entries of all objects in a file, so that a start reads only those that have changed since.
+"""What is known of all objects in files, so that a start reads only those that changed since.
 
-The file belongs to one moment of the database, which notes from then on what changes. It may be
-removed at any time: one that is missing, damaged, or of another moment is made anew.
+The files belong to one moment of the database, which notes from then on what changes. Those that
+are missing, damaged, or of another moment are made anew.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from opdbus import __version__, tables
-from opdbus.index import columns
+import numpy as np
+from numpy.typing import NDArray
+
+from opdbus.index import columns, postings, sealed_file
 from opdbus.index.columns import Columns
+from opdbus.index.postings import Postings
+from opdbus.index.sealed_file import Arrays, Sealed
 from opdbus.index.store import Entry, Store
 from opdbus.state.object import Thing
 
-# The fact by which the database notes what changes: the token of the file that it belongs to.
+# The fact by which the database notes what changes: the token of the files that it belongs to.
 SEALED: Final = "sealed"
 # The columns of the file; what things hash to differs from process to process.
 _WRITTEN: Final = (
@@ -42,115 +43,139 @@ _WRITTEN: Final = (
 # Of so many entries, one may have changed before reading all of them takes less time.
 _SHARE: Final = 8
 _TOKEN_BYTES: Final = 16
-_SUM_BYTES: Final = 4
-# A header is longer where there are very many sources.
-_HEADER_BYTES: Final = 4
-
-
-class Loaded(NamedTuple):
-    """Entries of a moment, which of them have changed or gone since, and those that came.
-
-    So many are in no file.
-    """
-
-    entries: Columns
-    changed: Sequence[int]
-    since: Sequence[Entry]
-    unsealed: int
 
 
 class Moment(NamedTuple):
-    """The file of a moment: the last id that there was, and how many changes were noted."""
+    """The files of a moment: the last id that there was, and how many changes were noted."""
 
     token: str
     last: int
     changes: int
 
 
-def path_of(store: Store) -> Path:
-    """Return where the file of a database is."""
-    return store.path.with_name("entries.sealed")
+class Loaded(NamedTuple):
+    """Entries of a moment, which of them have changed or gone since, and those that came.
+
+    So many are in no file. Without a moment, all were read from the database.
+    """
+
+    entries: Columns
+    changed: Sequence[int]
+    since: Sequence[Entry]
+    unsealed: int
+    moment: Moment | None = None
+
+
+class Words(NamedTuple):
+    """The words of a moment, and the ids of the entries (places,) that had them then."""
+
+    then: Postings
+    ids: NDArray[np.int64]
+
+
+def path_of(store: Store, name: str = "entries") -> Path:
+    """Return where a file of a database is."""
+    return store.path.with_name(f"{name}.sealed")
 
 
 def load(store: Store) -> Loaded:
     """Return all entries but those that lived as long as a connection; raises StoreError."""
     token = store.fact(SEALED)
-    if token and (sealed := _read(path_of(store), token)):
-        entries, moment = sealed
+    if token and (sealed := sealed_file.read(path_of(store), token)):
+        last, changes, sorts = sealed.about
+        moment, entries = Moment(token, last, changes), _columns(sealed.arrays, sorts)
         changed = store.noted.since(moment.changes)
         if _SHARE * len(changed) <= len(entries.ids):
             again = [number for number in changed if number <= moment.last]
             new = columns.read(store, moment.last, again)
             since = sorted(new.entries(range(len(new.ids))), key=lambda entry: entry.updated_at)
-            return Loaded(entries, changed, since, len(since) + len(changed))
+            return Loaded(entries, changed, since, len(since) + len(changed), moment)
     found = columns.read(store)
     return Loaded(found, (), (), len(found.ids))
 
 
-def write(store: Store) -> Moment:
-    """Write the file of this moment; raises OSError. The database is to note changes already."""
+def words(store: Store, moment: Moment) -> Words | None:
+    """Return the words of a moment, if its file is there."""
+    sealed = sealed_file.read(path_of(store, "words"), moment.token)
+    if sealed is None:
+        return None
+    ids = sealed.arrays.pop("ids")
+    return Words(Postings.of(sealed.about, sealed.arrays), ids)
+
+
+def fields(store: Store, moment: Moment) -> Sealed | None:
+    """Return the fields of a moment as FieldIndex gave them, if their file is there."""
+    return sealed_file.read(path_of(store, "fields"), moment.token)
+
+
+def write(store: Store, changes: int) -> Moment:
+    """Write the files of entries and words; raises OSError.
+
+    The database is to note changes already; so many were noted.
+    """
     with store.snapshot():
-        moment = Moment(os.urandom(_TOKEN_BYTES).hex(), store.last_id(), store.noted.count())
-        found = columns.read(store)
-    parts = [memoryview(getattr(found, name)).cast("B") for name in _WRITTEN]
-    header = json.dumps(
-        [_made_by(), moment, [*found.numbers_of_sorts], [len(part) for part in parts]]
-    ).encode()
-    parts = [memoryview(len(header).to_bytes(_HEADER_BYTES, "little")), memoryview(header), *parts]
-    path = path_of(store)
-    new = path.with_suffix(".new")
-    try:
-        # who may read it is decided when it is made
-        new.unlink(missing_ok=True)
-        made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(made, "wb") as file:
-            file.write(_sum(parts).to_bytes(_SUM_BYTES, "little"))
-            file.writelines(parts)
-            file.flush()
-            os.fdatasync(made)
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+        moment = Moment(os.urandom(_TOKEN_BYTES).hex(), store.last_id(), changes)
+        ids = _write_entries(store, moment)
+        # by now the entries take no memory
+        then = postings.read(store, ids)
+    arrays = {**then.arrays(), "ids": ids}
+    sealed_file.write(path_of(store, "words"), moment.token, then.about, arrays)
     return moment
 
 
 def remove(store: Store) -> None:
-    """Remove the file, and have no changes be noted; raises StoreError."""
+    """Remove the files, and have no changes be noted; raises StoreError."""
     if store.fact(SEALED):
         with store.transaction():
             store.drop_fact(SEALED)
             store.noted.forget(store.noted.count())
+        remove_values(store)
         with store.guarded():
             path_of(store).unlink(missing_ok=True)
 
 
-def _read(path: Path, token: str) -> tuple[Columns, Moment] | None:
-    """Return what a file has; None if there is none, or it is another one or damaged."""
-    with suppress(OSError, ValueError, TypeError, EOFError), path.open("rb") as file:
-        right = int.from_bytes(file.read(_SUM_BYTES), "little")
-        size = file.read(_HEADER_BYTES)
-        header = file.read(int.from_bytes(size, "little"))
-        made_by, moment, sorts, sizes = json.loads(header)
-        if made_by != _made_by() or moment[0] != token:
-            return None
-        found = Columns(numbers_of_sorts={tuple(sort): n for n, sort in enumerate(sorts)})
-        parts = [_part(found, name, n, file) for name, n in zip(_WRITTEN, sizes, strict=True)]
-        if _sum([memoryview(size), memoryview(header), *parts]) != right:
-            return None
-        found.keys.extend(map(hash, _things(found)))
-        return found, Moment(*moment)
-    return None
+def remove_values(store: Store) -> None:
+    """Remove the files of words and fields; raises StoreError."""
+    with store.guarded():
+        for name in ("words", "fields"):
+            path_of(store, name).unlink(missing_ok=True)
 
 
-def _part(found: Columns, name: str, size: int, file: BinaryIO) -> memoryview[int]:
-    """Read a column, and return its bytes."""
-    column: array[Any] | bytearray = getattr(found, name)
-    if isinstance(column, array):
-        column.fromfile(file, size // column.itemsize)
-    else:
-        column += file.read(size)
-    return memoryview(column).cast("B")
+def _write_entries(store: Store, moment: Moment) -> NDArray[np.int64]:
+    """Write the file of entries, and return their ids in the order of the places they get."""
+    found = columns.read(store)
+    arrays = {name: _array(getattr(found, name)) for name in _WRITTEN}
+    about = [moment.last, moment.changes, [*found.numbers_of_sorts]]
+    sealed_file.write(path_of(store), moment.token, about, arrays)
+    return _by_place(found)
+
+
+def _by_place(found: Columns) -> NDArray[np.int64]:
+    """Return the ids of entries in the order in which a start gives them places."""
+    is_alone = found.is_alone()
+    others = np.flatnonzero(~is_alone)
+    times = np.frombuffer(found.times, np.int64)[others]
+    order = np.append(np.flatnonzero(is_alone), others[np.argsort(times, kind="stable")])
+    ids: NDArray[np.int64] = np.frombuffer(found.ids, np.int64)[order]
+    return ids
+
+
+def _array(column: array[Any] | bytearray) -> NDArray[Any]:
+    return np.frombuffer(column, column.typecode if isinstance(column, array) else np.uint8)
+
+
+def _columns(arrays: Arrays, sorts: Sequence[Sequence[str]]) -> Columns:
+    found = Columns()
+    for number, (source, plugin, kind) in enumerate(sorts):
+        found.numbers_of_sorts[source, plugin, kind] = number
+    for name in _WRITTEN:
+        column: array[Any] | bytearray = getattr(found, name)
+        if isinstance(column, array):
+            column.frombytes(arrays[name].tobytes())
+        else:
+            column += arrays[name].tobytes()
+    found.keys.extend(map(hash, _things(found)))
+    return found
 
 
 def _things(found: Columns) -> Iterator[Thing]:
@@ -160,15 +185,3 @@ def _things(found: Columns) -> Iterator[Thing]:
     for sort, size in zip(found.sorts, found.sizes_of_names, strict=True):
         start, end = end, end + size
         yield Thing(*sorts[sort], str(names[start:end], "utf-8"))
-
-
-def _made_by() -> str:
-    """Return what entries are made by besides what the objects in the database are."""
-    return f"{__version__}, kinds {tables.version('kinds')}"
-
-
-def _sum(parts: Sequence[memoryview[int]]) -> int:
-    found = 0
-    for part in parts:
-        found = zlib.crc32(part, found)
-    return found

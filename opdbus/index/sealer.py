@@ -1,4 +1,4 @@
-"""Has the entries of very many objects be in a file whenever enough of them have changed."""
+"""Has what is known of very many objects be in files whenever enough of them have changed."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ from opdbus import gc_tuning
 from opdbus.errors import StoreError
 from opdbus.index import sealed_entries
 from opdbus.index.archive import Archive
+from opdbus.index.field_reader import FieldReader
 from opdbus.index.sealed_entries import SEALED, Moment
 from opdbus.index.store import Store
 from opdbus.index.view import View
@@ -27,14 +28,20 @@ _PAUSES: Final = 20
 
 
 class Sealer:
-    """Writes the file while `run` runs; all else goes on meanwhile."""
+    """Writes the files while `run` runs; all else goes on meanwhile."""
 
-    def __init__(self, archive: Archive, view: View) -> None:
+    def __init__(
+        self, archive: Archive, view: View, fields: FieldReader, one_writer: asyncio.Lock
+    ) -> None:
         self._archive = archive
         self._view = view
-        # of what is not in the file
+        self._fields = fields
+        # whoever has it knows that all that is in the database is known in memory
+        self._one_writer = one_writer
+        # of what is not in the files
         self._changes = 0
         self._due = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
 
     def note(self, changes: int) -> None:
         """Count what has changed."""
@@ -59,23 +66,38 @@ class Sealer:
             await asyncio.sleep(_PAUSES * (time.monotonic() - began))
 
     async def seal(self) -> None:
-        """Write the file, or remove that of a time with more objects; raises StoreError."""
+        """Write the files, or remove those of a time with more objects; raises StoreError."""
+        async with self._one_at_a_time:
+            await self._seal()
+
+    async def forget(self) -> None:
+        """Remove what may have values of before, and have it be written anew; raises StoreError."""
+        async with self._one_at_a_time:
+            self._fields.begin()
+            await self._archive.write(sealed_entries.remove_values)
+        self._due.set()
+
+    async def _seal(self) -> None:
         self._changes = 0
         if len(self._view.places) <= MANY:
             await self._archive.write(sealed_entries.remove)
             return
-        await self._archive.write(_begin)
-        moment = await self._archive.read_apart(sealed_entries.write)
+        async with self._one_writer:
+            changes = await self._archive.write(_begin)
+        moment = await self._archive.read_apart(lambda store: sealed_entries.write(store, changes))
+        path = await self._archive.read(lambda store: sealed_entries.path_of(store, "fields"))
+        await self._fields.seal(path, moment.token)
         await self._archive.write(lambda store: _confirm(store, moment))
         await asyncio.to_thread(gc_tuning.trim)
         log.info("entries sealed", objects=len(self._view.places))
 
 
-def _begin(store: Store) -> None:
-    """Have changes be noted from now on."""
+def _begin(store: Store) -> int:
+    """Have changes be noted from now on, and count those that were."""
     if not store.fact(SEALED):
         with store.transaction():
             store.set_fact(SEALED, "no file yet")
+    return store.noted.count()
 
 
 def _confirm(store: Store, moment: Moment) -> None:

@@ -3,13 +3,13 @@
 Array operations look through 50 MB of values in some 30 ms, and no value is a Python object.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opdbus.index.rows import with_room
+from opdbus.index.rows import extended
 from opdbus.state.object import Json
 
 # What a value begins with: no byte of UTF-8, so that no text is found across two values.
@@ -31,6 +31,19 @@ class Values:
         self._starts = np.zeros(1, np.uint32)
         self._count = 0
 
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return those that gave these arrays."""
+        found = cls()
+        found._bytes, found._starts = arrays["bytes"], arrays["starts"]
+        found._count = len(found._starts) - 1
+        return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all values as arrays by name."""
+        starts = self._starts[: self._count + 1]
+        return {"bytes": self._bytes[: starts[-1]], "starts": starts}
+
     def __len__(self) -> int:
         """Count the values."""
         return self._count
@@ -39,16 +52,18 @@ class Values:
         """Add values, which get the next numbers; all together may have four gigabytes."""
         count, end = self._count, int(self._starts[self._count])
         joined = np.frombuffer(b"".join(values), np.uint8)
-        self._bytes = with_room(self._bytes, end, len(joined))
-        self._bytes[end : end + len(joined)] = joined
-        self._starts = with_room(self._starts, count + 1, len(values))
+        self._bytes = extended(self._bytes, end, joined)
         ends = end + np.cumsum([len(value) for value in values], dtype=np.int64)
-        self._starts[count + 1 : count + 1 + len(values)] = ends
+        self._starts = extended(self._starts, count + 1, ends)
         self._count = count + len(values)
 
     def take(self, number: int) -> Json:
         """Return a value; a text is in lower case."""
-        return decoded(self._bytes[self._starts[number] : self._starts[number + 1]].tobytes())
+        return decoded(self.encoded(number))
+
+    def encoded(self, number: int) -> bytes:
+        """Return a value as it was added."""
+        return self._bytes[self._starts[number] : self._starts[number + 1]].tobytes()
 
     def marked(self, numbers: NDArray[np.intp], mark: bytes) -> NDArray[np.bool_]:
         """Return which of some values begin with a mark."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -15,7 +15,9 @@ from opdbus.index import postings
 from opdbus.index.archive import Archive
 from opdbus.index.postings import Having, Postings
 from opdbus.index.recent_words import RecentWords, Row
+from opdbus.index.sealed_entries import Words
 from opdbus.index.stems import Stems
+from opdbus.index.store import Store
 from opdbus.index.view import View
 from opdbus.slices import parts
 
@@ -88,7 +90,7 @@ def _add(total: NDArray[np.float32], having: Having, idf: float) -> None:
 
 
 class WordIndex:
-    """Keeps the words of all entries of a view; derived from the database, and never stored."""
+    """Keeps the words of all entries of a view; derived from the database."""
 
     def __init__(self, archive: Archive, view: View) -> None:
         self._archive = archive
@@ -108,6 +110,30 @@ class WordIndex:
             is_soon = not self._took and self._archive.calm.is_set()
             if is_soon and len(self._view.places) <= _FEW:
                 await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
+
+    async def recall(self, words: Words, changed: Collection[int]) -> None:
+        """Take the words of a moment, and of the database what has changed since.
+
+        Before anything else changes. Where too much has changed, all is to be read. Raises
+        StoreError.
+        """
+        view, then = self._view, words.then
+        here = view.ids[: view.end]
+        size = min(len(words.ids), view.end)
+        is_other = np.ones(then.size, np.bool_)
+        is_other[:size] = (words.ids[:size] != here[:size]) | np.isin(here[:size], [*changed])
+        is_new = np.append(is_other[:size], np.ones(view.end - size, np.bool_))
+        new = np.flatnonzero(is_new & (here > 0))
+        since = RecentWords()
+        since.changed += np.flatnonzero(is_new).tolist()
+        if not self._is_over(since, [], _TOO_MANY):
+            ids = here[new].tolist()
+            found = await self._archive.read(lambda store: store.words.rows(ids))
+            rows = [
+                Row(place, *found[number]) for place, number in zip(new.tolist(), ids, strict=True)
+            ]
+            await asyncio.to_thread(since.replace, [], rows)
+            self.lookup = Lookup(then, since, is_other, self._stems)
 
     def begin(self) -> asyncio.Task[None]:
         """Begin to read the words of all entries, unless that is going on."""
@@ -147,7 +173,7 @@ class WordIndex:
         ids = self._view.ids[: len(self._view.entries)].copy()
         began = time.monotonic()
         try:
-            then = await self._archive.read_apart(lambda store: postings.read(store, ids))
+            then = await self._archive.read_apart(lambda store: _read(store, ids))
             await asyncio.to_thread(gc_tuning.trim)
         except StoreError:
             return  # the database, if it can be read at all, has the words, too
@@ -160,3 +186,8 @@ class WordIndex:
         # what has no place is none of the entries
         is_other[[*(place for place in meanwhile.changed if place < then.size), -1]] = True
         self.lookup = Lookup(then, meanwhile, is_other, self._stems)
+
+
+def _read(store: Store, ids: NDArray[np.int64]) -> Postings:
+    with store.snapshot():
+        return postings.read(store, ids)

@@ -58,6 +58,13 @@ class Words(FullText):
         )
         return _numbers(found)
 
+    def rows(self, ids: Sequence[int]) -> dict[int, tuple[str, str, str]]:
+        """Return the name, the text and the words of objects, by id."""
+        query = (
+            "SELECT id, name, text, words FROM objects WHERE id IN (SELECT value FROM json_each(?))"
+        )
+        return {number: row for number, *row in self._database.execute(query, (json.dumps(ids),))}
+
     def beginning(self, word: str, limit: int) -> list[str]:
         """Return the texts, in lower case, of objects with words that begin so."""
         (texts,) = self._database.execute(
