@@ -3,7 +3,8 @@
 `fill FOLDER` publishes objects in batches and has them get their vectors; `measure FOLDER...` gives
 all figures of daemons that were filled, as JSON. A filled folder can be measured again and again.
 `first FOLDER` follows first starts with a state file of so many objects, in FOLDER-LEVEL each,
-until all have static vectors; those of a level with a model take minutes.
+until all have static vectors, and how long others wait meanwhile; those of a level with a model
+take minutes.
 With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
 million; recall is measured on real texts, by recall.py.
 """
@@ -184,11 +185,14 @@ async def followed(daemon: Running, count: int) -> dict[str, dict[str, float]]:
         took, used = time.perf_counter() - began, sizes.processor_seconds(daemon.pid)
         figures.setdefault(name, {"s": round(took, 2), "computed s": used})
 
-    async with Client(daemon.bus) as client:
+    waits: dict[str, float] = {}
+    async with Client(daemon.bus) as client, contextlib.AsyncExitStack() as stack:
         while "all static vectors" not in figures:
             await asyncio.sleep(_FOLLOW_SECONDS)
             with contextlib.suppress(OpDbusError):
                 values = await client.status()
+                if "serving" not in figures:
+                    waits = stack.enter_context(pinging(daemon))
                 note("serving")
                 if "first answer" not in figures and await client.search(*_ASKED):
                     note("first answer")
@@ -196,7 +200,7 @@ async def followed(daemon: Running, count: int) -> dict[str, dict[str, float]]:
                     note("all stored")
                     if count in (values["FirstStage"], values["Count"] - values["Pending"]):
                         note("all static vectors")
-    return figures
+    return {**figures, "pings from serving on": waits}
 
 
 # measuring

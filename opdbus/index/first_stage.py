@@ -28,6 +28,8 @@ STATIC: Final = "static"
 _SLOW: Final = frozenset(("low", "medium", "high"))
 # Texts that are read and encoded at a time.
 _AT_A_TIME: Final = 4096
+# Texts that are forgotten at a time: some milliseconds' work.
+_FORGOTTEN: Final = 500
 # When what failed is tried again.
 _RETRY_SECONDS: Final = 20.0
 
@@ -117,7 +119,7 @@ class FirstStage:
                     return
                 if not await self._add(embedder, self.index, lacking):
                     break  # what is being changed right now
-            self._forget_gone(self.index)
+            await self._forget_gone(self.index)
 
     async def _add(self, embedder: Embedder, index: VectorIndex, digests: list[bytes]) -> int:
         """Encode texts, and count them."""
@@ -125,9 +127,11 @@ class FirstStage:
         rows = await embedder.tokenize([*texts.values()])
         return len(await index.add([*texts], await embedder.run(rows)))
 
-    def _forget_gone(self, index: VectorIndex) -> None:
+    async def _forget_gone(self, index: VectorIndex) -> None:
         """Forget texts that are gone, once they are as many as the others."""
-        texts, unused = self._memory.catalogue.texts, self._memory.catalogue.texts.unused()
-        if 2 * len(unused) > len(texts) + _AT_A_TIME:
-            texts.forget(unused)
+        texts = self._memory.catalogue.texts
+        if 2 * texts.count_unused() > len(texts) + _AT_A_TIME:
+            while unused := texts.unused(_FORGOTTEN):
+                texts.forget(unused)
+                await asyncio.sleep(0)
             index.shrink()

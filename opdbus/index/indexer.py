@@ -18,6 +18,7 @@ from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
+from opdbus.slices import slices
 from opdbus.tasks import pauses, until_first_ends
 
 log = structlog.get_logger()
@@ -26,6 +27,9 @@ log = structlog.get_logger()
 _WINDOW = 8192
 # Texts that were asked for, of which so many are computed before it is looked which are now.
 _ASKED: Final = 8
+# Texts that are forgotten at a time, and pairs that are compared: some milliseconds' work each.
+_FORGOTTEN: Final = 500
+_COMPARED: Final = 64
 # How long what failed is left alone, the first time, the second, and so on.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
@@ -162,12 +166,15 @@ class Indexer:
         """Tell history how far texts moved that changed, before the old vectors are forgotten."""
         waiting = self._memory.moved
         rows = [waiting.popleft() for _ in range(len(waiting))]
-        found = [(row, index.get(old), index.get(new)) for row, old, new in rows]
-        moved = [
-            (max(0.0, 1.0 - float(old @ new)), row)
-            for row, old, new in found
-            if old is not None and new is not None
-        ]
+        moved: list[tuple[float, int]] = []
+        for part in slices(rows, _COMPARED):
+            found = [(row, index.get(old), index.get(new)) for row, old, new in part]
+            moved += [
+                (max(0.0, 1.0 - float(old @ new)), row)
+                for row, old, new in found
+                if old is not None and new is not None
+            ]
+            await asyncio.sleep(0)
         if moved and not self._memory.archive.fault:
             with suppress(StoreError):
                 await self._memory.archive.write(lambda store: store.put_moved(moved))
@@ -184,11 +191,11 @@ class Indexer:
                 for byte in range(256):
                     await archive.write(partial(Store.prune_vectors, first=byte))
                 self._is_pruned = True
-            unused = texts.unused()
-            pruned = await archive.write(lambda store: store.forget_vectors(unused))
-            texts.forget(unused)
-            # those that have come back meanwhile
-            index.drop(text_digest for text_digest in pruned if texts.is_used(text_digest))
+            while unused := texts.unused(_FORGOTTEN):
+                pruned = [*await archive.write(partial(Store.forget_vectors, digests=unused))]
+                texts.forget(unused)
+                # those that have come back meanwhile
+                index.drop(compress(pruned, texts.are_used(texts.find_each(pruned))))
 
     def _report(self, index: VectorIndex) -> None:
         """Tell how many texts wait."""

@@ -1,6 +1,7 @@
 """The different texts of all entries, by number, and how many things wait for a row of theirs."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 from weakref import ref
 
@@ -226,13 +227,17 @@ class Texts:
             return []
         return self.digests(np.flatnonzero((layer.rows < 0) & (self._held > 0))[:most])
 
-    def unused(self) -> list[bytes]:
-        """Return the texts that no thing has."""
-        return self.digests(self._unused)
+    def count_unused(self) -> int:
+        """Count the texts that no thing has."""
+        return len(self._unused)
 
-    def forget(self, digests: Iterable[bytes]) -> None:
+    def unused(self, most: int | None = None) -> list[bytes]:
+        """Return texts that no thing has, at most so many."""
+        return self.digests(islice(self._unused, most))
+
+    def forget(self, digests: Sequence[bytes]) -> None:
         """Forget those of these texts that no thing has, with their rows."""
-        self._forget([n for n in map(self.find, digests) if n in self._unused])
+        self._forget([n for n in self.find_each(digests).tolist() if n in self._unused])
 
     def _forget(self, numbers: list[int]) -> None:
         for number in numbers:
