@@ -139,6 +139,7 @@ def test_what_is_kept_is_what_counting_gives(steps: list[tuple[int, set[bytes]]]
         else:
             texts.forget(texts.unused())
             index.drop(given_texts)
+            asyncio.run(index.shrink())
         lacking = {each for held in things.values() for each in held if each not in index}
         assert index.waiting == sum(not held.isdisjoint(lacking) for held in things.values())
         assert set(index.pending(9)) == lacking
@@ -156,6 +157,7 @@ def test_vectors_in_a_file_are_found_again(tmp_path: Path) -> None:
     index = VectorIndex("", 8, Texts(), BitRows(path, 8))
     asyncio.run(index.add(keys, made))
     index.drop(keys[:2000])
+    asyncio.run(index.shrink())
     asyncio.run(index.add(keys[:10], made[:10]))
     kept = [*range(10), *range(2000, 3000)]
     with path.open("ab") as file:
@@ -236,10 +238,34 @@ def test_what_is_numbered_anew_meanwhile_is_compared_as_it_was(kind: Any, tmp_pa
     rows.append(_keys(100), made)
     products, expected = rows.products(), rows.products()(made[0])
     rows.append(_keys(9), made[:9])
-    rows.keep(np.arange(60, 90))
+    rows.become(rows.some(np.arange(60, 90)))
     rows.append(_keys(9), made[:9])
     np.testing.assert_array_equal(products(made[0]), expected)
     assert len(rows.products()(made[0])) == 39
+
+
+@pytest.mark.parametrize("kind", [PlainRows, RoundedRows, BitRows])
+def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep the vectors of all others, in half of the rows."""
+    made, keys = _unit(100), _keys(100)
+    rows = BitRows(tmp_path / "e.rows", 8) if kind is BitRows else kind(8)
+    index = VectorIndex("", 8, Texts(), rows)
+    asyncio.run(index.add(keys, made))
+    index.drop(keys[:60])
+
+    def some(self: Any, which: Any, copy: Any = kind.some) -> Any:
+        found = copy(self, which)
+        index.drop(keys[60:70])
+        return found
+
+    monkeypatch.setattr(kind, "some", some)
+    asyncio.run(index.shrink())
+    assert (len(index), rows.end) == (30, 40)
+    assert [key for key in keys if key in index] == keys[70:]
+    for key, vector in zip(keys[70:], made[70:], strict=True):
+        np.testing.assert_allclose(index.get(key), vector, atol=0.01)
 
 
 def test_a_full_disk_moves_vectors_to_memory() -> None:
@@ -285,7 +311,7 @@ def test_full_blocks_are_not_read_again(tmp_path: Path) -> None:
         assert again.left() == digests
         assert (again.products()(made[3]) == before).all()
         assert signs.read_bytes() == kept
-    again.keep(np.arange(BLOCK))
+    again.become(again.some(np.arange(BLOCK)))
     assert not signs.exists()
     assert BitRows(path, 8).left() == digests[:BLOCK]
     assert signs.exists()

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,20 +167,24 @@ class BitRows:
                 digests = self._all()["digest"][number * BLOCK : (number + 1) * BLOCK]
                 self._blocks[number] = self._sealed.append(digests, self._blocks[number])
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Forget all other rows: a new file takes the place of this one; raises OSError."""
+    def some(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of some rows, in a file beside this one; raises OSError."""
         whole = self._path.with_suffix(".new")
         whole.unlink(missing_ok=True)
+        made = type(self)(whole, self._dimension)
+        for start in range(0, len(rows), _READ):
+            part = self._all()[rows[start : start + _READ]]
+            made.append([*_digests(part)], part["vector"])
+        return made
+
+    def become(self, some: Self) -> None:
+        """Forget all rows but these, whose file takes the place of this one; raises OSError."""
         with self._one_mover:
-            made = BitRows(whole, self._dimension)
-            for start in range(0, len(rows), _READ):
-                part = self._all()[rows[start : start + _READ]]
-                made.append([*_digests(part)], part["vector"])
             # before the rows that it is of
             self._sealed.remove()
-            whole.rename(self._path)
-            self._file, made._file = made._file, self._file
-            self._blocks, self.end = made._blocks, made.end
+            some._path.rename(self._path)
+            self._file, some._file = some._file, self._file
+            self._blocks, self.end = some._blocks, some.end
             self._mapped = np.empty(0, self._kind)
 
     def _all(self) -> NDArray[Any]:

@@ -134,4 +134,4 @@ class FirstStage:
             while unused := texts.unused(_FORGOTTEN):
                 texts.forget(unused)
                 await asyncio.sleep(0)
-            index.shrink()
+            await index.shrink()

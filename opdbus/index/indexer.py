@@ -196,6 +196,7 @@ class Indexer:
                 texts.forget(unused)
                 # those that have come back meanwhile
                 index.drop(compress(pruned, texts.are_used(texts.find_each(pruned))))
+            await index.shrink()
 
     def _report(self, index: VectorIndex) -> None:
         """Tell how many texts wait."""

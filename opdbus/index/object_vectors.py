@@ -158,6 +158,7 @@ class ObjectVectors:
         if index.path and len(texts) > MANY:
             with suppress(OSError):
                 index.adopt(await asyncio.to_thread(BitRows, index.path, dimension))
+                await index.shrink()
         if folder:
             _remove_others(folder, index.path)
         lacking = index.pending(len(texts))

@@ -1,8 +1,9 @@
 """Rows of vectors in memory, in the order in which they came: exact ones, and rounded ones."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,14 @@ class Rows(Protocol):
         What is numbered anew later is not seen by it.
         """
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Forget all other rows; those that are kept are numbered anew."""
+    def some(self, rows: NDArray[np.intp]) -> Any:  # noqa: ANN401 -- of the same kind
+        """Return a copy of some rows, which `become` takes; nothing is added before that.
+
+        May be called on a thread while others read. Raises OSError.
+        """
+
+    def become(self, some: Any) -> None:  # noqa: ANN401 -- of the same kind
+        """Forget all rows but these, which are numbered anew; raises OSError."""
 
 
 class PlainRows:
@@ -61,10 +68,15 @@ class PlainRows:
         # of so many as the processor's cache does not hold, `matmul` takes twice as long
         return partial(np.vecdot, self._buffer[: self.end] if at is None else self._buffer[at])
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Forget all other rows."""
-        self._buffer = self._buffer[rows]
-        self.end = len(rows)
+    def some(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of some rows."""
+        found = copy(self)
+        found._buffer, found.end = self._buffer[rows], len(rows)
+        return found
+
+    def become(self, some: Self) -> None:
+        """Forget all rows but these."""
+        self._buffer, self.end = some._buffer, some.end
 
 
 class RoundedRows:
@@ -99,10 +111,15 @@ class RoundedRows:
         """Return what gives the products of all rows that there are now, or of few."""
         return partial(_rounded, self._buffer[: self.end] if at is None else self._buffer[at])
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Forget all other rows."""
-        self._buffer = self._buffer[rows]
-        self.end = len(rows)
+    def some(self, rows: NDArray[np.intp]) -> Self:
+        """Return a copy of some rows."""
+        found = copy(self)
+        found._buffer, found.end = self._buffer[rows], len(rows)
+        return found
+
+    def become(self, some: Self) -> None:
+        """Forget all rows but these."""
+        self._buffer, self.end = some._buffer, some.end
 
 
 def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:

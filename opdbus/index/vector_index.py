@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -231,7 +232,6 @@ class VectorIndex:
         self._rows = rows
         at = (len(found) - 1 - last[is_text]).astype(np.int32)
         self.texts.put(self._layer, numbers[is_text].tolist(), at)
-        self.shrink()
 
     def seal(self) -> None:
         """Write down what spares the next start work; may be called on a thread."""
@@ -261,30 +261,33 @@ class VectorIndex:
         kept = np.flatnonzero(self._layer.rows >= 0)
         before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
         await asyncio.to_thread(_copy, self._rows, before, digests, rows)
-        of_texts = self._layer.rows
-        is_left = of_texts[kept] >= 0
         with self._one_at_a_time:
-            of_texts[kept[is_left]] = np.flatnonzero(is_left)
-            self._layer.version += 1
+            self._number(kept)
             self._rows = rows
 
     def drop(self, digests: Iterable[bytes]) -> None:
-        """Forget the vectors of some texts."""
+        """Forget the vectors of some texts; `shrink` gives back their room."""
         self.texts.drop(self._layer, digests)
-        self.shrink()
 
-    def shrink(self) -> None:
-        """Give back the room of rows that are forgotten, once they are half of all.
+    async def shrink(self) -> None:
+        """Give back the room of rows that are forgotten, once they are half of all."""
+        async with self._one_adder:
+            if self._layer.filled * 2 > self._rows.end:
+                return
+            kept = np.flatnonzero(self._layer.rows >= 0)
+            before = self._layer.rows[kept].astype(np.intp)
+            with suppress(OSError):  # the file stays as large as it is
+                some = await asyncio.to_thread(self._rows.some, before)
+                with self._one_at_a_time:
+                    self._rows.become(some)
+                    self._number(kept)
 
-        Not while some are added: then the next time.
-        """
-        if self._layer.filled * 2 <= self._rows.end and not self._one_adder.locked():
-            rows = self._layer.rows
-            kept = np.flatnonzero(rows >= 0)
-            with self._one_at_a_time:
-                self._rows.keep(rows[kept].astype(np.intp))
-                rows[kept] = np.arange(len(kept), dtype=np.int32)
-                self._layer.version += 1
+    def _number(self, kept: NDArray[np.intp]) -> None:
+        """Give texts the first rows; what was forgotten meanwhile has none."""
+        of_texts = self._layer.rows
+        is_left = of_texts[kept] >= 0
+        of_texts[kept[is_left]] = np.flatnonzero(is_left)
+        self._layer.version += 1
 
 
 def _empty_file(path: Path, dimension: int) -> BitRows:
