@@ -347,6 +347,18 @@ def test_damaged_words_and_fields_are_read_again(
         assert asked == {"words": ["words"], "fields": ["field"] * 200}[name]
 
 
+def test_fields_that_cannot_be_written_are_read_again(tmp_path: Path, asked: list[str]) -> None:
+    """Go on without the file of fields: the next start takes the others."""
+    run = Run(tmp_path)
+    # a folder is where it would be written
+    (tmp_path / "fields.new").mkdir()
+    sealed(run)
+    expected = without_file(run, tmp_path / "copy")
+    asked.clear()
+    assert run.of(known) == expected
+    assert asked == ["field"] * 200
+
+
 def test_values_that_are_forgotten_are_in_no_file(tmp_path: Path) -> None:
     """What history forgets is not in a file of an earlier moment either."""
     run = Run(tmp_path)

@@ -86,7 +86,10 @@ class Sealer:
             changes = await self._archive.write(_begin)
         moment = await self._archive.read_apart(lambda store: sealed_entries.write(store, changes))
         path = await self._archive.read(lambda store: sealed_entries.path_of(store, "fields"))
-        await self._fields.seal(path, moment.token)
+        try:
+            await self._fields.seal(path, moment.token)
+        except OSError as error:  # the next start reads them from the database
+            log.warning("fields not sealed", reason=str(error))
         await self._archive.write(lambda store: _confirm(store, moment))
         await asyncio.to_thread(gc_tuning.trim)
         log.info("entries sealed", objects=len(self._view.places))
