@@ -50,9 +50,9 @@ WITH_SYSTEMD = {
     "system/fact": "virtualization",
     "systemd/unit": (
         "aliases calendar description documentation drop_ins exec following fstype group listens"
-        " load_error manual name options package_summary restart result slice status_text sub_state"
-        " sysfs_path triggered_by triggers type unit unit_file_state unmet_condition user watches"
-        " what where"
+        " after load_error manual name options package_summary requires restart result slice"
+        " status_text sub_state sysfs_path triggered_by triggers type unit unit_file_state"
+        " unmet_condition user wants watches what where"
     ),
 }
 

@@ -27,6 +27,21 @@ OBJECTS: dict[tuple[str, str, str], dict[str, Json]] = {
         "fragment_path": UNIT_FILE,
     },
     ("systemd", "unit", "weather.timer"): {"description": "Every hour"},
+    ("systemd", "unit", "ticketdb.service"): {"description": "Stores tickets"},
+    ("packages", "package", "ticketdb"): {"description": "Needs no database"},
+    ("systemd", "unit", "desk.service"): {
+        "description": "Answers customers",
+        "requires": ["ticketdb.service"],
+        "wants": ["cups.service"],
+        "after": ["cups.service"],
+    },
+    ("systemd", "unit", "letters.service"): {
+        "description": "Writes to them",
+        "wants": ["ticketdb.service", "absent.service"],
+        "after": ["sensor-recorder.service"],
+    },
+    ("systemd", "unit", "old.service"): {"requires": ["old-ticketdb.service"]},
+    ("systemd", "unit", "sensor-recorder.service"): {"description": "Keeps temperatures"},
     ("files", "file", UNIT_FILE): {"description": "written on this host"},
 }
 
@@ -52,6 +67,25 @@ def test_what_a_hit_names_comes_first_where_it_is_asked_for(
     """Follow the fields of the best hit to what a question asks for, if it is there."""
     found = asyncio.run(search(tmp_path, question, Page(9)))
     assert found[0][0] == first
+    assert len(found) == len(dict(found))
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("what needs ticketdb", ["desk.service", "letters.service"]),
+        ("Which services depend on the ticketdb service?", ["desk.service", "letters.service"]),
+        ("what does desk require", ["ticketdb.service", "cups.service"]),
+        ("what does letters.service depend on?", ["ticketdb.service"]),
+        ("what starts after the sensor recorder", ["letters.service"]),
+        ("which package needs ticketdb", ["ticketdb"]),
+    ],
+)
+def test_what_requires_a_unit_comes_first(tmp_path: Path, question: str, first: list[str]) -> None:
+    """Put the units that name another, or that it names, before it where they are asked for."""
+    found = asyncio.run(search(tmp_path, question, Page(9)))
+    assert [name for name, _ in found][: len(first)] == first
     assert len(found) == len(dict(found))
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
 

@@ -134,3 +134,21 @@ def test_what_stays_when_a_unit_is_unloaded() -> None:
     faults = {"load_state", "load_error", "need_daemon_reload"}
     assert faults <= of_unit(SERVICE | faulty).keys()
     assert not faults & unloaded(of_unit(SERVICE | faulty)).keys()
+
+
+def test_what_a_unit_requires() -> None:
+    """What other units it names is told in order, without what nearly every unit names."""
+    named = {
+        "Requires": ["ticketdb.service", "system.slice", "sysinit.target", "-.mount"],
+        "BindsTo": ["dev-sda.device", "lock.service"],
+        "Wants": ["network-online.target"],
+        "After": ["ticketdb.service", "systemd-journald.socket", "basic.target", "a.mount"],
+    }
+    shown = of_unit(SERVICE | named)
+    assert shown["requires"] == ["lock.service", "ticketdb.service"]
+    assert shown["after"] == ["a.mount", "ticketdb.service"]
+    assert "wants" not in shown
+    assert "requires" not in of_unit(named | {"Id": "a.target"})
+    many = [f"{letter}.service" for letter in "zyxwvutsrqponmlkji"]
+    assert of_unit(SERVICE | {"Wants": many})["wants"] == sorted(many)[:12]
+    assert "wants" not in of_unit(SERVICE | {"Wants": [7]})

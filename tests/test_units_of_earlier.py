@@ -142,3 +142,17 @@ async def test_units_that_were_restarted(tmp_path: Path, system_bus: str) -> Non
         ("stopped.service", "changed", "start"),
     }
     assert len(changed(tmp_path)) == len(told)
+
+
+@in_loop
+async def test_what_an_earlier_version_did_not_tell(tmp_path: Path, system_bus: str) -> None:
+    """What units require is shown, and is no row of history: not of a host that upgrades."""
+    async with fake_pid1(system_bus, tmp_path) as fake:
+        fake.load("one.service", **RUN)
+        async with watched(tmp_path) as host:
+            await host.until_shown(UNIT, active_state="active")
+        named = ["two.service"]
+        fake.load("one.service", Requires=named, Wants=named, After=named, **RUN)
+        async with watched(tmp_path) as host:
+            await host.until_shown(UNIT, requires=named, wants=named, after=named)
+    assert changed(tmp_path) == []

@@ -97,6 +97,23 @@ async def fields_of(memory: Memory, thing: Thing) -> Mapping[str, Json]:
     return memory.joined(entries, await memory.content(entries))
 
 
+async def naming(memory: Memory, field: str, thing: Thing) -> list[Thing]:
+    """Return the units that have a unit in a field of theirs, in order; of many, some."""
+    # a part, since it may be one of several
+    found = sorted(await matching.things(memory, [Condition(field, "~", thing.name.lower())]))
+    units = [each for each in found[:MOST] if each[:2] == UNIT]
+    return [
+        each for each in units if thing.name in _names((await fields_of(memory, each)).get(field))
+    ]
+
+
+def units_in(fields: Mapping[str, Json], *names: str) -> list[Thing]:
+    """Return the units that some fields name, each once."""
+    return list(
+        dict.fromkeys(Thing(*UNIT, name) for key in names for name in _names(fields.get(key)))
+    )
+
+
 def _named(thing: Thing, fields: Mapping[str, Json]) -> Iterator[Thing]:
     """Yield the things that the fields of a thing name."""
     for relation in RELATIONS:

@@ -239,7 +239,9 @@ class Finder:
                 found = superlatives.order(query.most, found)
                 asked = query.question, found, contents, query.within
                 found = await joins.order(self._memory, *asked)
-                if joined := [entry for entry, _ in found[:1] if entry.id not in contents]:
+                if joined := [
+                    entry for entry, _ in found[: joins.MOST] if entry.id not in contents
+                ]:
                     contents = {**contents, **await self._memory.content(joined)}
             found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size

@@ -1,13 +1,15 @@
 """Answers that are one or two steps behind the best hit: `which package has what is on port 631`.
 
 The hit is what a question describes, and has a field that names what it asks for, as connected has
-it: a port its unit, the unit its package.
+it: a port its unit, the unit its package. Or what is asked for names the hit: `what needs
+postgresql`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import Final
 
@@ -20,6 +22,7 @@ from opdbus.index.second_stage import Found
 from opdbus.index.store import Content, Entry
 from opdbus.index.view import Found as Met
 from opdbus.kinds import Kinds
+from opdbus.state.fields import split
 from opdbus.state.object import Thing
 
 # What is asked for so is not the thing itself, but what its fields name.
@@ -31,8 +34,23 @@ _STARTING: Final = re.compile(
     re.IGNORECASE,
 )
 _STARTED_BY: Final = "triggered_by"
-# It stands before the hit that it was found by, and is as likely right.
+# The fields of units that a question is about, by its form; what `does` it asks for their values.
+_UNITS: Final = r"(?:what|which (?:unit|service|timer|socket|mount)s?)"
+_NEEDING: Final = r"(?:needs?|requires?|depends? (?:up)?on|rel(?:y|ies) on)"
+_REQUIRED: Final = ("requires", "wants")
+_FORMS: Final[Sequence[tuple[re.Pattern[str], Sequence[str], bool]]] = tuple(
+    (re.compile(pattern, re.IGNORECASE), fields, does)
+    for pattern, fields, does in (
+        (rf"{_UNITS} {_NEEDING} (?P<unit>.+)", _REQUIRED, False),
+        (rf"{_UNITS} does (?P<unit>.+) {_NEEDING}", _REQUIRED, True),
+        (rf"{_UNITS} (?:is )?start(?:s|ed)? after (?P<unit>.+)", ("after",), False),
+    )
+)
+# It is among so many, if a question names it.
+_BEST: Final = 5
+# They stand before the hit that they were found by, and are as likely right.
 _MORE: Final = 1e-4
+MOST: Final = 5
 
 
 async def order(
@@ -49,11 +67,44 @@ async def order(
     if not found or found[0][0].id not in contents:
         return found
     best, score = found[0]
-    answer = await _answer(memory, question, thing_of(best))
-    if answer is None or (within is not None and answer.id not in within.ids):
-        return found
-    first = answer, replace(score, total=score.total + _MORE)
-    return [first, *(row for row in found if thing_of(row[0]) != thing_of(answer))]
+    answers = await _of_units(memory, question, found)
+    if not answers and (answer := await _answer(memory, question, thing_of(best))):
+        answers = [answer]
+    answers = [each for each in answers if within is None or each.id in within.ids][:MOST]
+    first = [
+        (each, replace(score, total=score.total + _MORE * (len(answers) - place)))
+        for place, each in enumerate(answers)
+    ]
+    known = set(map(thing_of, answers))
+    return [*first, *(row for row in found if thing_of(row[0]) not in known)]
+
+
+async def _of_units(memory: Memory, question: str, found: Found) -> list[Entry]:
+    """Return the entries of the units that name the one that a question is about, or of its own."""
+    asked = question.strip(" ?.!")
+    for form, fields, does in _FORMS:
+        if not (match := form.fullmatch(asked)) or vocabulary.asked(question):
+            continue
+        unit = next((each for each, _ in found[:_BEST] if _is_called(each, match["unit"])), None)
+        if unit is None:
+            return []
+        thing = thing_of(unit)
+        if does:
+            things = connected.units_in(await connected.fields_of(memory, thing), *fields)
+        else:
+            naming = [await connected.naming(memory, field, thing) for field in fields]
+            things = list(dict.fromkeys(chain.from_iterable(naming)))
+        return list(_there(memory, things))
+    return []
+
+
+def _is_called(entry: Entry, words: str) -> bool:
+    """Return whether words name a unit: `the sensor recorder` is sensor-recorder.service."""
+    thing = thing_of(entry)
+    said, name = split(words), split(thing.name)
+    said = said[said[:1] == ("the",) :]
+    kind = name[-1:]
+    return thing[:2] == UNIT and (said if said[-1:] == kind else (*said, *kind)) == name
 
 
 async def _answer(memory: Memory, question: str, thing: Thing) -> Entry | None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from opdbus.bus.transport.values import Plain
+from opdbus.observe import unit_dependencies
 from opdbus.observe.unit_values import (
     NO_NUMBER,
     as_number,
@@ -33,8 +34,8 @@ _OF_A_RUN: Final = VOLATILE | set(
 _OF_FILE_ALONE: Final = frozenset(
     "active_state sub_state fragment_path unit_file_state masked enabled".split()
 )
-# What other units are loaded says: PID 1 sends nothing when it changes.
-_OF_OTHERS: Final = frozenset(("triggered_by",))
+# What other units are loaded says, too: PID 1 sends nothing when it changes.
+_OF_OTHERS: Final = frozenset(("triggered_by", *unit_dependencies.FIELDS))
 _ENABLED: Final = frozenset(("enabled", "enabled-runtime", "linked", "linked-runtime"))
 _DISABLED: Final = frozenset(("disabled", "masked", "masked-runtime"))
 _EXITED: Final = 1
@@ -244,6 +245,9 @@ _FIELDS: Final[tuple[tuple[str, Callable[[Values], Json]], ...]] = (
     ("following", _of("Following")),
     ("triggers", _of("Triggers", as_texts)),
     ("triggered_by", _of("TriggeredBy", as_texts)),
+    ("requires", unit_dependencies.reading("Requires", "Requisite", "BindsTo")),
+    ("wants", unit_dependencies.reading("Wants")),
+    ("after", unit_dependencies.reading("After")),
     ("transient", _of("Transient", if_true)),
     ("need_daemon_reload", _of("NeedDaemonReload", if_true)),
     ("result", _of("Result", _result)),

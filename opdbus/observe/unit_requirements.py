@@ -1,4 +1,4 @@
-"""What a unit requires, asked of PID 1 when somebody wants to know: it is no field of the unit."""
+"""All that a unit of any type requires, asked of PID 1 when somebody wants to know."""
 
 import asyncio
 from collections.abc import Collection

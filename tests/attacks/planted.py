@@ -335,7 +335,7 @@ _TEXTS = (
     "SubState UnitFileState FragmentPath Following Result Group Slice Restart StatusText Unit What"
     " Options SysFSPath Type User"
 ).split()
-_LISTS = "Documentation DropInPaths Triggers TriggeredBy Names".split()
+_LISTS = "Documentation DropInPaths Triggers TriggeredBy Names Requires Wants After".split()
 
 
 def _properties(name: str, n: int) -> dict[str, Any]:
