@@ -35,7 +35,7 @@ from opdbus.state.object import FILE, Identity, Json, StateObject
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"
 # Exams about whole hosts, with questions about what each has not.
-EXAMS: Final = ("cluster", "office", "home", "agency")
+EXAMS: Final = ("cluster", "office", "home", "agency", "quarry")
 HOSTS: Final = ("example", "packages", "values", *EXAMS)
 # Those with a question about each object.
 DESCRIBED: Final = HOSTS[:2]

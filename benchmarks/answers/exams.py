@@ -17,6 +17,13 @@ was observed at the level static and asked 160 questions, 20 of them about what 
 somebody who had read how the program is used, not the program. Three entries of the open half got
 answers that had been overlooked; then, before anything was changed for it, MRR was 0.669 and 0.674.
 
+The exam quarry is about a site's server with databases, mail, files and its own units: Debian
+packages that really run, observed at the level medium in a booted host. An administrator who knew
+only the README and what it names wrote 120 questions as colleagues ask them before any was asked,
+ten of them about what is not there, and corrected none: MRR was 0.919 and 0.902. Then the glossary
+grew by 2,400 rows that were written without this exam; of three versions the one was taken that was
+best on the open halves and refused most, which the totals of held halves were seen to agree with.
+
 The exam home is ours: a family's server with mail, music, pictures and sensors, populated and
 observed in the same way, without a model. All its questions were written before any of them was
 asked; a part of the open half only after how others of it were answered had been looked at.
