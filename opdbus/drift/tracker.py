@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from opdbus.drift import look, ranking, table
@@ -25,10 +24,10 @@ from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
 from opdbus.state.object import FILE, Thing
+from opdbus.tasks import at_most
 
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
-_NEVER: Final = float("inf")
 
 
 class Tracker:
@@ -183,11 +182,8 @@ class Tracker:
         if self._waiting.is_more:
             await asyncio.sleep(0)
             return
-        due = self._crossings.due
-        wait = None if due == _NEVER else max(0.0, due - self._clock())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await self._waiting.news.wait()
+        async with at_most(self._crossings.due - self._clock()):
+            await self._waiting.news.wait()
         self._waiting.news.clear()
 
     async def _take(self, things: Sequence[Thing]) -> None:

@@ -20,7 +20,7 @@ from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.socket_units import descriptions, socket_units
 from opdbus.observe.system_bus import BURST_SECONDS
 from opdbus.state.object import Json
-from opdbus.tasks import pauses, until_first_ends
+from opdbus.tasks import at_most, pauses, until_first_ends
 
 _UNIT: Final = "op-dbus-diag.socket"
 _SOCK_DIAG_BY_FAMILY: Final = 20
@@ -83,9 +83,9 @@ class Sockets:
             delays = pauses(self.seconds)
             while True:
                 await self._list(channel, report)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(next(delays)):
-                        await changed.wait()
+                async with at_most(next(delays)):
+                    await changed.wait()
+                if changed.is_set():
                     changed.clear()
                     delays = pauses(self.seconds)
                     # at most twice a second, however fast units change
