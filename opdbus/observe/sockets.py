@@ -117,7 +117,7 @@ class Sockets:
 
     def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
         """Report ports whose units have changed lately, with the cause of that."""
-        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        units = _units(named)
         for name in report.names("listener") - named.keys():
             why = report.causes.of_ports(self.units.get(name, ()), are_closed=True)
             report.gone("listener", name, why)
@@ -142,7 +142,7 @@ class Sockets:
 
     async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
         """Add what each port is for; process 1 is asked for new units only."""
-        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        units = _units(named)
         wanted = {unit for several in units.values() for unit in several if unit}
         if self.purposes.lacks(wanted):
             with suppress(Absent, LostSource):
@@ -217,6 +217,10 @@ def listeners(protocol: str, answers: Iterable[Message]) -> Iterator[_Listener]:
             group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
             where = str(ipaddress.ip_address(address[:length]))
             yield _Listener(protocol, where, socket.ntohs(port), uid, group)
+
+
+def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
+    return {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
 
 
 def _exposed(address: str) -> str:
