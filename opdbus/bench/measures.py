@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bench.figures import Latency, Rate, Stream, percentiles
 from opdbus.bench.peers.child import rss
+from opdbus.slices import slices
 
 if TYPE_CHECKING:
     from opdbus.api import Embedder
@@ -99,7 +100,7 @@ def rates(
         some = whole[: effort.texts]
         for batch in (*effort.batches, WHOLE):
             size = batch or len(some)
-            calls = [some[start : start + size] for start in range(0, len(some), size)]
+            calls = list(slices(some, size))
             embedder.embed(some[:16])
             seconds = tuple(_timed(embedder, calls) for _ in range(effort.rounds))
             middle = median(seconds)

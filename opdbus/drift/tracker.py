@@ -23,6 +23,7 @@ from opdbus.drift.waiting import AT_A_TIME, Waiting
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Thing
 from opdbus.tasks import at_most
 
@@ -252,8 +253,8 @@ class Tracker:
         return concerned
 
     async def _compare(self, things: Sequence[Thing]) -> None:
-        for n in range(0, len(things), AT_A_TIME):
-            plans = [look.plan(self._pairs, thing) for thing in things[n : n + AT_A_TIME]]
+        for part in slices(things, AT_A_TIME):
+            plans = [look.plan(self._pairs, thing) for thing in part]
             wanted = [one for one in plans if self._is_wanted(one)]
             found = await look.look(self._memory, wanted) if wanted else []
             compared = [

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, get_args
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import FIRST, FieldChange, What, from_json
 from opdbus.history.ledger import BLOCK
+from opdbus.slices import slices
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Identity, Json, Thing
@@ -215,7 +216,7 @@ _COLUMNS: Final = (
 def parts(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide numbers into what is read at a time, in the order in which it is read."""
     size = _SCANNED if wanted.things is None else _LOOKED_UP
-    found = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+    found = list(slices(numbers, size))
     return found if wanted.is_oldest_first else found[::-1]
 
 

@@ -21,6 +21,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.engine.tokens import Rows
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.serving.lease import Lease
+from opdbus.tasks import cancel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,9 +145,7 @@ class _Pipeline:
             while running:
                 await running.popleft()
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel(running)
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
         rows = await self._engine.tokenize(texts)
