@@ -140,32 +140,36 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
     OBJECT is PLUGIN/KIND/NAME, a D-Bus path, or a name that is unique; it may be gone. TIME is as
     of `op-dbus changes`.
     """
-    if at is None:
-        printer = Printer(is_json=json_, is_narrow=True)
-
-        async def told(client: Client) -> None:
-            path = await path_of(client, object, past=True)
-            await _tell(client, {"object": path}, limit, printer)
-
-        ask(told)
+    if at is not None:
+        _show_at(object, moment_of(at), json_=json_)
         return
-    moment = moment_of(at)
+    printer = Printer(is_json=json_, is_narrow=True)
+
+    async def told(client: Client) -> None:
+        path = await path_of(client, object, past=True)
+        await _tell(client, {"object": path}, limit, printer)
+
+    ask(told)
+
+
+def _show_at(name: str, moment: int, *, json_: bool) -> None:
+    """Show an object as it was at a moment, in microseconds since 1970."""
 
     async def found(client: Client) -> dict[str, Any]:
-        return await client.object_at(await path_of(client, object, past=True), moment)
+        return await client.object_at(await path_of(client, name, past=True), moment)
 
     values = ask(found)
     if json_:
         output.as_json({"at": moment, **values})
         return
-    name = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
+    whole = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
     sides = {
         side.capitalize(): json.dumps(values[side], indent=2, ensure_ascii=False)
         for side in ("declared", "observed")
         if values[side] is not None
     }
     output.pairs(
-        {"Object": name, "At": output.moment(moment / 1e6), "Source": values["source"], **sides}
+        {"Object": whole, "At": output.moment(moment / 1e6), "Source": values["source"], **sides}
     )
 
 
