@@ -115,9 +115,7 @@ def _nothing(of: str) -> str:
 async def _listed(
     client: Client, wanted: Mapping[str, str]
 ) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
-    """Return what is other than declared, what is yet waited for, and the state file's fault.
-
-    And what is not observed, of a plugin and a kind that are wanted.
+    """Return what is other than declared, what is waited for, the file's fault, what is not seen.
 
     Waits for some seconds until all is known.
     """
@@ -129,12 +127,12 @@ async def _listed(
     while state["DriftAwaits"] and time.monotonic() < until:
         await asyncio.sleep(_PAUSE_SECONDS)
         state = await client.state()
-    unobserved = [row for row in await client.unobserved() if _is_of(row, wanted)]
+    unobserved = [row for row in await client.unobserved() if _is_of(_unseen(row), wanted)]
     return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
 
 
-def _is_of(row: Row, wanted: Mapping[str, str]) -> bool:
-    return all(row[n] == wanted.get(key, row[n]) for n, key in enumerate(("plugin", "kind")))
+def _is_of(thing: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(thing[key] == wanted[key] for key in thing.keys() & wanted.keys())
 
 
 def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None:
@@ -175,9 +173,8 @@ def _show_ended(
 
 
 def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
-    thing = named(path)
     is_bad = SEVERITIES.index(severity) >= SEVERITIES.index(wanted.get("severity", SEVERITIES[0]))
-    return is_bad and all(thing[key] == wanted[key] for key in thing.keys() & wanted.keys())
+    return is_bad and _is_of(named(path), wanted)
 
 
 def _as_lines(what: str, row: Row) -> None:
