@@ -50,7 +50,7 @@ class Tracker:
         self._clock = clock
         self._wall = wall
         self._pairs = Pairs(memory.catalogue)
-        self._crossings = Crossings({}, BOOT_SECONDS)
+        self._crossings = Crossings(BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
