@@ -74,7 +74,7 @@ class Bulk:
         source = Descriptor.copy_of(texts)
         with self.admitted(caller) as threads:
             file = await threads.run(TextFile, source)
-            lines = (await threads.run(file.measure)).lines
+            lines = await threads.run(file.count_lines)
             with self.files.create(caller, options.format, lines) as vectors:
                 is_seen = options.is_job or lines > JOB_TEXTS
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
