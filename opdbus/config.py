@@ -36,7 +36,7 @@ SEVERITIES: Final = ("info", "notice", "warning", "error")
 
 
 class Given(NamedTuple):
-    """A variable that a service is given: its value, and which file and line or unit gives it."""
+    """The text of a setting or a variable, and where it is from: a line of a file, a flag."""
 
     value: str
     where: str
@@ -63,8 +63,9 @@ class Setting:
         """The command line's flag."""
         return "--" + self.key.replace("_", "-")
 
-    def written(self, text: str, source: str) -> str:
+    def written(self, given: Given) -> str:
         """Give a value as it was written at its source."""
+        text, source = given
         if source == FLAG:
             return f"{self.flag} {shlex.quote(text)}"
         if source == ARGUMENT:
@@ -212,7 +213,7 @@ class Config:
         """Return these settings with another provider and, if given, device; raises InvalidArgs."""
         given = {"execution_provider": provider, **({"gpu_device": device} if device else {})}
         problems: list[str] = []
-        values = _parsed({key: (text, ARGUMENT) for key, text in given.items()}, problems)
+        values = _parsed({key: Given(text, ARGUMENT) for key, text in given.items()}, problems)
         if problems:
             raise InvalidArgs("\n".join(problems))
         return replace(self, **values, sources={**self.sources, **dict.fromkeys(given, ARGUMENT)})
@@ -262,10 +263,10 @@ def load(
     variables |= {name: each for name, each in ours.items() if each.value or name not in variables}
     environ = {name: text for name, (text, _) in variables.items()}
     problems: list[str] = []
-    texts = {setting.key: (setting.default, DEFAULT) for setting in SETTINGS}
+    texts = {setting.key: Given(setting.default, DEFAULT) for setting in SETTINGS}
     texts |= _from_file(environ.get(CONFIG_FILE_VARIABLE, ""), problems)
     texts |= _from_variables(variables, problems)
-    texts |= {key: (text, source) for key, text in (given or {}).items()}
+    texts |= {key: Given(text, source) for key, text in (given or {}).items()}
     values = _parsed(texts, problems)
     if problems:
         raise ConfigError("\n".join(problems))
@@ -277,23 +278,18 @@ def load(
     return Config(**values, sources={key: where for key, (_, where) in texts.items()})
 
 
-def _from_variables(
-    variables: Mapping[str, Given], problems: list[str]
-) -> dict[str, tuple[str, str]]:
-    known = {setting.variable: setting.key for setting in SETTINGS} | {CONFIG_FILE_VARIABLE: ""}
-    found = {}
-    for variable, (text, where) in variables.items():
-        if variable not in known:
-            if variable.startswith(PREFIX):
-                at = "the environment" if where == ENVIRONMENT else where
-                problems.append(_unknown(variable, known, at))
-        # an empty variable is how a unit unsets one
-        elif text and known[variable]:
-            found[known[variable]] = (text, where)
-    return found
+def _from_variables(variables: Mapping[str, Given], problems: list[str]) -> dict[str, Given]:
+    keys = {setting.variable: setting.key for setting in SETTINGS}
+    accepted = [*keys, CONFIG_FILE_VARIABLE]
+    for name, (_, where) in variables.items():
+        if name.startswith(PREFIX) and name not in accepted:
+            at = "the environment" if where == ENVIRONMENT else where
+            problems.append(_unknown(name, accepted, at))
+    # an empty variable is how a unit unsets one
+    return {keys[name]: each for name, each in variables.items() if name in keys and each.value}
 
 
-def _from_file(path: str, problems: list[str]) -> dict[str, tuple[str, str]]:
+def _from_file(path: str, problems: list[str]) -> dict[str, Given]:
     if not path:
         return {}
     try:
@@ -303,22 +299,21 @@ def _from_file(path: str, problems: list[str]) -> dict[str, tuple[str, str]]:
         problems.append(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}")
         return {}
     problems += [_unknown(key, BY_KEY, path) for key in texts if key not in BY_KEY]
-    return {key: (text, path) for key, text in texts.items() if key in BY_KEY}
+    return {key: Given(text, path) for key, text in texts.items() if key in BY_KEY}
 
 
 def _as_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _parsed(texts: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[str, Any]:
-    """Read the texts, each with its source; what is not accepted becomes a problem."""
+def _parsed(texts: Mapping[str, Given], problems: list[str]) -> dict[str, Any]:
+    """Read the texts; what is not accepted becomes a problem."""
     values: dict[str, Any] = {}
-    for key, (text, source) in texts.items():
+    for key, given in texts.items():
         try:
-            values[key] = BY_KEY[key].parse(text.strip())
+            values[key] = BY_KEY[key].parse(given.value.strip())
         except ValueError as error:
-            given = BY_KEY[key].written(text, source)
-            problems.append(f"{given} is not accepted: give {error}")
+            problems.append(f"{BY_KEY[key].written(given)} is not accepted: give {error}")
     return values
 
 

@@ -155,36 +155,38 @@ class Daemon:
             Serving(self._config) as self._serving,
         ):
             self._compose()
+            self._expose()
             await self._serve()
 
     def _compose(self) -> None:
-        memory, connection, serving = self._memory, self._connection, self._serving
-        # only now: what it refreshes is made here
+        """Make what knows the host: what it is, was and is to be, and what serves."""
+        memory, serving, given = self._memory, self._serving, self._config
+        # only now: what it refreshes is about to be made
         memory.archive.on_change = self._refresh_soon
         self._vectors = ObjectVectors(memory, serving)
-        given = self._config
         self._cascade = (
             Cascade(self._vectors, given.cascade_ms / 1000, always=given.cascade == "always")
             if given.cascade != "never"
             else None
         )
-        finder = Finder(self._vectors, Reranker(serving), self._cascade)
-        self._announcer = Announcer(connection)
         self._declared = Declared(
-            self._config.state_file,
-            memory,
-            self._refresh_soon,
-            optional=self._config.is_default("state_file"),
+            given.state_file, memory, self._refresh_soon, optional=given.is_default("state_file")
         )
         self._health = Health(self._vectors, self._declared)
         self._reloader = Reloader(self._load, serving, self._declared, self._systemd)
         self._supervisor = Supervisor(self._observers, memory)
         limits = Limits(given.history_days, given.history_rows, given.history_bytes)
         self._keeper = Keeper(memory, self._log.to_journal(), _origin(), limits)
+        threshold = Severity[given.drift_threshold.upper()]
+        self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
+
+    def _expose(self) -> None:
+        """Make what is on the bus, and what answers there."""
+        memory, connection, serving = self._memory, self._connection, self._serving
+        finder = Finder(self._vectors, Reranker(serving), self._cascade)
+        self._announcer = Announcer(connection)
         jobs = Jobs(self._announcer.notify, self._refresh_soon)
         load, bulk = RunningCalls(), Bulk(jobs)
-        threshold = Severity[self._config.drift_threshold.upper()]
-        self._drifts = Tracker(memory, partial(announce, self._take_event, threshold))
         self._state = StateInterface(
             self._vectors,
             finder,
@@ -246,7 +248,7 @@ class Daemon:
         indexer = Indexer(
             self._vectors,
             on_fault=self._remember_fault,
-            on_progress=self._progressed,
+            on_progress=lambda _left: self._systemd.renew(),
         )
         await until_first_ends(indexer.run(), self._derive())
 
@@ -291,9 +293,6 @@ class Daemon:
         await self._connection.closed()
         logger.error("bus lost", bus=self._config.bus)
         raise BusLost("the connection to the message bus was lost; start op-dbus again")
-
-    def _progressed(self, _left: int) -> None:
-        self._systemd.renew()
 
     def _take_event(self, event: Event) -> None:
         """Announce an event on the bus, and renew the service's status."""

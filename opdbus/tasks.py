@@ -1,9 +1,10 @@
 """Works that run side by side, the signals that end them, and the pauses between attempts."""
 
 import asyncio
+import math
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
@@ -13,6 +14,14 @@ T = TypeVar("T")
 def pauses(seconds: Sequence[float]) -> Iterator[float]:
     """Yield the pauses between attempts, the last one again and again."""
     return chain(seconds, repeat(seconds[-1]))
+
+
+@asynccontextmanager
+async def at_most(seconds: float | None) -> AsyncIterator[None]:
+    """Do what is inside, or what of it takes so many seconds; None, or infinity: all of it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if seconds == math.inf else seconds):
+            yield
 
 
 @asynccontextmanager

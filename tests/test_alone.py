@@ -28,7 +28,7 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
         pairs = Pairs(catalogue)
         alone = Alone(catalogue, pairs, Coverage(pairs, lambda: 0.0))
         there = [*catalogue.things({}), Thing("systemd", "unit", "gone")]
-        taken = alone.take(there, Crossings({}))
+        taken = alone.take(there, Crossings())
         assert set(taken.left) == {
             Thing("systemd", "unit", "gone"),
             Thing("sysctl", "settings", "sysctl"),

@@ -110,9 +110,7 @@ def test_a_file_is_as_good_as_texts(shared: Running, tmp_path: Path) -> None:
             await client.vectorize_bulk(["x"], {"dtype": "float8"})
         reader, writer = os.pipe()
         with pytest.raises(OpDbusError, match="this is a pipe"):
-            await client._ask_patiently(
-                ROOT_PATH, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", reader, {}
-            )
+            await client._vectorizer.ask("VectorizeBulk", "ha{sv}", reader, {})
         os.close(reader)
         os.close(writer)
 

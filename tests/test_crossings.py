@@ -19,7 +19,7 @@ def drifted(*paths: str, severity: Severity = Severity.ERROR) -> list[Field]:
 
 def test_a_difference_counts_after_two_seconds_of_quiet() -> None:
     """Count what differs when it has lasted, once, and heal likewise."""
-    crossings = Crossings({})
+    crossings = Crossings()
     crossings.compare(A, drifted("x"), 10.0)
     assert crossings.due == 12.0
     assert crossings.take(11.9, 0.0, 9) == []
@@ -35,7 +35,7 @@ def test_a_difference_counts_after_two_seconds_of_quiet() -> None:
 
 def test_nothing_counts_before_its_time() -> None:
     """Count what differs while a host boots only if it still does afterwards."""
-    crossings = Crossings({}, not_before=90.0)
+    crossings = Crossings(not_before=90.0)
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(B, drifted("x"), 10.0)
     crossings.compare(B, [], 40.0)
@@ -46,7 +46,8 @@ def test_nothing_counts_before_its_time() -> None:
 
 def test_a_short_difference_is_none() -> None:
     """Count nothing that is as declared again before its time, in either direction."""
-    crossings = Crossings({B: Drifted("drift", 0.0, drifted("x"))})
+    crossings = Crossings()
+    crossings.recall({B: Drifted("drift", 0.0, drifted("x"))})
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(B, [], 10.0)
     crossings.compare(A, [], 11.0)
@@ -57,7 +58,7 @@ def test_a_short_difference_is_none() -> None:
 
 def test_fields_that_follow_each_other_are_one_crossing() -> None:
     """Wait for what comes within two seconds; a later field is a crossing of its own."""
-    crossings = Crossings({})
+    crossings = Crossings()
     crossings.compare(A, drifted("x"), 10.0)
     crossings.compare(A, drifted("x", "y"), 11.5)
     assert crossings.take(12.5, 0.0, 9) == []
@@ -70,7 +71,7 @@ def test_fields_that_follow_each_other_are_one_crossing() -> None:
 
 def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
     """Count what lasts although another field changes every second."""
-    crossings = Crossings({})
+    crossings = Crossings()
     for second in range(20):
         crossings.compare(A, drifted("x", *["y"] * (second % 2)), float(second))
         for found in crossings.take(float(second), 0.0, 9):
@@ -80,7 +81,7 @@ def test_a_restless_field_keeps_no_other_from_being_counted() -> None:
 
 def test_what_is_intended_becomes_drift() -> None:
     """Tell of what the host has not followed in time."""
-    crossings = Crossings({})
+    crossings = Crossings()
     crossings.compare(A, drifted("x"), 10.0, intended_until=610.0)
     (found,) = crossings.take(12.0, 0.0, 9)
     assert found.after
@@ -94,7 +95,7 @@ def test_what_is_intended_becomes_drift() -> None:
 
 def test_what_is_about_to_end_begins_as_nothing_else() -> None:
     """Tell that a field ended, and not that it is drift, when an object is intended no longer."""
-    crossings = Crossings({})
+    crossings = Crossings()
     crossings.compare(A, drifted("x", "y"), 10.0, intended_until=610.0)
     crossings.take(12.0, 0.0, 9)
     # the host has followed in one field; the other one lasts, and ends in time, then

@@ -91,9 +91,7 @@ def test_vectors_of_all_objects_come_in_one_file(daemon: Running) -> None:
             total, rows = await client.page(DEMO, 0, 100)
             assert total == len(rows) == len(objects)
             assert [row[1:] for row in rows] == [each[:3] for each in objects]
-            *_, data = await client._ask(
-                "/org/opdbus/state", "org.opdbus.State1.Vector", "oa{sv}", rows[3][0], {}
-            )
+            *_, data = await client._state.ask("Vector", "oa{sv}", rows[3][0], {})
             return np.frombuffer(bytes(data), "<f4")
 
     found, objects = vectors(daemon, DEMO)

@@ -1,11 +1,12 @@
 """Works that run side by side."""
 
 import asyncio
+import math
 
 import pytest
 from observing import in_loop
 
-from opdbus.tasks import cancel, until_first_ends
+from opdbus.tasks import at_most, cancel, until_first_ends
 
 
 async def end_slowly(started: asyncio.Event, may_end: asyncio.Event) -> None:
@@ -46,3 +47,29 @@ async def test_the_first_to_fail_ends_the_others() -> None:
 
     with pytest.raises(ValueError, match="a fault"):
         await until_first_ends(end_slowly(started, may_end), fail())
+
+
+@in_loop
+async def test_what_takes_longer_than_it_may_is_left() -> None:
+    """Only what is inside ends, whether it waits or goes on; without a limit it ends by itself."""
+    reached = []
+    for seconds in (0.0, None, math.inf):
+        async with at_most(seconds):
+            await asyncio.sleep(0.01)
+            reached.append(seconds)
+    assert reached == [None, math.inf]
+
+
+@in_loop
+async def test_being_cancelled_inside_a_limit_is_not_forgotten() -> None:
+    """Only the end of the time is no error."""
+
+    async def wait() -> None:
+        async with at_most(60):
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdbus.bus.admission.limits import MAX_TEXT_BYTES
-from opdbus.bus.service.text_file import WINDOW_TEXTS, Measure, TextFile, parse
+from opdbus.bus.service.text_file import WINDOW_TEXTS, TextFile, parse
 from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.errors import InvalidArgs, LimitsExceeded
 
 
 def all_of(file: TextFile) -> list[str]:
     """Read a file to its end."""
-    file.measure()
+    file.count_lines()
     found: list[str] = []
     while window := file.window():
         assert len(window) <= WINDOW_TEXTS
@@ -45,7 +45,7 @@ def test_texts_are_found_across_blocks_and_windows() -> None:
 def test_a_window_is_bounded_by_bytes_too() -> None:
     """Hold about 1 MiB of long texts at a time, not 2048 of them."""
     file = TextFile(in_memory(lines(["x" * 300_000] * 10)))
-    assert file.measure().lines == 10
+    assert file.count_lines() == 10
     assert [len(file.window()) for _ in range(3)] == [4, 4, 2]
 
 
@@ -99,10 +99,10 @@ def test_a_file_is_read_from_its_beginning_and_left_where_it_stands(tmp_path: Pa
 
 
 def test_what_is_appended_later_is_not_read() -> None:
-    """End where the file ended when it was measured."""
+    """End where the file ended when its lines were counted."""
     file = in_memory(lines(["a", "b"]))
     source = TextFile(file)
-    assert source.measure() == Measure(8, 2)
+    assert source.count_lines() == 2
     os.write(file.fileno(), lines(["c"] * 100_000))
     assert source.window() == ["a", "b"]
     assert source.window() == []
@@ -112,7 +112,7 @@ def test_a_file_that_shrinks_just_ends() -> None:
     """Give what is still there of a file that is cut, here between lines, while it is read."""
     file = in_memory(lines([f"{number:05d}" for number in range(100_000)]))
     source = TextFile(file)
-    assert source.measure() == Measure(800_000, 100_000)
+    assert source.count_lines() == 100_000
     assert len(source.window()) == WINDOW_TEXTS
     os.ftruncate(file.fileno(), 0)
     more = source.window()  # of what had been read already
@@ -124,12 +124,12 @@ def test_a_file_that_shrinks_just_ends() -> None:
 def test_too_much_is_refused_before_it_is_read() -> None:
     """Raise LimitsExceeded for more texts or bytes than a call may bring."""
     with pytest.raises(LimitsExceeded, match="1000000 texts or 1024 MiB"):
-        TextFile(in_memory(b"\n" * 1_000_001)).measure()
+        TextFile(in_memory(b"\n" * 1_000_001)).count_lines()
     sparse = in_memory(b"")
     os.ftruncate(sparse.fileno(), (1 << 30) + 1)
     with pytest.raises(LimitsExceeded, match="1000000 texts or 1024 MiB"):
-        TextFile(sparse).measure()
-    assert TextFile(in_memory(b"\n" * 1_000_000)).measure().lines == 1_000_000
+        TextFile(sparse).count_lines()
+    assert TextFile(in_memory(b"\n" * 1_000_000)).count_lines() == 1_000_000
 
 
 def test_only_files_that_can_be_read_by_offset_are_taken(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_is_the_callers_fault() -> None:
         open("/proc/self/mem", "rb") as memory,  # noqa: PTH123 -- page 0 of it cannot be read
         pytest.raises(InvalidArgs, match=r"cannot be read: .*Input/output"),
     ):
-        TextFile(Descriptor.copy_of(memory)).measure()
+        TextFile(Descriptor.copy_of(memory)).count_lines()
 
 
 def test_memory_stays_bounded() -> None:
@@ -176,7 +176,7 @@ def test_memory_stays_bounded() -> None:
     file = in_memory(lines(["x" * 2000]) * 100_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     source = TextFile(file)
-    source.measure()
+    source.count_lines()
     count = 0
     while window := source.window():
         count += len(window)

@@ -133,10 +133,7 @@ def _on_one(task: Task, some: Texts, notify: Notify) -> Threads:
             # alone: another engine's threads may spin
             with _embedder(task, threads) as embedder:
                 embedder.embed(calls[0])
-                began = time.perf_counter()
-                for call in calls:
-                    embedder.embed(call)
-                seconds.setdefault(threads, []).append(time.perf_counter() - began)
+                seconds.setdefault(threads, []).append(measures.timed(embedder, calls))
     count = sum(map(len, calls))
     # the best turn: what other programs take is not the engine's
     return Threads({threads: count / min(found) for threads, found in seconds.items()})

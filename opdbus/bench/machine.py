@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from opdbus.engine import cpus
-from opdbus.engine.host import HERE
 
 # Processor features that decide which engine is fastest, and in which precision.
 FEATURES: Final = (
@@ -44,9 +42,3 @@ def describe(root: Path = Path("/")) -> Machine:
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Give the versions of those packages that are installed."""
-    found = {name: HERE.version(name) for name in packages}
-    return {name: version for name, version in found.items() if version}

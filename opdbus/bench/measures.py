@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from opdbus.bench.figures import Latency, Rate, Stream, percentiles
 from opdbus.bench.peers.child import rss
+from opdbus.slices import slices
 
 if TYPE_CHECKING:
     from opdbus.api import Embedder
@@ -98,16 +99,16 @@ def rates(
     for kind, whole in texts.kinds.items():
         some = whole[: effort.texts]
         for batch in (*effort.batches, WHOLE):
-            size = batch or len(some)
-            calls = [some[start : start + size] for start in range(0, len(some), size)]
+            calls = list(slices(some, batch or len(some)))
             embedder.embed(some[:16])
-            seconds = tuple(_timed(embedder, calls) for _ in range(effort.rounds))
+            seconds = tuple(timed(embedder, calls) for _ in range(effort.rounds))
             middle = median(seconds)
             gflops = arithmetic.gflops(texts.lengths[kind][: len(some)], middle)
             yield Rate(kind, batch, len(some), seconds, len(some) / middle, gflops)
 
 
-def _timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
+def timed(embedder: Embedder, calls: Sequence[Sequence[str]]) -> float:
+    """Return the seconds that calls take, one after the other."""
     began = time.perf_counter()
     for call in calls:
         embedder.embed(call)
@@ -140,7 +141,7 @@ def _latency(
     for call in calls:
         if beside_bulk:
             time.sleep(_PAUSE_SECONDS)
-        seconds.append(_timed(embedder, [call]))
+        seconds.append(timed(embedder, [call]))
     points = percentiles(seconds)
     return Latency(len(calls[0]), round(tokens, 1), beside_bulk, len(calls), **points)
 

@@ -95,6 +95,11 @@ def name_of(path: str) -> str:
     return "/".join(paths.parse(path))
 
 
+def named(path: str) -> dict[str, str]:
+    """Give the plugin, kind and name of an object's path."""
+    return dict(zip(("plugin", "kind", "name"), paths.parse(path), strict=True))
+
+
 def fields_of(where: str) -> list[str]:
     """Give the fields that conditions name; raises InvalidArgs."""
     from opdbus.state import conditions

@@ -14,7 +14,7 @@ import click
 from opdbus import listing
 from opdbus.bus import paths
 from opdbus.cli import output, telling
-from opdbus.cli.asking import ask, chosen
+from opdbus.cli.asking import ask, chosen, named
 from opdbus.cli.field_values import NOT_DECLARED
 from opdbus.cli.printing import stamp
 from opdbus.cli.root import as_json, kind, plugin, root
@@ -115,9 +115,7 @@ def _nothing(of: str) -> str:
 async def _listed(
     client: Client, wanted: Mapping[str, str]
 ) -> tuple[Sequence[Row], Sequence[str], str, Sequence[Row]]:
-    """Return what is other than declared, what is yet waited for, and the state file's fault.
-
-    And what is not observed, of a plugin and a kind that are wanted.
+    """Return what is other than declared, what is waited for, the file's fault, what is not seen.
 
     Waits for some seconds until all is known.
     """
@@ -129,12 +127,12 @@ async def _listed(
     while state["DriftAwaits"] and time.monotonic() < until:
         await asyncio.sleep(_PAUSE_SECONDS)
         state = await client.state()
-    unobserved = [row for row in await client.unobserved() if _is_of(row, wanted)]
+    unobserved = [row for row in await client.unobserved() if _is_of(_unseen(row), wanted)]
     return await client.drift(wanted), state["DriftAwaits"], state["StateFileError"], unobserved
 
 
-def _is_of(row: Row, wanted: Mapping[str, str]) -> bool:
-    return all(row[n] == wanted.get(key, row[n]) for n, key in enumerate(("plugin", "kind")))
+def _is_of(thing: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    return all(thing[key] == wanted[key] for key in thing.keys() & wanted.keys())
 
 
 def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None:
@@ -153,7 +151,7 @@ def _follow(wanted: Mapping[str, str], show: Callable[[str, Row], None]) -> None
             path, what, severity, fields = values
             row: Row = (path, what, severity, 0, math.nan, [[name, "", "", ""] for name in fields])
             if fields:
-                row = next((r for r in await client.drift(_named(path)) if r[0] == path), row)
+                row = next((r for r in await client.drift(named(path)) if r[0] == path), row)
                 _show_ended(known.get(path, row), row, wanted, show)
                 known[path] = row
             if what in _ENDS:
@@ -174,14 +172,9 @@ def _show_ended(
         show("ended", (*before[:5], ended))
 
 
-def _named(path: str) -> dict[str, str]:
-    return dict(zip(("plugin", "kind", "name"), paths.parse(path), strict=True))
-
-
 def _is_wanted(path: str, severity: str, wanted: Mapping[str, str]) -> bool:
-    named = _named(path)
     is_bad = SEVERITIES.index(severity) >= SEVERITIES.index(wanted.get("severity", SEVERITIES[0]))
-    return is_bad and all(named[key] == wanted[key] for key in named.keys() & wanted.keys())
+    return is_bad and _is_of(named(path), wanted)
 
 
 def _as_lines(what: str, row: Row) -> None:
@@ -211,7 +204,7 @@ def _value(row: Row) -> dict[str, Any]:
     at = datetime.fromtimestamp(since, UTC).isoformat() if since else None
     return {
         "path": path,
-        **_named(path),
+        **named(path),
         "class": what,
         "severity": severity,
         "since": at,

@@ -105,5 +105,4 @@ def _said(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    said = " ".join(text.split()) or '""'
-    return said if len(said) <= MAX_VALUE else f"{said[: MAX_VALUE - 3]}..."
+    return listing.shortened(" ".join(text.split()) or '""', MAX_VALUE)

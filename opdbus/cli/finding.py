@@ -10,7 +10,7 @@ import click
 
 from opdbus.cli import completing, hits, output, rows
 from opdbus.cli.asking import ask, chosen, fields_of, path_of, tell_unknown, tell_unmet
-from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root
+from opdbus.cli.root import MOST, as_json, count, kind, level_names, number, plugin, root, where_of
 from opdbus.errors import InvalidArgs
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ _KEYS: Final = ("path", "plugin", "kind", "name")
 limit = click.option(
     "-n", "--limit", type=count, metavar="N", default=10, help="How many at most. [10]"
 )
-where = click.option(
-    "--where",
-    metavar="COND",
-    multiple=True,
-    help="Only objects with such a field: active_state=failed, used_percent>90.",
-)
+where = where_of("Only objects with such a field: active_state=failed, used_percent>90.")
 offset = click.option(
     "--offset", type=number, metavar="N", default=0, help="Skip so many of the first. [0]"
 )
@@ -61,15 +56,11 @@ offset = click.option(
 )
 @click.option("--all", is_flag=True, help="List weak hits as well, marked so.")
 @click.option("--explain", is_flag=True, help="Say why each was found, and what ranked it.")
-@rows.quiet
-@rows.columns
-@as_json
+@rows.formed
 def search(
     query: str,
     limit: int,
-    quiet: bool,  # noqa: FBT001 -- click passes flags so
-    columns: str | None,
-    json_: bool,  # noqa: FBT001 -- click passes flags so
+    form: Form,
     **options: Any,  # noqa: ANN401 -- click's values
 ) -> int:
     """Find the objects that answer QUERY.
@@ -77,12 +68,10 @@ def search(
     QUERY is a question in plain words, or words of the objects. It may have conditions in it, such
     as state:failed or kind:unit. The exit code is 12 if nothing here is about that.
     """
-    options["where"] = ", ".join(options["where"])
-    form = rows.form(quiet=quiet, columns=columns, json_=json_)
-    if options["explain"] and (quiet or columns):
+    if options["explain"] and (form.is_quiet or form.columns):
         raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")
     asked = chosen(**options)
-    if form.is_for_people and not columns:
+    if form.is_for_people and not form.columns:
         # to show what matched
         asked["explain"] = True
 
@@ -106,15 +95,11 @@ def search(
 @kind
 @where
 @offset
-@rows.quiet
-@rows.columns
-@as_json
+@rows.formed
 def similar(
     object: str,  # noqa: A002 -- the name in the usage
     limit: int,
-    quiet: bool,  # noqa: FBT001 -- click passes flags so
-    columns: str | None,
-    json_: bool,  # noqa: FBT001 -- click passes flags so
+    form: Form,
     **options: Any,  # noqa: ANN401 -- click's values
 ) -> int:
     """Find the objects most like OBJECT.
@@ -122,10 +107,8 @@ def similar(
     OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique. The
     exit code is 12 if nothing is found.
     """
-    options["where"] = ", ".join(options["where"])
-    form = rows.form(quiet=quiet, columns=columns, json_=json_)
     # why, where there is room to say it
-    asked = chosen(**options, explain=not quiet and not columns)
+    asked = chosen(**options, explain=not (form.is_quiet or form.columns))
 
     async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
         path = await path_of(client, object)
@@ -210,21 +193,15 @@ def fields(json_: bool, **wanted: Any) -> None:  # noqa: FBT001, ANN401
 @where
 @click.option("-n", "--limit", type=count, metavar="N", help="How many at most; all, if not given.")
 @offset
-@rows.quiet
-@rows.columns
-@as_json
+@rows.formed
 def list_(
     limit: int | None,
     offset: int,
-    quiet: bool,  # noqa: FBT001 -- click passes flags so
-    columns: str | None,
-    json_: bool,  # noqa: FBT001 -- click passes flags so
+    form: Form,
     **wanted: Any,  # noqa: ANN401 -- click's values
 ) -> None:
     """List the state objects."""
-    wanted["where"] = ", ".join(wanted["where"])
-    form = rows.form(quiet=quiet, columns=columns, json_=json_)
-    if form.is_for_people and not columns:
+    if form.is_for_people and not form.columns:
         form = form._replace(columns=_columns(wanted["where"]))
 
     async def found(client: Client) -> tuple[int, Sequence[Row]]:

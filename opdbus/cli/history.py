@@ -13,7 +13,7 @@ import click
 from opdbus.cli import completing, meaning, output, when
 from opdbus.cli.asking import ask, chosen, path_of
 from opdbus.cli.printing import Printer
-from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root
+from opdbus.cli.root import as_json, count, count_or_none, kind, plugin, root, where_of
 from opdbus.errors import BusError, InvalidArgs, ShuttingDown
 
 if TYPE_CHECKING:
@@ -56,12 +56,7 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
 )
 @plugin
 @kind
-@click.option(
-    "--where",
-    metavar="COND",
-    multiple=True,
-    help="Only where such a field changed: state=failed, after.version~2.1.",
-)
+@where_of("Only where such a field changed: state=failed, after.version~2.1.")
 @click.option("--cause", metavar="TEXT", help="Only of causes that begin so: job:4711, apt, boot.")
 @click.option("--what", metavar="WORD", help="Only appeared, changed, gone, event, drift...")
 @click.option(
@@ -75,7 +70,6 @@ def changes(
     about: str | None,
     like: str | None,
     around: str | None,
-    where: Sequence[str],
     watch: bool,  # noqa: FBT001 -- click passes flags so
     json_: bool,  # noqa: FBT001 -- click passes flags so
     **given: Any,  # noqa: ANN401 -- click's values
@@ -91,8 +85,8 @@ def changes(
     if by_meaning and (watch or by):
         raise InvalidArgs("what is found by its meaning is neither watched nor put together")
     times = _times(given.pop("since"), given.pop("before"), given.pop("within"))
-    asked = chosen(**given, **times, where=", ".join(where))
-    printer = Printer(is_json=json_, is_by_cause=bool(by), is_narrow=bool(where or around))
+    asked = chosen(**given, **times)
+    printer = Printer(is_json=json_, is_by_cause=bool(by), is_narrow=bool(given["where"] or around))
 
     async def told(client: Client) -> None:
         if around:
@@ -146,32 +140,36 @@ def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa:
     OBJECT is PLUGIN/KIND/NAME, a D-Bus path, or a name that is unique; it may be gone. TIME is as
     of `op-dbus changes`.
     """
-    if at is None:
-        printer = Printer(is_json=json_, is_narrow=True)
-
-        async def told(client: Client) -> None:
-            path = await path_of(client, object, past=True)
-            await _tell(client, {"object": path}, limit, printer)
-
-        ask(told)
+    if at is not None:
+        _show_at(object, moment_of(at), json_=json_)
         return
-    moment = moment_of(at)
+    printer = Printer(is_json=json_, is_narrow=True)
+
+    async def told(client: Client) -> None:
+        path = await path_of(client, object, past=True)
+        await _tell(client, {"object": path}, limit, printer)
+
+    ask(told)
+
+
+def _show_at(name: str, moment: int, *, json_: bool) -> None:
+    """Show an object as it was at a moment, in microseconds since 1970."""
 
     async def found(client: Client) -> dict[str, Any]:
-        return await client.object_at(await path_of(client, object, past=True), moment)
+        return await client.object_at(await path_of(client, name, past=True), moment)
 
     values = ask(found)
     if json_:
         output.as_json({"at": moment, **values})
         return
-    name = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
+    whole = "/".join(values.pop(key) for key in ("plugin", "kind", "name"))
     sides = {
         side.capitalize(): json.dumps(values[side], indent=2, ensure_ascii=False)
         for side in ("declared", "observed")
         if values[side] is not None
     }
     output.pairs(
-        {"Object": name, "At": output.moment(moment / 1e6), "Source": values["source"], **sides}
+        {"Object": whole, "At": output.moment(moment / 1e6), "Source": values["source"], **sides}
     )
 
 

@@ -12,7 +12,7 @@ import click
 
 from opdbus.bus import paths
 from opdbus.cli import oddities, output
-from opdbus.cli.asking import ask, chosen
+from opdbus.cli.asking import ask, chosen, name_of, named
 from opdbus.cli.finding import limit, offset, where
 from opdbus.cli.root import MOST, as_json, count, kind, plugin, root
 from opdbus.cli.telling import noun, plural, subject_of
@@ -42,7 +42,6 @@ def topics(
     topic: str | None,
     limit: int | None,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **options: Any,  # noqa: ANN401 -- click's values
 ) -> None:
     """Show what the objects are about, the largest topic first.
@@ -50,7 +49,6 @@ def topics(
     TOPIC is the number of a topic, its name or a word of it: then the objects of that topic are
     listed, the most typical first.
     """
-    options["where"] = ", ".join(where)
     options["objects"] = _TYPICAL
     if topic:
         options |= {"topic": topic, "objects": _OBJECTS if limit is None else limit}
@@ -72,11 +70,7 @@ def topics(
 def _values(name: str, size: int, more: dict[str, Any]) -> dict[str, Any]:
     """Give a topic as JSON has it."""
     kinds = [dict(zip(("plugin", "kind", "count"), row, strict=True)) for row in more["kinds"]]
-    named = ("plugin", "kind", "name")
-    objects = [
-        {"path": path, **dict(zip(named, paths.parse(path), strict=True)), "cosine": cosine}
-        for path, cosine in more["objects"]
-    ]
+    objects = [{"path": path, **named(path), "cosine": cosine} for path, cosine in more["objects"]]
     return {"name": name, "size": size, **more, "kinds": kinds, "objects": objects}
 
 
@@ -111,7 +105,7 @@ def _counted(size: int, kinds: Sequence[Sequence[Any]]) -> str:
 
 def _print_one(name: str, size: int, more: dict[str, Any]) -> None:
     """Print the objects of a topic."""
-    rows = [(f"{cosine:.2f}", "/".join(paths.parse(path))) for path, cosine in more["objects"]]
+    rows = [(f"{cosine:.2f}", name_of(path)) for path, cosine in more["objects"]]
     print(f"{output.style(output.visible(name), 'bold')}: {_counted(size, more['kinds'][:_KINDS])}")
     output.table(("typical", "object"), rows)
     if len(rows) < size:
@@ -128,7 +122,6 @@ def _print_one(name: str, size: int, more: dict[str, Any]) -> None:
 def odd(
     limit: int,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **options: Any,  # noqa: ANN401 -- click's values
 ) -> None:
     """Show objects that are unlike others of their kind, and why.
@@ -136,7 +129,6 @@ def odd(
     The worst come first. Only what stands out is shown: a value that few have in a field where
     most agree, or a text that is far from all others.
     """
-    options["where"] = ", ".join(where)
     found = ask(lambda client: client.outliers(limit, chosen(**options)))
     if json_:
         output.as_json([_odd_values(*each) for each in found])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,7 +58,6 @@ def map_(
     since: str,
     limit: int,
     json_: bool,  # noqa: FBT001 -- click passes flags so
-    where: Sequence[str],
     **wanted: Any,  # noqa: ANN401 -- click's values
 ) -> None:
     """Draw all objects as a map on which near means alike.
@@ -76,7 +74,7 @@ def map_(
         raise InvalidArgs(f"{target} is neither FILE.html nor FILE.svg: give one of these")
     if not 1 <= limit <= _MOST:
         raise InvalidArgs(f"--limit must be from 1 to {_MOST}, not {limit}")
-    asked, began = chosen(**wanted, where=", ".join(where)), moment_of(since)
+    asked, began = chosen(**wanted), moment_of(since)
     known = ask(lambda client: _ask(client, asked, limit, began))
     with known.vectors:
         found = table.read(known.vectors)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from opdbus import listing
 from opdbus.bus import paths
 from opdbus.cli import output
 
@@ -123,7 +124,7 @@ def value_of(text: str) -> str:
     if isinstance(value, str) and value in _AMBIGUOUS:
         return text
     shown = ", ".join(map(output.said, value)) if isinstance(value, list) else output.said(value)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
+    return listing.shortened(shown, _LONGEST)
 
 
 def words_of(name: str) -> str:

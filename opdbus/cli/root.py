@@ -2,13 +2,16 @@
 
 import os
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from opdbus import __version__, config
 from opdbus.cli import completing
 from opdbus.errors import InvalidArgs
+
+T = TypeVar("T", bound=Callable[..., Any])
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 plugin = click.option(
@@ -77,6 +80,12 @@ def _usage(error: click.ClickException) -> str:
 def root(context: click.Context, bus: str | None) -> None:
     """Search a host's state by meaning: the semantic memory on D-Bus."""
     context.obj = {"bus": bus} if bus else {}
+
+
+def where_of(help_text: str) -> Callable[[T], T]:
+    """Make the option --where, which may be repeated: a command gets one text."""
+    joined = lambda _context, _parameter, given: ", ".join(given)  # noqa: E731 -- for click alone
+    return click.option("--where", metavar="COND", multiple=True, callback=joined, help=help_text)
 
 
 def settings(flags: dict[str, str]) -> config.Config:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from functools import wraps
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import click
 
 from opdbus.cli import output
 from opdbus.cli.asking import tell_unknown
+from opdbus.cli.root import as_json
 from opdbus.cli.widths import width
 from opdbus.errors import InvalidArgs
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from opdbus.client import Client
 
+    T = TypeVar("T")
     # of an object: its path, plugin, kind and name at least
     Row: TypeAlias = dict[str, Any]
 
@@ -28,8 +31,8 @@ _NAMES: Final = frozenset({"object", "path", "name"})
 # characters of a command that is printed to be pasted, where there is no terminal
 _MOST_SAID: Final = 500
 
-quiet = click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
-columns = click.option(
+_quiet = click.option("-q", "--quiet", is_flag=True, help="Print names only, one a line.")
+_columns = click.option(
     "--columns",
     metavar="A,B,...",
     help="Print these: object, plugin, kind, name, or fields, such as active_state.",
@@ -77,7 +80,17 @@ class Form(NamedTuple):
             usual(rows)
 
 
-def form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
+def formed(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command the options that say how rows are printed, which it takes as its `form`."""
+
+    @wraps(command)
+    def run(*, quiet: bool, columns: str | None, json_: bool, **given: Any) -> T:  # noqa: ANN401 -- click's values
+        return command(form=_form(quiet=quiet, columns=columns, json_=json_), **given)
+
+    return _quiet(_columns(as_json(run)))
+
+
+def _form(*, quiet: bool, columns: str | None, json_: bool) -> Form:
     """Read how rows are to be printed; raises InvalidArgs."""
     names = tuple(name.strip() for name in columns.split(",")) if columns is not None else ()
     if not all(names):

@@ -9,13 +9,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, TypeAlias
+from typing import Any, BinaryIO, Final, Self
 
 from opdbus import errors
 from opdbus.bus import paths
 from opdbus.bus.names import BUS_NAME, HISTORY, OBJECT, STATE, VECTORIZER
 from opdbus.client.parts import answered, as_file, pages, path_size, text_size
-from opdbus.client.remote import Remote
+from opdbus.client.remote import Json, Remote
 
 # So that a reply of vectors stays under 1 MiB, whatever the model.
 _TEXTS_A_CALL: Final = 128
@@ -24,7 +24,6 @@ _OBJECTS_A_CALL: Final = 1000
 _ROWS_A_CALL: Final = 200
 # Each may have many fields with values.
 _DRIFTS_A_CALL: Final = 100
-Json: TypeAlias = Any
 # What is listened to: new rows of history, what drifts and heals, starts and ends of op-dbus.
 _ROWS: Final = f"type='signal',interface='{HISTORY}',member='Recorded'"
 _CROSSINGS: Final = f"type='signal',sender='{BUS_NAME}',interface='{STATE}',member='DriftDetected'"
@@ -55,8 +54,9 @@ class Client:
 
     def __init__(self, bus: str) -> None:
         self._remote = Remote(bus)
-        self._ask, self._ask_patiently = self._remote.ask, self._remote.ask_patiently
-        self._one, self._properties = self._remote.one, self._remote.properties
+        self._vectorizer = self._remote.at(paths.ROOT, VECTORIZER)
+        self._state = self._remote.at(paths.STATE, STATE)
+        self._history = self._remote.at(paths.HISTORY, HISTORY)
 
     async def __aenter__(self) -> Self:
         """Connect to the bus."""
@@ -78,17 +78,17 @@ class Client:
     async def status(self) -> dict[str, Json]:
         """Return all properties of the vectorizer and of the state, in one mapping."""
         try:
-            return dict(await self._one(paths.ROOT, VECTORIZER, "Status", "a{sv}", {}))
+            return dict(await self._vectorizer.one("Status", "a{sv}", {}))
         except errors.UnknownMethod:  # of a daemon of another version
-            return await self._properties(paths.ROOT, VECTORIZER) | await self.state()
+            return await self._vectorizer.properties() | await self.state()
 
     async def state(self) -> dict[str, Json]:
         """Return all properties of the state."""
-        return await self._properties(paths.STATE, STATE)
+        return await self._state.properties()
 
     async def levels(self) -> list[list[Json]]:
         """Return (level, model, dimension, status, detail) of each level."""
-        return list(await self._one(paths.ROOT, VECTORIZER, "Levels", "a{sv}", {}))
+        return list(await self._vectorizer.one("Levels", "a{sv}", {}))
 
     async def vectorize(
         self, texts: Sequence[str], options: Mapping[str, Json] | None = None
@@ -96,8 +96,8 @@ class Client:
         """Return the vectors of texts, however many there are; options: level, dimensions."""
         vectors: list[list[float]] = []
         for part in pages(texts, _TEXTS_A_CALL, text_size):
-            rows, dimension, _, data = await self._ask(
-                paths.ROOT, f"{VECTORIZER}.VectorizeMany", "asa{sv}", part, dict(options or {})
+            rows, dimension, _, data = await self._vectorizer.ask(
+                "VectorizeMany", "asa{sv}", part, dict(options or {})
             )
             flat: list[float] = list(array("f", bytes(data)))
             vectors += [flat[row * dimension : (row + 1) * dimension] for row in range(rows)]
@@ -111,8 +111,8 @@ class Client:
         Options: level, dtype, dimensions, truncate, job. Waits as long as it takes.
         """
         with as_file(texts) as file:
-            descriptor, rows, dimension, dtype = await self._ask_patiently(
-                paths.ROOT, f"{VECTORIZER}.VectorizeBulk", "ha{sv}", file, dict(options or {})
+            descriptor, rows, dimension, dtype = await self._vectorizer.ask_patiently(
+                "VectorizeBulk", "ha{sv}", file, dict(options or {})
             )
         return Vectors(_opened(descriptor), rows, dimension, dtype)
 
@@ -123,49 +123,45 @@ class Client:
         counts: list[int] = []
         limit = 0
         for part in pages(texts, _TEXTS_A_CALL, text_size) or [[]]:
-            limit, tokens = await self._ask(
-                paths.ROOT, f"{VECTORIZER}.CountTokens", "asa{sv}", part, dict(options or {})
+            limit, tokens = await self._vectorizer.ask(
+                "CountTokens", "asa{sv}", part, dict(options or {})
             )
             counts += tokens
         return limit, counts
 
     async def accuracy(self) -> list[dict[str, Json]]:
         """Return what the accuracy gate saw of each precision of the levels that are loaded."""
-        return list((await self._properties(paths.ROOT, VECTORIZER))["Accuracy"])
+        return list((await self._vectorizer.properties())["Accuracy"])
 
     async def reload(self) -> None:
         """Have the daemon read its settings and its state file again."""
-        await self._ask_patiently(paths.ROOT, f"{VECTORIZER}.Reload", "a{sv}", {})
+        await self._vectorizer.ask_patiently("Reload", "a{sv}", {})
 
     async def set_provider(self, provider: str, device: str = "") -> None:
         """Have the daemon serve on another provider; waits until it is proven, without a limit."""
-        await self._ask_patiently(
-            paths.ROOT, f"{VECTORIZER}.SetProvider", "ssa{sv}", provider, device, {}
-        )
+        await self._vectorizer.ask_patiently("SetProvider", "ssa{sv}", provider, device, {})
 
     async def search(self, query: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the best answers."""
-        return list(await self._one(paths.STATE, STATE, "Search", "sua{sv}", query, limit, options))
+        return list(await self._state.one("Search", "sua{sv}", query, limit, options))
 
     async def similar(self, path: str, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the objects most like one."""
-        return list(await self._one(paths.STATE, STATE, "Similar", "oua{sv}", path, limit, options))
+        return list(await self._state.one("Similar", "oua{sv}", path, limit, options))
 
     async def clusters(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (name, size, details) of what the objects are about, the largest topics."""
-        return list(await self._one(paths.STATE, STATE, "Clusters", "ua{sv}", limit, options))
+        return list(await self._state.one("Clusters", "ua{sv}", limit, options))
 
     async def outliers(self, limit: int, options: Mapping[str, Json]) -> list[list[Json]]:
         """Return (path, score, details) of the objects that are most unlike their kind."""
-        return list(await self._one(paths.STATE, STATE, "Outliers", "ua{sv}", limit, options))
+        return list(await self._state.one("Outliers", "ua{sv}", limit, options))
 
     async def page(
         self, wanted: Mapping[str, str], offset: int, limit: int
     ) -> tuple[int, list[list[str]]]:
         """Return how many objects there are, and one page of (path, plugin, kind, name)."""
-        total, rows = await self._ask(
-            paths.STATE, f"{STATE}.List", "a{sv}uu", dict(wanted), offset, limit
-        )
+        total, rows = await self._state.ask("List", "a{sv}uu", dict(wanted), offset, limit)
         return total, rows
 
     async def pages(
@@ -184,13 +180,11 @@ class Client:
 
     async def vectors(self, wanted: Mapping[str, Json]) -> BinaryIO:
         """Return a file with the vectors of objects, as of State1.Vectors; the caller closes it."""
-        return _opened(await self._one(paths.STATE, STATE, "Vectors", "a{sv}", dict(wanted)))
+        return _opened(await self._state.one("Vectors", "a{sv}", dict(wanted)))
 
     async def object_at(self, path: str, at: int) -> dict[str, Json]:
         """Return an object as it was at a time, in microseconds since 1970."""
-        content = await self._one(
-            paths.HISTORY, HISTORY, "ObjectAt", "ota{sv}", path, at, {"large": True}
-        )
+        content = await self._history.one("ObjectAt", "ota{sv}", path, at, {"large": True})
         found: dict[str, Json] = json.loads(content)
         return found
 
@@ -202,12 +196,12 @@ class Client:
         With `past`, also of objects that are gone.
         """
         options = {"past": past}
-        found, close = await self._ask(paths.STATE, f"{STATE}.Resolve", "sa{sv}", name, options)
+        found, close = await self._state.ask("Resolve", "sa{sv}", name, options)
         return found, close
 
     async def fields(self, wanted: Mapping[str, str]) -> list[tuple[str, int]]:
         """Return (dotted path, number of entries) of the fields that objects have."""
-        rows = await self._one(paths.STATE, STATE, "Fields", "a{sv}", dict(wanted))
+        rows = await self._state.one("Fields", "a{sv}", dict(wanted))
         return [(path, count) for path, count in rows]
 
     async def values(self, objects: Sequence[str], fields: Sequence[str]) -> list[list[Json]]:
@@ -217,9 +211,7 @@ class Client:
 
         async def ask(most: int) -> list[list[str]]:
             part = objects[len(rows) : len(rows) + most]
-            return list(
-                await self._one(paths.STATE, STATE, "Values", "aoasa{sv}", part, [*fields], {})
-            )
+            return list(await self._state.one("Values", "aoasa{sv}", part, [*fields], {}))
 
         while len(rows) < len(objects):
             found, size = await answered(ask, size)
@@ -229,9 +221,9 @@ class Client:
     async def show(self, path: str) -> dict[str, Json]:
         """Return an object's properties; of one of which much is known, what State1.Get gives."""
         try:
-            return await self._properties(path, OBJECT)
+            return await self._remote.at(path, OBJECT).properties()
         except errors.LimitsExceeded:
-            content = await self._one(paths.STATE, STATE, "Get", "oa{sv}", path, {"large": True})
+            content = await self._state.one("Get", "oa{sv}", path, {"large": True})
         found = {key.capitalize(): value for key, value in json.loads(content).items()}
         sides = {side: json.dumps(found[side]) for side in ("Declared", "Observed") if found[side]}
         return found | sides
@@ -245,7 +237,7 @@ class Client:
         found: list[list[Json]] = []
         while True:
             page = {"offset": len(found), "limit": _DRIFTS_A_CALL}
-            part = await self._one(paths.STATE, STATE, "DriftReport", "a{sv}", {**wanted, **page})
+            part = await self._state.one("DriftReport", "a{sv}", {**wanted, **page})
             found += part
             if len(part) < _DRIFTS_A_CALL or len(found) >= most:
                 return found
@@ -256,16 +248,14 @@ class Client:
         A daemon of another version may not say that: then there is none.
         """
         try:
-            found = await self._one(paths.STATE, STATE, "Unobserved", "a{sv}", {})
+            found = await self._state.one("Unobserved", "a{sv}", {})
         except errors.UnknownMethod:
             return []
         return list(found)
 
     async def forget(self, what: Mapping[str, Json]) -> tuple[int, int, bool]:
         """Erase values of history, as History1.Forget does; return its three numbers."""
-        rows, kept, is_erased = await self._ask_patiently(
-            paths.HISTORY, f"{HISTORY}.Forget", "a{sv}", dict(what)
-        )
+        rows, kept, is_erased = await self._history.ask_patiently("Forget", "a{sv}", dict(what))
         return rows, kept, is_erased
 
     async def changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
@@ -287,19 +277,16 @@ class Client:
         return (await answered(partial(self._changes, wanted), limit))[0]
 
     async def _changes(self, wanted: Mapping[str, Json], limit: int) -> list[dict[str, Json]]:
-        asked = (paths.HISTORY, HISTORY, "Changes", "a{sv}u", dict(wanted), limit)
-        return list(await self._one(*asked))
+        return list(await self._history.one("Changes", "a{sv}u", dict(wanted), limit))
 
     async def nearest(self, like: Mapping[str, Json], limit: int) -> list[list[Json]]:
         """Return past changes like one, each with what followed, as of History1.Nearest."""
-        found: list[list[Json]] = await self._one(
-            paths.HISTORY, HISTORY, "Nearest", "a{sv}u", dict(like), limit
-        )
+        found: list[list[Json]] = await self._history.one("Nearest", "a{sv}u", dict(like), limit)
         return found
 
     async def last_row(self) -> int:
         """Return the number of the newest change, 0 if there is none."""
-        values = await self._properties(paths.HISTORY, HISTORY)
+        values = await self._history.properties()
         return max(0, int(values["First"]) + int(values["Rows"]) - 1)
 
     async def recorded(self) -> AsyncGenerator[None, None]:
@@ -335,22 +322,15 @@ class Client:
         Many go in several calls: where one of these fails, those before it have been taken in. With
         the lifetime `connection` they are there as long as this connection.
         """
+        options = {"lifetime": lifetime}
         found: list[str] = []
         for part in pages(objects, _OBJECTS_A_CALL, path_size) or [[]]:
-            found += await self._one(
-                paths.STATE,
-                STATE,
-                "Publish",
-                "sa(sssa{sv})a{sv}",
-                source,
-                part,
-                {"lifetime": lifetime},
-            )
+            found += await self._state.one("Publish", "sa(sssa{sv})a{sv}", source, part, options)
         return found
 
     async def withdraw(self, objects: Sequence[str]) -> int:
         """Withdraw what was published about objects, and give how many entries went."""
-        return int(await self._one(paths.STATE, STATE, "Withdraw", "aoa{sv}", list(objects), {}))
+        return int(await self._state.one("Withdraw", "aoa{sv}", list(objects), {}))
 
 
 def _opened(descriptor: Any) -> BinaryIO:  # noqa: ANN401 -- the library's own

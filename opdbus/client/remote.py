@@ -76,31 +76,12 @@ class Remote:
             lost.cancel()
         raise errors.BusError(f"the connection to the {self._where} bus was lost")
 
-    async def properties(self, path: str, interface: str) -> dict[str, Json]:
-        """Return all properties of an interface."""
-        reply = await self.ask(path, "org.freedesktop.DBus.Properties.GetAll", "s", interface)
-        return dict(reply[0])
+    def at(self, path: str, interface: str) -> "Interface":
+        """Give one interface of one of its objects."""
+        return Interface(self, path, interface)
 
-    async def one(
-        self, path: str, interface: str, method: str, signature: str, *body: Json
-    ) -> Json:
-        """Call a method, and return the first value of its reply."""
-        return (await self.ask(path, f"{interface}.{method}", signature, *body))[0]
-
-    async def ask(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
-        """Call a method, and return its reply; raises BusError after PATIENCE_SECONDS."""
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                return await self.ask_patiently(path, member, signature, *body)
-        except TimeoutError:
-            raise errors.BusError(
-                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
-            ) from None
-
-    async def ask_patiently(
-        self, path: str, member: str, signature: str, *body: Json
-    ) -> list[Json]:
-        """Call a method, and wait for its reply as long as it takes."""
+    async def call(self, path: str, member: str, signature: str, *body: Json) -> list[Json]:
+        """Call `interface.method`, and wait for its reply as long as it takes."""
         try:
             return await self._connection.call(
                 BUS_NAME, path, member, signature, *body, is_interactive=self.may_ask_user
@@ -119,3 +100,35 @@ class Remote:
             return errors.AccessDenied(str(error))
         known = {kind.dbus_name: kind for kind in errors.tree()}
         return known.get(error.name, errors.OpDbusError)(str(error))
+
+
+class Interface:
+    """One interface of an object of the daemon."""
+
+    def __init__(self, remote: Remote, path: str, name: str) -> None:
+        self._remote = remote
+        self._path = path
+        self._name = name
+
+    async def properties(self) -> dict[str, Json]:
+        """Return all properties."""
+        every = Interface(self._remote, self._path, "org.freedesktop.DBus.Properties")
+        return dict(await every.one("GetAll", "s", self._name))
+
+    async def one(self, method: str, signature: str, *body: Json) -> Json:
+        """Call a method, and return the first value of its reply."""
+        return (await self.ask(method, signature, *body))[0]
+
+    async def ask(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method, and return its reply; raises BusError after PATIENCE_SECONDS."""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                return await self.ask_patiently(method, signature, *body)
+        except TimeoutError:
+            raise errors.BusError(
+                f"op-dbus did not answer within {PATIENCE_SECONDS:.0f} s: see its log"
+            ) from None
+
+    async def ask_patiently(self, method: str, signature: str, *body: Json) -> list[Json]:
+        """Call a method, and wait for its reply as long as it takes."""
+        return await self._remote.call(self._path, f"{self._name}.{method}", signature, *body)

@@ -21,6 +21,7 @@ from opdbus.bench import machine
 from opdbus.distil import report, table, teacher
 from opdbus.distil.host_texts import plain
 from opdbus.distil.lesson import Lesson
+from opdbus.engine.host import versions
 from opdbus.errors import ConfigError
 from opdbus.models import files
 
@@ -100,7 +101,7 @@ def _about(request: Request, model: Model, lesson: Lesson) -> dict[str, Any]:
         "texts": len(lesson.learned),
         "pairs": len(lesson.pairs),
         "machine": asdict(machine.describe()),
-        "libraries": machine.versions(_LIBRARIES),
+        "libraries": versions(_LIBRARIES),
     }
 
 

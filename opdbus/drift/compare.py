@@ -19,6 +19,7 @@ from opdbus.drift.field import (
 )
 from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
+from opdbus.listing import shortened
 from opdbus.state.fields import split
 from opdbus.state.object import Json
 
@@ -84,7 +85,7 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
             # a field that may be observed, and is not, is not misspelled
             hint = f"; did you mean {close}?" if close != path[-1] else ""
             found[path] = f"{_NO_FIELD}{hint}"
-    return {_shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
+    return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
 
 
 def undeclared(row: Row, observed: Properties) -> list[Field]:
@@ -228,20 +229,16 @@ def _field(path: Path, declared: Json, found: Difference, usual: Severity) -> Fi
 
 
 def _cut(field: Field) -> Field:
-    path = tuple(_shortened(key, _MAX_NAME) for key in field.path)
+    path = tuple(shortened(key, _MAX_NAME) for key in field.path)
     declared, observed = _short(field.declared), _short(field.observed)
     return replace(field, path=path, declared=declared, observed=observed)
 
 
 def _short(value: Json) -> Json:
     if isinstance(value, str):
-        return _shortened(value, _MAX_TEXT)
+        return shortened(value, _MAX_TEXT)
     if isinstance(value, list) and len(value) > _MAX_ITEMS:
         return [*map(_short, value[:_MAX_ITEMS]), f"and {len(value) - _MAX_ITEMS} more"]
     if isinstance(value, list):
         return list(map(_short, value))
     return value
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -93,7 +93,7 @@ class _Pending:
 class Crossings:
     """All things that are counted, and those that may be soon."""
 
-    def __init__(self, counted: Mapping[Thing, Drifted], not_before: float = 0.0) -> None:
+    def __init__(self, not_before: float = 0.0) -> None:
         self._not_before = not_before
         self.counted: dict[Thing, Drifted] = {}
         # how many of these were compared since the start
@@ -103,7 +103,6 @@ class Crossings:
         self._pending: dict[Thing, _Pending] = {}
         self._queue: list[tuple[float, int, Thing]] = []
         self._numbers = itertools.count()
-        self.recall(counted)
 
     @property
     def due(self) -> float:

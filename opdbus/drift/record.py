@@ -41,9 +41,9 @@ class Records:
 
     async def read(self) -> dict[Thing, Drifted]:
         """Return what was counted when the database was written: of the fields, no values."""
-        rows = await self._memory.archive.read(lambda store: list(store.drifts()))
-        claims = await self._memory.archive.read(lambda store: store.fact(_CLAIMS))
-        since = await self._memory.archive.read(lambda store: store.fact(_SINCE))
+        rows, claims, since = await self._memory.archive.read(
+            lambda store: (list(store.drifts()), store.fact(_CLAIMS), store.fact(_SINCE))
+        )
         self.declared_since = int(since or 0)
         if self.claims is None:
             self.claims = frozenset((plugin, kind) for plugin, kind in json.loads(claims or "[]"))

@@ -6,6 +6,7 @@ from typing import Final
 from opdbus.drift.crossings import Crossing, Drifted
 from opdbus.drift.field import Path, Severity
 from opdbus.index.events import Drift, Event
+from opdbus.listing import shortened
 
 # A signal names at most so many fields, with so many characters of each name.
 MAX_FIELDS: Final = 64
@@ -26,7 +27,7 @@ def signalled(crossing: Crossing, threshold: Severity) -> Drift | None:
     before, after = _bad(crossing.before, threshold), _bad(crossing.after, threshold)
     was, now = crossing.before, crossing.after
     if now and after and (after != before or (was and was.what != now.what)):
-        names = [_shown(field.name) for field in now.fields[:MAX_FIELDS]]
+        names = [shortened(field.name, MAX_FIELD) for field in now.fields[:MAX_FIELDS]]
         return Drift(crossing.thing, now.what, now.severity.word, names)
     if was and before and not after:
         what = "healed" if crossing.healed or not crossing.dropped else "undeclared"
@@ -37,7 +38,3 @@ def signalled(crossing: Crossing, threshold: Severity) -> Drift | None:
 def _bad(drifted: Drifted | None, threshold: Severity) -> dict[Path, Severity]:
     fields = drifted.fields if drifted else ()
     return {field.path: field.severity for field in fields if field.severity >= threshold}
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= MAX_FIELD else f"{name[: MAX_FIELD - 3]}..."

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from opdbus.drift import look, ranking, table
@@ -24,11 +23,12 @@ from opdbus.drift.waiting import AT_A_TIME, Waiting
 from opdbus.index.events import Changed, Claimed, Event, Listed
 from opdbus.index.memory import Memory
 from opdbus.index.store import Entry
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Thing
+from opdbus.tasks import at_most
 
 # Units are being started while a host boots: what differs then counts later.
 BOOT_SECONDS: Final = 90.0
-_NEVER: Final = float("inf")
 
 
 class Tracker:
@@ -50,7 +50,7 @@ class Tracker:
         self._clock = clock
         self._wall = wall
         self._pairs = Pairs(memory.catalogue)
-        self._crossings = Crossings({}, BOOT_SECONDS)
+        self._crossings = Crossings(BOOT_SECONDS)
         self._records = Records(memory, self._pairs)
         self._reasons = Reasons(memory, self._pairs)
         self._waiting = Waiting()
@@ -183,11 +183,8 @@ class Tracker:
         if self._waiting.is_more:
             await asyncio.sleep(0)
             return
-        due = self._crossings.due
-        wait = None if due == _NEVER else max(0.0, due - self._clock())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await self._waiting.news.wait()
+        async with at_most(self._crossings.due - self._clock()):
+            await self._waiting.news.wait()
         self._waiting.news.clear()
 
     async def _take(self, things: Sequence[Thing]) -> None:
@@ -256,8 +253,8 @@ class Tracker:
         return concerned
 
     async def _compare(self, things: Sequence[Thing]) -> None:
-        for n in range(0, len(things), AT_A_TIME):
-            plans = [look.plan(self._pairs, thing) for thing in things[n : n + AT_A_TIME]]
+        for part in slices(things, AT_A_TIME):
+            plans = [look.plan(self._pairs, thing) for thing in part]
             wanted = [one for one in plans if self._is_wanted(one)]
             found = await look.look(self._memory, wanted) if wanted else []
             compared = [

@@ -14,6 +14,7 @@ from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.drift.waiting import AT_A_TIME
 from opdbus.index.memory import Memory
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Json, Thing
 
 # Names that are given of a sort, each of so many characters, and rows in all.
@@ -70,8 +71,8 @@ async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing
     """Return the declared things that are not observed, and of which that is not told as drift."""
     things: list[Thing] = []
     missing = list(coverage.all_missing())
-    for n in range(0, len(missing), _MOST):
-        things += [thing for thing in missing[n : n + _MOST] if _is_silent(thing, coverage)]
+    for part in slices(missing, _MOST):
+        things += [thing for thing in part if _is_silent(thing, coverage)]
         await asyncio.sleep(0)
     entries = {thing: pairs.sides(thing).declared for thing in things[:_MOST]}
     contents = await memory.content([entry for entry in entries.values() if entry])
@@ -90,8 +91,8 @@ async def _fields(memory: Memory, pairs: Pairs) -> list[tuple[Thing, str, str]]:
     things = [*islice(memory.catalogue.things_of(FILE), _MOST_DECLARED)]
     found: list[tuple[Thing, str, str]] = []
     left = _MOST_COMPARED
-    for n in range(0, len(things), AT_A_TIME):
-        plans = [look.plan(pairs, thing) for thing in things[n : n + AT_A_TIME]]
+    for part in slices(things, AT_A_TIME):
+        plans = [look.plan(pairs, thing) for thing in part]
         seen = [plan for plan in plans if plan.observed][:left]
         left -= len(seen)
         for plan, fields in zip(seen, await look.unseen(memory, seen), strict=True):

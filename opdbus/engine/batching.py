@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.engine.tokens import Tokens
+from opdbus.slices import slices
 
 # Requests of so few texts are those of people, who wait for them.
 FEW: Final = 16
@@ -214,8 +215,7 @@ def plan(lengths: NDArray[np.intp], budget: int) -> list[NDArray[np.intp]]:
     Long texts are first, so that the slowest batch is not at the end.
     """
     return [
-        numbers[start : start + size]
+        chunk
         for numbers, length in reversed(list(same_lengths(lengths)))
-        for size in (max(1, budget // length),)
-        for start in range(0, len(numbers), size)
+        for chunk in slices(numbers, max(1, budget // length))
     ]

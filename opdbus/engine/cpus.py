@@ -16,9 +16,14 @@ INT8_ARM: Final = frozenset({"asimddp", "i8mm"})
 
 def usable(root: Path = Path("/")) -> int:
     """Count the processors that affinity and cgroup quota (v1 or v2) allow, at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     most = quota(root)
-    return max(1, min(allowed or 1, math.ceil(most) if most else allowed or 1))
+    return max(1, min(allowed(), math.ceil(most) if most else allowed()))
+
+
+def allowed() -> int:
+    """Count the processors that affinity allows; all, where there is no affinity."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def features(root: Path = Path("/")) -> frozenset[str]:

@@ -91,12 +91,9 @@ def hardware(host: Host = HERE, nvml: Callable[[], Any] | None = None) -> Hardwa
 
 def processors(host: Host = HERE, root: Path = Path("/")) -> Processors:
     """Count the processors, and those that affinity and cgroups allow."""
-    count = os.cpu_count() or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
     features = tuple(sorted(host.features() & (cpus.BF16 | cpus.INT8 | cpus.INT8_ARM)))
-    return Processors(
-        host.processor(), count, affinity, cpus.quota(root), cpus.usable(root), features
-    )
+    counts = os.cpu_count() or 1, cpus.allowed(), cpus.quota(root), cpus.usable(root)
+    return Processors(host.processor(), *counts, features)
 
 
 def _devices(name: str, host: Host) -> list[Gpu]:

@@ -7,13 +7,13 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from opdbus.engine import check_set
+from opdbus.engine.host import versions
 from opdbus.errors import ProviderError
 from opdbus.models import build, child, files
 
@@ -189,13 +189,7 @@ def key(model: Model, candidate: Candidate) -> str:
 
 def libraries() -> dict[str, str]:
     """Give the versions of the installed runtimes."""
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    return versions(_LIBRARIES)
 
 
 def choose(grades: Sequence[Grade]) -> Grade:

@@ -4,7 +4,7 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,3 +43,9 @@ class Host:
 
 
 HERE: Final = Host()
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Give the versions of those that are installed here."""
+    found = {name: HERE.version(name) for name in distributions}
+    return {name: version for name, version in found.items() if version}

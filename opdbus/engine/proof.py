@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -93,16 +93,18 @@ def prove(session: Session, provider: Provider, precision: str, probe: Probe) ->
         seen += _run_all(session, provider, probe)
     _require_nodes(ran.nodes, provider)
     _require_products(ran.products, provider, precision)
+    # Python's `max` would pass over NaN
+    deviations, cosines, errors = np.transpose(seen)
     proof = Proof(
         ran.nodes,
         ran.products,
         precision,
-        max_deviation=_worst([deviation for deviation, _, _ in seen], np.max),
-        min_cosine=_worst([cosine for _, cosine, _ in seen], np.min),
+        max_deviation=float(np.max(deviations)),
+        min_cosine=float(np.min(cosines)),
         checked_at=time.time(),
     )
     _require_vectors(proof, provider)
-    _require_unit(_worst([error for _, _, error in seen], np.max), provider)
+    _require_unit(float(np.max(errors)), provider)
     return proof
 
 
@@ -171,11 +173,6 @@ def _run(session: Session, probe: Probe, batch: Sequence[int]) -> tuple[float, f
         cosines = (found * expected).sum(axis=1) / lengths
     deviation = np.max(np.abs(found - expected))
     return float(deviation), float(np.min(cosines)), float(np.max(np.abs(lengths - 1.0)))
-
-
-def _worst(values: Sequence[float], pick: Callable[[Sequence[float]], float]) -> float:
-    """Give the worst, or NaN if there is one; Python's `max` would pass over it."""
-    return float(pick(values))
 
 
 def _listed(counts: Mapping[str, int]) -> str:

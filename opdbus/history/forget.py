@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from opdbus.history.change import Change, FieldChange, Why
 from opdbus.history.ledger import Ledger
 from opdbus.history.question import of_things
+from opdbus.slices import batches
 from opdbus.state.object import Identity, Thing, canonical
 
 # What rows `forgot` are about.
@@ -64,9 +65,7 @@ def forget(ledger: Ledger, target: Target, cause: str, at: int, boot: str) -> Fo
 
 def note(ledger: Ledger, rows: Sequence[int], cause: str, at: int, boot: str) -> None:
     """Say that the values of these rows were erased, so that verification expects it."""
-    ranges = list(_ranges(sorted(rows)))
-    for start in range(0, len(ranges), _MOST_RANGES):
-        part = ranges[start : start + _MOST_RANGES]
+    for part in batches(_ranges(sorted(rows)), _MOST_RANGES):
         count = sum(last - first + 1 for first, last in part)
         fields = [FieldChange(["count"], [], [count]), FieldChange(["rows"], [], [part])]
         ledger.append([Change(HISTORY, "forgot", Why(cause), fields)], at, boot)

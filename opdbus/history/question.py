@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, get_args
 from opdbus.errors import InvalidArgs
 from opdbus.history.change import FIRST, FieldChange, What, from_json
 from opdbus.history.ledger import BLOCK
+from opdbus.slices import slices
 from opdbus.state.conditions import AllOf, Condition
 from opdbus.state.fields import IDENTITY
 from opdbus.state.object import Identity, Json, Thing
@@ -130,13 +131,11 @@ class Reader:
         sql, values = clause(wanted)
         index = "NOT INDEXED" if wanted.things is None else "INDEXED BY history_by_thing"
         order = "ASC" if wanted.is_oldest_first else "DESC"
-        # as one row: see FullText
-        (text,) = self._database.execute(
-            f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history {index}"  # noqa: S608 -- our own constants
-            f" WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?) AS meant",
+        found = self._rows(
+            f"{index} WHERE seq BETWEEN ? AND ? AND {sql} ORDER BY seq {order} LIMIT ?",
             (numbers.start, numbers.stop - 1, *values, _AT_A_TIME),
-        ).fetchone()
-        found, holds = list(map(_row, json.loads(text))), test(wanted)
+        )
+        holds = test(wanted)
         rest = range(0)
         if len(found) == _AT_A_TIME:
             last = found[-1].seq
@@ -146,22 +145,17 @@ class Reader:
 
     def numbered(self, numbers: Sequence[int]) -> list[Row]:
         """Return the rows of some numbers that are kept, in their order."""
-        (found,) = self._database.execute(
-            f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history"  # noqa: S608 -- our own constants
-            " WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq) AS meant",
+        return self._rows(
+            "WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq",
             (json.dumps(list(numbers)),),
-        ).fetchone()
-        return list(map(_row, json.loads(found)))
+        )
 
     def newest(self, thing: Thing, limit: int, since: int = 0) -> list[Row]:
         """Return the newest rows about a thing, from a time on, the newest first."""
-        (found,) = self._database.execute(
-            f"SELECT json_group_array(json_array({_COLUMNS})) FROM (SELECT * FROM history"  # noqa: S608 -- our own constants
-            " WHERE plugin = ? AND kind = ? AND name = ? AND at >= ?"
-            " ORDER BY seq DESC LIMIT ?) AS meant",
+        return self._rows(
+            "WHERE plugin = ? AND kind = ? AND name = ? AND at >= ? ORDER BY seq DESC LIMIT ?",
             (*thing, since, limit),
-        ).fetchone()
-        return list(map(_row, json.loads(found)))
+        )
 
     def sources(self, thing: Thing) -> list[str]:
         """Return the sources that told of a thing."""
@@ -185,6 +179,15 @@ class Reader:
         finally:
             self._database.execute("COMMIT")
         return Present({source: json.loads(text) for source, text in states}, numbers, begun)
+
+    def _rows(self, which: str, values: Sequence[str | int]) -> list[Row]:
+        # as one row: see FullText
+        (found,) = self._database.execute(
+            f"SELECT json_group_array(json_array({_COLUMNS}))"  # noqa: S608 -- our own constants
+            f" FROM (SELECT * FROM history {which}) AS meant",
+            values,
+        ).fetchone()
+        return list(map(_row, json.loads(found)))
 
     def _one(self, sql: str, *values: int, default: int = 0) -> int:
         row = self._database.execute(sql, values).fetchone()
@@ -215,7 +218,7 @@ _COLUMNS: Final = (
 def parts(wanted: Filter, numbers: range) -> Sequence[range]:
     """Divide numbers into what is read at a time, in the order in which it is read."""
     size = _SCANNED if wanted.things is None else _LOOKED_UP
-    found = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+    found = list(slices(numbers, size))
     return found if wanted.is_oldest_first else found[::-1]
 
 

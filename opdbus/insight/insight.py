@@ -13,6 +13,7 @@ from opdbus.index import matching
 from opdbus.insight import reading, topics
 from opdbus.insight.gathering import Rows, far_from_all, gather
 from opdbus.insight.odd import outliers
+from opdbus.slices import slices
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -112,11 +113,10 @@ class Insight:
     async def _texts(self, rows: Rows, most: int) -> list[str]:
         """Read the texts of the first rows; that of an object that is gone is empty."""
         texts: list[str] = []
-        for at in range(0, min(most, len(rows)), _AT_A_TIME):
-            part = rows.entries[at : at + _AT_A_TIME]
+        for part in slices(rows.entries[:most], _AT_A_TIME):
             contents = await self._memory.content(part)
             texts += [contents[e.id].text if e.id in contents else "" for e in part]
-        return texts[:most]
+        return texts
 
     async def _index(self) -> VectorIndex:
         """Return the vectors of the level, or static ones while those are incomplete."""

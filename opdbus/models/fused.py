@@ -22,24 +22,13 @@ _PART: Final = 2.0**-6
 
 def embeddings(writer: Writer, words: str, places: str, name: str, epsilon: float) -> str:
     """Add positions to words and normalize."""
-    return writer.op(
-        "SkipLayerNormalization",
-        *(words, places, *_norm(writer, name)),
-        domain=_MICROSOFT,
-        epsilon=epsilon,
-    )
+    return _normalized(writer, (words, places), (name, epsilon))
 
 
 def residual(writer: Writer, value: str, dense: str, skip: str, norm: tuple[str, float]) -> str:
     """Apply the dense layer `dense`, add `skip`, and normalize by a name and an epsilon."""
-    name, epsilon = norm
     product, bias = writer.product(value, dense), writer.weight(f"{dense}.bias")
-    return writer.op(
-        "SkipLayerNormalization",
-        *(product, skip, *_norm(writer, name), bias),
-        domain=_MICROSOFT,
-        epsilon=epsilon,
-    )
+    return _normalized(writer, (product, skip), norm, bias)
 
 
 def gelu(writer: Writer, value: str, dense: str) -> str:
@@ -77,5 +66,7 @@ def total(writer: Writer, hidden: str, most: int) -> str:
     return writer.op("Cast", flat, to=TensorProto.FLOAT) if writer.dialect.is_half else flat
 
 
-def _norm(writer: Writer, name: str) -> tuple[str, str]:
-    return writer.weight(f"{name}.weight"), writer.weight(f"{name}.bias")
+def _normalized(writer: Writer, added: tuple[str, str], norm: tuple[str, float], *bias: str) -> str:
+    name, epsilon = norm
+    inputs = (*added, writer.weight(f"{name}.weight"), writer.weight(f"{name}.bias"), *bias)
+    return writer.op("SkipLayerNormalization", *inputs, domain=_MICROSOFT, epsilon=epsilon)

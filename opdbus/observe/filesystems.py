@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from opdbus.observe import pid1, space
 from opdbus.observe.mounts import MAX_MOUNTS, Mount, SystemdMounts, seen_by_us
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.object import Json
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import at_most, until_first_ends
 
 _MINUTE: Final = 60.0
 # Places that are named in the status.
@@ -73,9 +73,8 @@ class FileSystems:
                 measured = await gauge.read(listed)
                 report.replace("mount", {m.path: {**_facts(m), **measured[m.path]} for m in listed})
                 report.busy(_limits(measured))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.interval):
-                        await news.wait()
+                async with at_most(self.interval):
+                    await news.wait()
 
         await until_first_ends(take(), tell())
 

@@ -1,7 +1,5 @@
 """What the host itself is: its name, time, language, distribution, kernel and hardware."""
 
-import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from opdbus.observe.pid1 import Pid1
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, Observer, Report
 from opdbus.state.watch import changes
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import at_most, until_first_ends
 
 # Services that set the clock by the network; at most one of them runs.
 _CLOCKS: Final = tuple(
@@ -48,9 +46,8 @@ class HostItself:
                     await self._with(systemd, report)
             except Absent as error:
                 report.busy(f"what only systemd knows is not observed: {error}")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY_SECONDS):
-                        await self._follow_files(report, None)
+                async with at_most(_RETRY_SECONDS):
+                    await self._follow_files(report, None)
 
     async def _with(self, systemd: Pid1, report: Report) -> None:
         ended = pid1.of_manager("JobRemoved")

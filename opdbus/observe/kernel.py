@@ -5,7 +5,6 @@ import re
 import socket
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from opdbus.observe.uevents import CAUSE, Follower, Uevents
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import edits
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import at_most, until_first_ends
 
 # No event tells of a setting that is changed.
 _SYSCTL_SECONDS: Final = 600.0
@@ -123,9 +122,8 @@ async def _read(
         found = await in_thread(partial(settings.read, names))
         _tell(report, found, before ^ names)
         report.replace("sysctl", found)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_SYSCTL_SECONDS):
-                await changed.wait()
+        async with at_most(_SYSCTL_SECONDS):
+            await changed.wait()
 
 
 def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractSet[str]) -> None:

@@ -120,9 +120,8 @@ class Report:
     ) -> None:
         """Report all objects of a kind by name: those that are missing are gone.
 
-        The `cause` is that of whatever differs, here and below.
-
-        Raises LostSource in a flood. 20,000 objects take a few milliseconds.
+        The `cause` is that of whatever differs, here and below. Raises LostSource in a flood.
+        20,000 objects take a few milliseconds.
         """
         names = self._names.setdefault(kind, set())
         self._remove(kind, names - objects.keys(), Why(cause))

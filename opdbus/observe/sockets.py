@@ -20,7 +20,7 @@ from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.socket_units import descriptions, socket_units
 from opdbus.observe.system_bus import BURST_SECONDS
 from opdbus.state.object import Json
-from opdbus.tasks import pauses, until_first_ends
+from opdbus.tasks import at_most, pauses, until_first_ends
 
 _UNIT: Final = "op-dbus-diag.socket"
 _SOCK_DIAG_BY_FAMILY: Final = 20
@@ -83,9 +83,9 @@ class Sockets:
             delays = pauses(self.seconds)
             while True:
                 await self._list(channel, report)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(next(delays)):
-                        await changed.wait()
+                async with at_most(next(delays)):
+                    await changed.wait()
+                if changed.is_set():
                     changed.clear()
                     delays = pauses(self.seconds)
                     # at most twice a second, however fast units change
@@ -117,7 +117,7 @@ class Sockets:
 
     def _explain(self, report: Report, named: Mapping[str, dict[str, Json]]) -> None:
         """Report ports whose units have changed lately, with the cause of that."""
-        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        units = _units(named)
         for name in report.names("listener") - named.keys():
             why = report.causes.of_ports(self.units.get(name, ()), are_closed=True)
             report.gone("listener", name, why)
@@ -142,7 +142,7 @@ class Sockets:
 
     async def _describe(self, named: Mapping[str, dict[str, Json]]) -> None:
         """Add what each port is for; process 1 is asked for new units only."""
-        units = {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
+        units = _units(named)
         wanted = {unit for several in units.values() for unit in several if unit}
         if self.purposes.lacks(wanted):
             with suppress(Absent, LostSource):
@@ -217,6 +217,10 @@ def listeners(protocol: str, answers: Iterable[Message]) -> Iterator[_Listener]:
             group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
             where = str(ipaddress.ip_address(address[:length]))
             yield _Listener(protocol, where, socket.ntohs(port), uid, group)
+
+
+def _units(named: Mapping[str, dict[str, Json]]) -> dict[str, list[str]]:
+    return {name: str(values.get("unit", "")).split(", ") for name, values in named.items()}
 
 
 def _exposed(address: str) -> str:

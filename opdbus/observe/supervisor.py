@@ -25,7 +25,7 @@ from opdbus.observe.report import Absent, LostSource, Observer, Report
 from opdbus.observe.writer import Writer
 from opdbus.state.object import LIVE, SETTINGS, Json
 from opdbus.state.redact import redact_text
-from opdbus.tasks import pauses, until_first_ends
+from opdbus.tasks import at_most, pauses, until_first_ends
 
 log = structlog.get_logger()
 
@@ -235,9 +235,8 @@ async def _pause(watched: _Watched, seconds: float) -> None:
         await asyncio.sleep(seconds)
         return
     await asyncio.sleep(min(seconds, _LEAST_SECONDS))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await watched.observer.appears()
+    async with at_most(seconds):
+        await watched.observer.appears()
 
 
 async def _tell(watched: _Watched) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, Self
 
 from opdbus.bus.transport.connection import Connection, RemoteError
@@ -98,16 +99,10 @@ class Service:
         seconds: float = _ANSWER_SECONDS,
     ) -> list[Plain]:
         """Call `interface.method`; raises RemoteError with the service's error."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._connection.call(
-                    self.name, path, member, signature, *arguments, may_start=False
-                )
-        except TimeoutError:
-            why = f"did not answer {member} within {seconds:.0f} s"
-            raise LostSource(f"{self.name} {why}") from None
-        except BusError as error:
-            raise LostSource(str(error)) from None
+        async with self._answering(member, seconds):
+            return await self._connection.call(
+                self.name, path, member, signature, *arguments, may_start=False
+            )
 
     async def listing(
         self, path: str, member: str, answer: str, *names: str
@@ -115,14 +110,20 @@ class Service:
         """Call `interface.method` for one dict, and yield it in parts, variants left in."""
         call = new_call(self.name, path, member, "s" * len(names), names)
         parts = self._connection.reply_in_parts(call, answer, _PART_BYTES)
+        async with self._answering(member, _ANSWER_SECONDS) as limit:
+            async for part in parts:
+                limit.reschedule(None)
+                yield part
+                await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def _answering(self, member: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """Wait so long for an answer; raises LostSource where none comes."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS) as limit:
-                async for part in parts:
-                    limit.reschedule(None)
-                    yield part
-                    await asyncio.sleep(0)
+            async with asyncio.timeout(seconds) as limit:
+                yield limit
         except TimeoutError:
-            why = f"did not answer {member} within {_ANSWER_SECONDS:.0f} s"
+            why = f"did not answer {member} within {seconds:.0f} s"
             raise LostSource(f"{self.name} {why}") from None
         except BusError as error:
             raise LostSource(str(error)) from None

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +18,7 @@ from opdbus.observe.unit_folders import UnitFolders
 from opdbus.observe.unit_loops import UnitLoops
 from opdbus.observe.unit_report import KIND, UnitReport
 from opdbus.state.object import Json
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import at_most, until_first_ends
 
 _FOLLOWED: Final = ("UnitNew", "UnitRemoved", "JobRemoved", "Reloading", "UnitFilesChanged")
 # Sent of every unit while PID 1 reloads.
@@ -118,9 +117,8 @@ class _Units:
         """Read what has changed, when it is time for it."""
         while True:
             at = min(self._list_at, self._files_at, self._pace.next_at)
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if at == _NEVER else at):
-                    await self._news.wait()
+            async with at_most(at - self._clock()):
+                await self._news.wait()
             self._news.clear()
             if self._have_files_changed:
                 await self._look_at_files()

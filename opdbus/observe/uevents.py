@@ -4,12 +4,13 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from opdbus.observe.netlink import UEVENT, open_socket, receive
 from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Absent, LostSource
+from opdbus.tasks import at_most
 
 _UNIT: Final = "op-dbus-uevent.socket"
 # The cause of what an event leads to.
@@ -48,10 +49,9 @@ class Follower:
         have changed after a minute.
         """
         await asyncio.sleep(self._allowance.rest(time.monotonic() - self._since))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_SECONDS if self.missing else None):
-                await self.news.wait()
-                await asyncio.sleep(_SETTLE_SECONDS)
+        async with at_most(_POLL_SECONDS if self.missing else None):
+            await self.news.wait()
+            await asyncio.sleep(_SETTLE_SECONDS)
         self.news.clear()
         self._since = time.monotonic()
         if self.fault:

@@ -10,6 +10,7 @@ from opdbus.observe.documents import Documents, Places
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import LostSource
 from opdbus.state.object import Json
+from opdbus.tasks import at_most
 
 # Pages of programs and of daemons; a page without a section may be one.
 _PROGRAM: Final = re.compile(r"man:[^()]+(?:\([18][a-z]*\))?")
@@ -56,11 +57,10 @@ class UnitDocuments:
         for name, properties in told.items():
             self.of(name, properties)
         self._expected = told.keys()
-        with suppress(TimeoutError):  # files may hang
-            async with asyncio.timeout(_SOON_SECONDS):
-                while not told.keys().isdisjoint(self._new):
-                    self._has_found.clear()
-                    await self._has_found.wait()
+        async with at_most(_SOON_SECONDS):  # files may hang
+            while not told.keys().isdisjoint(self._new):
+                self._has_found.clear()
+                await self._has_found.wait()
         self._expected = ()
 
     def remember(self, name: str, stored: dict[str, Json]) -> dict[str, Json]:

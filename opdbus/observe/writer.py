@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,7 +17,7 @@ from opdbus.observe.pace import Allowance
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.sightings import Sightings
 from opdbus.state.object import Identity
-from opdbus.tasks import pauses
+from opdbus.tasks import at_most, pauses
 
 log = structlog.get_logger()
 
@@ -91,9 +90,8 @@ class Writer:
 
     async def _until_news(self) -> None:
         """Wait until something is reported, or what was folded is to be stored."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._sightings.seconds):
-                await self._report.news.wait()
+        async with at_most(self._sightings.seconds):
+            await self._report.news.wait()
 
     async def write(self) -> None:
         """Write what was reported; raises StoreError, after which it is still to be written."""

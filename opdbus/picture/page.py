@@ -24,16 +24,14 @@ def draw(scene: Scene) -> str:
         f"default-src 'none'; base-uri 'none'; form-action 'none';"
         f" script-src '{_digest(script)}'; style-src '{_digest(style)}'"
     )
-    content = json.dumps(_data(scene), separators=(",", ":"), ensure_ascii=False).translate(
-        _ESCAPES
-    )
+    data = json.dumps(_data(scene), separators=(",", ":"), ensure_ascii=False)
     title, about = html.escape(scene.title), html.escape(scene.about)
     return Template(_file("page.html")).substitute(
         title=title,
         about=about,
         policy=policy,
         style=style,
-        data=content.translate(_ESCAPES),
+        data=data.translate(_ESCAPES),
         script=script,
     )
 

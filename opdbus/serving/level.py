@@ -15,7 +15,7 @@ from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
-from opdbus.tasks import pauses, start
+from opdbus.tasks import at_most, pauses, start
 
 # opens the engine of a level; providers that were lost are tried last
 Open: TypeAlias = Callable[[Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]]
@@ -207,8 +207,7 @@ class Level:
 async def _close(opened: Opened, patience: float | None) -> None:
     """Close an engine once the calls that hold it have ended, or after so many seconds."""
     try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await opened.embedder.drained()
+        async with at_most(patience):
+            await opened.embedder.drained()
     finally:
         await opened.stack.aclose()

@@ -16,6 +16,7 @@ from opdbus.models.catalogue import LEVELS
 from opdbus.serving.lease import Lease
 from opdbus.serving.level import RETRY_SECONDS, Level, Open
 from opdbus.serving.states import Phase, State
+from opdbus.tasks import cancel
 
 log = structlog.get_logger()
 
@@ -45,7 +46,8 @@ class Serving:
         # one change of settings at a time
         self._one_switch = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_closed = False
+        # whether nothing more is served
+        self.is_closed = False
 
     async def __aenter__(self) -> Self:
         """Return at once; `start` opens the first engine."""
@@ -53,17 +55,10 @@ class Serving:
 
     async def __aexit__(self, *_error: object) -> None:
         """Close every engine; callers that wait for one get ShuttingDown."""
-        self._is_closed = True
+        self.is_closed = True
         levels = list(self._levels.values())
         await asyncio.gather(*(level.close(drain=False) for level in levels))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is served."""
-        return self._is_closed
+        await cancel(self._tasks)
 
     # what serves now
 
@@ -105,7 +100,7 @@ class Serving:
                 return await wanted.embedder()
             except ShuttingDown:
                 # this level was closed, but perhaps only because another took its place
-                if self._is_closed:
+                if self.is_closed:
                     raise
 
     async def embed(
@@ -127,7 +122,7 @@ class Serving:
             except ProviderLost:
                 continue
             except ShuttingDown:
-                if self._is_closed:
+                if self.is_closed:
                     raise
 
     def lease(self, embedder: Embedder) -> Lease:
@@ -183,7 +178,7 @@ class Serving:
         wanted = {"med": "medium", "": configured}.get(name, name)
         if wanted not in LEVELS:
             raise InvalidArgs(f"there is no level {name!r}; there are {', '.join(LEVELS)}")
-        if self._is_closed:
+        if self.is_closed:
             raise ShuttingDown
         level = self._levels.pop(wanted, None)
         if level is None or level.is_over:

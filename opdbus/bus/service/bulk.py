@@ -21,6 +21,7 @@ from opdbus.bus.transport.descriptors import Descriptor
 from opdbus.engine.tokens import Rows
 from opdbus.errors import InvalidArgs, Truncated
 from opdbus.serving.lease import Lease
+from opdbus.tasks import cancel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class Bulk:
         source = Descriptor.copy_of(texts)
         with self.admitted(caller) as threads:
             file = await threads.run(TextFile, source)
-            lines = (await threads.run(file.measure)).lines
+            lines = await threads.run(file.count_lines)
             with self.files.create(caller, options.format, lines) as vectors:
                 is_seen = options.is_job or lines > JOB_TEXTS
                 with self.jobs.begin("bulk", lines, caller, is_seen=is_seen) as job:
@@ -144,9 +145,7 @@ class _Pipeline:
             while running:
                 await running.popleft()
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel(running)
 
     async def _embed(self, texts: Sequence[str], row: int, file: VectorFile) -> None:
         rows = await self._engine.tokenize(texts)

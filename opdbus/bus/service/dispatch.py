@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import structlog
@@ -22,6 +23,7 @@ from opdbus.bus.transport.connection import Connection
 from opdbus.bus.transport.values import Plain, received, split
 from opdbus.engine.batching import Rank
 from opdbus.errors import Internal, LimitsExceeded, OpDbusError, ShuttingDown, UnknownObject
+from opdbus.tasks import cancel
 
 log = structlog.get_logger()
 
@@ -82,10 +84,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Cancel what runs and wait until every caller has an answer."""
         self._stopping = True
-        tasks = [task for running in self._running.values() for task in running]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(chain.from_iterable(self._running.values()))
 
     def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
         self._load.release(call)

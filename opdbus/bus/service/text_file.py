@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import stat
-from typing import Final, NamedTuple
+from typing import Final
 
 from opdbus.bus.admission.limits import MAX_BULK_FILE, MAX_BULK_TEXTS, MAX_TEXT_BYTES
 from opdbus.bus.transport.descriptors import Descriptor
@@ -28,13 +28,6 @@ _KINDS: Final = {
 }
 
 
-class Measure(NamedTuple):
-    """The bytes that a file held when it was measured, and the lines in them."""
-
-    size: int
-    lines: int
-
-
 class TextFile:
     """The lines of a regular file or memfd, from its beginning; each method blocks.
 
@@ -48,8 +41,8 @@ class TextFile:
         self._offset = self._start = self._number = 0
         self._size = MAX_BULK_FILE
 
-    def measure(self) -> Measure:
-        """Count bytes and lines; what the file has beyond them later is not read.
+    def count_lines(self) -> int:
+        """Count the lines; what the file has beyond them later is not read.
 
         Raises LimitsExceeded.
         """
@@ -61,7 +54,7 @@ class TextFile:
             last = block[-1:]
             _require_bounded(size, lines)
         self._size = size
-        return Measure(size, lines + (last != b"\n"))
+        return lines + (last != b"\n")
 
     def window(self) -> list[str]:
         """Give the next texts, none at the end; raises InvalidArgs and LimitsExceeded."""

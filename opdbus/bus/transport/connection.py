@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from typing import Final, Self
 
 from opdbus.bus.transport import frames
@@ -21,6 +20,7 @@ from opdbus.bus.transport.messages import (
 from opdbus.bus.transport.send_queue import Written
 from opdbus.bus.transport.values import UNFIT, Entries, Plain, from_wire, received
 from opdbus.errors import BusError, InvalidArgs
+from opdbus.tasks import at_most
 
 _BUS: Final = "org.freedesktop.DBus"
 _BUS_PATH: Final = "/org/freedesktop/DBus"
@@ -108,9 +108,8 @@ class Connection:
 
     async def __aexit__(self, *_error: object) -> None:
         """Send what waits to be sent, and disconnect."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_SECONDS):
-                await self.flushed()
+        async with at_most(_FLUSH_SECONDS):
+            await self.flushed()
         self._transport.close()
 
     @property
@@ -220,9 +219,8 @@ class Connection:
         """
         interface = "" if "." in member else f"{_BUS}."
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_ASK_SECONDS):
-                    return await self.call(_BUS, _BUS_PATH, interface + member, signature, *body)
+            async with at_most(_ASK_SECONDS):
+                return await self.call(_BUS, _BUS_PATH, interface + member, signature, *body)
 
     async def subscribe(self, rule: str) -> None:
         """Receive the signals that match a rule."""

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from opdbus.cli.top import draw
 from opdbus.cli.top.keys import Keys
 from opdbus.cli.top.view import Page, Search, Show, View, press
 from opdbus.errors import BusError, OpDbusError
-from opdbus.tasks import cancel
+from opdbus.tasks import at_most, cancel
 
 if TYPE_CHECKING:
     from opdbus.cli.top.feed import Feed
@@ -55,10 +55,9 @@ class App:
                 while self._view:
                     self._news.clear()
                     self._draw(self._view)
-                    with suppress(TimeoutError):
-                        # until then the clock shows the same
-                        async with asyncio.timeout(1 - time.time() % 1):
-                            await self._news.wait()
+                    # until then the clock shows the same
+                    async with at_most(1 - time.time() % 1):
+                        await self._news.wait()
             finally:
                 await cancel([self._wish] if self._wish else [])
         if self._fault:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ from opdbus.cli.properties import Properties
 from opdbus.cli.top.facts import Changes, Facts, Rate
 from opdbus.client import Client
 from opdbus.errors import AccessDenied, BusError, OpDbusError, ShuttingDown
-from opdbus.tasks import until_first_ends
+from opdbus.tasks import at_most, until_first_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -166,11 +166,10 @@ class Feed:
 
     async def _restarted(self, seconds: float | None) -> None:
         """Wait until op-dbus comes or goes, or for at most so many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while "NameOwnerChanged" not in self._heard:
-                    self._woken.clear()
-                    await self._woken.wait()
+        async with at_most(seconds):
+            while "NameOwnerChanged" not in self._heard:
+                self._woken.clear()
+                await self._woken.wait()
 
     def _say(self, **news: Any) -> None:  # noqa: ANN401 -- the fields of Facts
         self.facts = replace(self.facts, **news)
