@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tiny import LAYERS
 
 from opdbus.engine import cpus
 from opdbus.engine.host import HERE
@@ -82,8 +83,8 @@ def test_an_honest_session_passes(opened: Open, probe: Probe, precision: str) ->
         assert proof.products == {"fp32": sum(proof.products.values())}
         assert 0 < proof.max_deviation < FP32_TOLERANCE
     else:
-        # the first of the two layers stays in floats: as many products are int8 as are not
-        assert proof.products[precision] == max(proof.products.values())
+        # of int8 the first of the two layers stays in floats, and attention in both
+        assert proof.products[precision] >= (LAYERS if precision == "int8" else 8)
         assert 1e-6 < 1 - proof.min_cosine < 1 - 0.99
 
 
@@ -166,7 +167,9 @@ def test_int8_has_scales_of_its_own_for_each_row(
     build.fill(medium_model.weights, tmp_path, medium_model.shape, DIALECTS["rounded-int8"])
     made = build.Built(tmp_path)
     session = OpenVinoSession(made.graph, ROW, Placement(precision="int8"))
-    assert difference(session, 30_000) < 1e-6
+    # what stays in floats is rounded by the processor, in batches of another form otherwise
+    rounded = 0.005 if HERE.features() & cpus.BF16 else 1e-6
+    assert difference(session, 30_000) < rounded
     assert prove(session, ROW, "int8", Probe.read(made.proof)).min_cosine > 0.98
 
 

@@ -286,11 +286,11 @@ def test_a_lease_never_mixes_numerics(fp32: Config) -> None:
             rows = await engine.tokenize(TEXTS)
             await serving.switch(replace(serving.config, precision="int8"))
             assert (await serving.embedder()).proven.proof.precision == "int8"
-            hospital.dead.add(OPENVINO)
+            hospital.dead.add(CPU)
             with pytest.raises(ProviderLost, match="another precision: ask for all of it again"):
                 await engine.embed(rows)
 
-    only = ProviderRequest((OPENVINO,))
+    only = ProviderRequest((CPU,))
     run(replace(fp32, execution_provider=only), work)
 
 
