@@ -129,6 +129,12 @@ def asked(question: str) -> Mapping[Traits, str]:
     }
 
 
+def denied(question: str) -> set[str]:
+    """Return the words of phrases that say what is not so: the second one of `not enabled`."""
+    phrases = (phrase.split() for phrase in asked(question).values())
+    return {word for first, *rest in phrases if first == "not" for word in rest}
+
+
 def _beside_verbs(words: list[str]) -> list[str]:
     """Return words with each `not` behind a subject where that makes a phrase: `not it running`."""
     for at, word in enumerate(words):

@@ -186,7 +186,7 @@ async def test_what_ucf_installed(here: Path) -> None:
 
 @in_loop
 async def test_what_the_manual_describes(here: Path) -> None:
-    """A file in /etc that no package has is one if a page of section 5 says what it is."""
+    """A file in /etc is what a page of section 5 says, and makes others beside it files, too."""
     pages = here / "usr" / "share" / "man" / "man5"
     pages.mkdir(parents=True)
     (pages / "fstab.5").write_text(".SH NAME\nfstab \\- static information about filesystems\n")
@@ -196,9 +196,34 @@ async def test_what_the_manual_describes(here: Path) -> None:
         path, _ = configuration(here, "fstab", "# nothing\n")
         shown = await host.until_shown(f"files/file/{path}", size=10)
         assert shown["description"] == "static information about filesystems"
-        assert len(host.names) == 1
+        beside = await host.until_shown(f"files/file/{here}/etc/ssh.conf")
+        assert beside["description"] == "configuration of no package"
         path.unlink()
         await host.until(lambda: host.names == set())
+
+
+@in_loop
+async def test_what_is_beside_configuration(here: Path) -> None:
+    """What an administrator adds is a file: beside those of packages, and in folders of parts."""
+    path, md5 = configuration(here)
+    parts = here / "etc" / "conf.d"
+    parts.mkdir()
+    (here / "etc" / "elsewhere").mkdir()
+    install(here, {path: md5})
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", modified=False)
+        for left in ("ssh.conf~", ".ssh.conf.swp", "ssh.conf.dpkg-old", "elsewhere/x.conf"):
+            configuration(here, left)
+        (parts / "link.conf").symlink_to(path)
+        added, _ = configuration(here, "conf.d/site.conf")
+        shown = await host.until_shown(f"files/file/{added}", size=8)
+        assert shown["description"] == "configuration of no package"
+        assert "package" not in shown
+        added.write_text("Port 2222\n")
+        await host.until_shown(f"files/file/{added}", size=10)
+        assert host.names == {f"files/file/{path}", f"files/file/{added}"}
+        added.unlink()
+        await host.until(lambda: host.names == {f"files/file/{path}"})
 
 
 @needs_dpkg

@@ -32,7 +32,8 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.users = Users(*(folder / name for name in ("passwd", "group", "nsswitch.conf")))
+        names = ("passwd", "group", "nsswitch.conf", "sudoers")
+        self.users = Users(*(folder / name for name in names))
         self.write(self.users.passwd, PASSWD)
         self.write(self.users.group, GROUP)
 
@@ -143,6 +144,15 @@ async def test_secrets_in_what_people_wrote_are_hidden(tmp_path: Path, files: Fi
     async with observed(tmp_path, files.observer) as host:
         ann = await host.until_shown("users/account/ann", uid=1004)
         assert "PLANTED" not in str(ann)
+
+
+@in_loop
+async def test_what_sudo_allows_is_not_seen(tmp_path: Path, files: Files) -> None:
+    """The status says that rules of sudo may let others become root."""
+    files.write(files.users.sudoers, "mira ALL=(ALL) ALL\n")
+    async with observed(tmp_path, files.observer) as host:
+        await host.until_shown("users/account/mira")
+        assert f"whom {files.users.sudoers} lets become root" in host.status.detail
 
 
 @in_loop

@@ -187,7 +187,9 @@ def _having_any(bits: vocabulary.Traits, traits: NDArray[np.uint64]) -> NDArray[
 
 def read(store: Store, lookup: Lookup | None, question: str, view: View) -> Matches:
     """Return what has words of a question; takes a millisecond where the words are in memory."""
-    terms: Sequence[str] = lexical.terms(question)
+    # what is not so is not looked for: `not enabled` would find `enabled`
+    denied = vocabulary.denied(question)
+    terms: Sequence[str] = [term for term in lexical.terms(question) if term not in denied]
     if not terms:
         return Matches(question, 0, np.zeros(len(view.entries), np.float32))
     terms = _without_state(question, terms, view)

@@ -1,9 +1,11 @@
-"""Which configuration files there are: of packages, of units, and those that the manual names."""
+"""Which configuration files there are: of packages, of units, of the manual, and beside these."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -12,11 +14,17 @@ from opdbus.observe.dpkg import Package, StatusFile
 from opdbus.observe.reading import read_at_most
 from opdbus.observe.unit_files import TYPES, is_unit
 
+# What the folders of files are called that are parts of one configuration.
+_OF_PARTS: Final = ".d"
 # Far more than there are on a sane host: 200 to 1,000.
 MAX_FILES: Final = 10_000
 _MAX_REGISTRY_BYTES: Final = 4 << 20
 _MAX_MANUALS: Final = 20_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
+# What editors, packages and programs leave beside a file, and what is made of others.
+_LEFT_BESIDE = re.compile(
+    r"\..*|.*(?:[~-]|\.(?:swp|bak|old|orig|lock|cache|(?:dpkg|ucf|rpm)[.-]?\w+))"
+)
 # What files in a folder are for, where no page of the manual says it.
 _NOUNS: Final = {
     "/etc/apparmor.d": "AppArmor profile",
@@ -107,6 +115,7 @@ class Conffiles:
             for path, note in package.conffiles.items():
                 if "remove-on-upgrade" not in note and self._is_better(package, note, found, path):
                     found[path] = self._origin(path, package, note)
+        found |= self._beside(found, folders)
         limited = self._status.limited
         if len(found) > MAX_FILES:
             limited = f"there are more than {MAX_FILES:,} files: the rest is left out"
@@ -162,6 +171,28 @@ class Conffiles:
         for entry in _entries(self._sources.etc):
             if entry.is_file(follow_symlinks=False) and (what := self._page(entry.name)):
                 yield entry.path, Origin(what)
+
+    def _beside(self, found: Mapping[str, Origin], folders: set[str]) -> dict[str, Origin]:
+        """List what belongs to no package, where packages have files, and add these folders.
+
+        Of a folder such as `conf.d` the others beside it count, too: one may still be empty.
+        """
+        homes = {Path(path).parent for path, origin in found.items() if not origin.unit}
+        homes |= {home.parent for home in homes if home.name.endswith(_OF_PARTS)}
+        homes = {home for home in homes if home.is_relative_to(self._sources.etc)}
+        entries = {str(home): _entries(home) for home in homes}
+        for entry in [*chain.from_iterable(entries.values())]:
+            is_of_parts = entry.name.endswith(_OF_PARTS) and entry.path not in entries
+            if is_of_parts and entry.is_dir(follow_symlinks=False):
+                entries[entry.path] = _entries(Path(entry.path))
+        folders.update(entries)
+        return {
+            entry.path: Origin(f"{self._manual(entry.path) or 'configuration'} of no package")
+            for entry in sorted(chain.from_iterable(entries.values()), key=attrgetter("path"))
+            if entry.path not in found
+            and not _LEFT_BESIDE.fullmatch(entry.name)
+            and entry.is_file(follow_symlinks=False)
+        }
 
     def _of_ucf(self, packages: dict[str, Package]) -> Iterator[tuple[str, Origin]]:
         """List what packages install with ucf, which dpkg does not know of."""

@@ -61,10 +61,12 @@ class Users:
     passwd: Path = Path("/etc/passwd")
     group: Path = Path("/etc/group")
     switch: Path = Path("/etc/nsswitch.conf")
+    sudoers: Path = Path("/etc/sudoers")
 
     async def observe(self, report: Report) -> None:
         """List all whenever one of the files has changed; raises Absent."""
-        async for _ in changes(self.passwd, self.group, self.switch, settle=_SETTLE_SECONDS):
+        files = (self.passwd, self.group, self.switch, self.sudoers)
+        async for _ in changes(*files, settle=_SETTLE_SECONDS):
             changed = max(changed_at(str(path)) for path in (self.passwd, self.group))
             found = await in_thread(self._list)
             report.busy(found.limits)
@@ -86,12 +88,14 @@ class Users:
         )
 
     def _elsewhere(self) -> Iterator[str]:
-        """Say where else accounts come from."""
+        """Say where else accounts, and their rights, come from."""
         rows = (line.split("#")[0].split() for line in text_of(self.switch).splitlines())
         sources = next((row[1:] for row in rows if row[:1] == ["passwd:"]), [])
         others = {word for word in sources if word.isalnum()}
         if names := sorted(others - {"files", "compat", "db", "systemd"}):
             yield f"accounts of {', '.join(names)} are not listed, only those of {self.passwd}"
+        if self.sudoers.exists():
+            yield f"whom {self.sudoers} lets become root may be read by root only: it is not seen"
 
 
 def _account(_password: str, uid: str, gid: str, *rest: str) -> _Account:
