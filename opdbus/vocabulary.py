@@ -130,9 +130,10 @@ def asked(question: str) -> Mapping[Traits, str]:
 
 
 def denied(question: str) -> set[str]:
-    """Return the words of phrases that say what is not so: the second one of `not enabled`."""
+    """Return the words that name the opposite of a value: the second one of `not enabled`."""
     phrases = (phrase.split() for phrase in asked(question).values())
-    return {word for first, *rest in phrases if first == "not" for word in rest}
+    denials = (rest for first, *rest in phrases if first == "not")
+    return {word for rest in denials if asked(" ".join(rest)) for word in rest}
 
 
 def _beside_verbs(words: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from opdbus.index.raising import VALUE_WEIGHT, named_values
 from opdbus.index.search import Likeness, rank
 from opdbus.state.conditions import AllOf, parse
 from opdbus.state.object import Identity
-from opdbus.vocabulary import TRAIT_BYTES, Reader, asked, rows
+from opdbus.vocabulary import TRAIT_BYTES, Reader, asked, denied, rows
 
 QUESTIONS = Path(__file__).parent / "data" / "value_questions.json"
 
@@ -28,6 +28,19 @@ def has(question: str, **properties: Any) -> bool:
 def test_the_vocabulary_fits() -> None:
     """Keep one bit for each row, in a signed number of 64."""
     assert len(rows()) <= 8 * TRAIT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("which services run but are not enabled?", {"enabled"}),
+        ("which files can't be read?", set()),
+        ("which services are enabled?", set()),
+    ],
+)
+def test_what_is_denied_is_not_looked_for(question: str, words: set[str]) -> None:
+    """Give the words of a denial that name the opposite of what is asked for."""
+    assert denied(question) == words
 
 
 @pytest.mark.parametrize(
@@ -54,6 +67,9 @@ def test_the_vocabulary_fits() -> None:
         ("which files can't the backup program read", {"readable": False}),
         ("services that run but are not enabled", {"sub_state": "running"}),
         ("which disk is completely full?", {"used_percent": 100}),
+        ("file systems more than half full", {"used_percent": 70}),
+        ("what restarts all the time?", {"sub_state": "auto-restart"}),
+        ("jobs on working days", {"schedule": "at 07:00, Monday to Friday"}),
     ],
 )
 def test_words_name_values(question: str, properties: dict[str, Any]) -> None:
