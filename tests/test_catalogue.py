@@ -45,6 +45,9 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
         {*texts.lacking(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
+        catalogue.known_of(entry.identity for entry in catalogue)
+        == {entry.identity: entry for entry in catalogue},
+        catalogue.known_of([Identity("live:none", *thing) for thing in things]),
         catalogue.places([*things]) == [catalogue.places([thing])[0] for thing in things],
     ]
 

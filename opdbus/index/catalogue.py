@@ -213,8 +213,15 @@ class Catalogue:
         """Return those of some entries that there are, by identity."""
         asked = [*identities]
         places = self.places([Thing(*identity[1:]) for identity in asked])
-        there = (one for one, place in zip(asked, places, strict=True) if place >= 0)
-        return {entry.identity: entry for entry in map(self.get, there) if entry}
+        found: dict[Identity, Entry] = {}
+        for identity, place in zip(asked, places, strict=True):
+            entry = self.view.at(place) if place >= 0 else None
+            if entry and entry.identity != identity:
+                # another source tells of the thing, too
+                entry = self.get(identity)
+            if entry:
+                found[identity] = entry
+        return found
 
     def about(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""
