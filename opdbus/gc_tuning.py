@@ -4,6 +4,7 @@ import ctypes
 import gc
 import mmap
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,8 +25,8 @@ _ARENAS: Final = 2
 # How much the number of objects shrinks before what they took is given back; few take little.
 _SHRUNK: Final = 1.25
 _FEW: Final = 1000
-# Of what is left after a search for garbage: so many objects take a millisecond or two.
-_MANY: Final = 10_000
+# What takes longer to search, of the processor's time, is not searched again.
+_LONG_SECONDS: Final = 0.001
 # So many collections of younger objects come before a search of all that are not frozen.
 _YOUNGER: Final = 3
 
@@ -81,7 +82,7 @@ def keep_searches_short() -> None:
     # so that Python compares with nothing what has come since
     gc.collect()
     gc.set_threshold(*gc.get_threshold()[:2], _YOUNGER)
-    gc.callbacks.append(_freeze_many)
+    gc.callbacks.append(_freeze_many(time.thread_time))
 
 
 @contextmanager
@@ -96,18 +97,21 @@ def paused() -> Iterator[None]:
             gc.enable()
 
 
-def _freeze_many(phase: str, info: Mapping[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2 and _searched() > _MANY:
-        gc.freeze()
+def _freeze_many(clock: Callable[[], float]) -> Callable[[str, Mapping[str, int]], None]:
+    """Return what freezes all that took long to be searched.
 
-
-def _searched() -> int:
-    """Count the objects that a search has left.
-
-    In one call of C, so that no other thread runs while a list holds them all: where one of them is
-    a tuple that it is still making, Python would raise SystemError there.
+    To count the objects would take longer than to search them.
     """
-    return sum(map(len, map(gc.get_objects, (2,))))
+    began = 0.0
+
+    def follow(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = clock()
+        elif info["generation"] == 2 and clock() - began > _LONG_SECONDS:
+            gc.freeze()
+
+    return follow
 
 
 def trim() -> None:

@@ -4,7 +4,6 @@ What a text holds was decided by measurement: see benchmarks/quality.py.
 """
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -35,6 +34,7 @@ DESCRIBING: Final = (
 )
 # Keys of what the host's documents say of a thing besides.
 DOCUMENTS: Final = (("manual",), ("packagesummary",))
+_SAYING: Final = frozenset((*DESCRIBING, *(key for keys in DOCUMENTS for key in keys)))
 # Keys whose values tell most about an object without a description, best first.
 TELLING: Final = {
     key: rank
@@ -102,11 +102,15 @@ NOUNS: Final = {
 
 
 class _Name(NamedTuple):
-    """A dotted name in words, its last key in words, and that in one: `fullname`."""
+    """A dotted name in words, its last key in words, and that in one: `fullname`.
+
+    What it has is for lexical search unless that `is_of_others`.
+    """
 
     words: str
     last: str
     key: str
+    is_of_others: bool
 
 
 # The name of a value, its last key in one word, and the value.
@@ -130,7 +134,7 @@ def render(item: StateObject) -> Rendering:
     since people rarely ask in the words of a description.
     """
     pairs = [_pair(name, value) for name, value in leaves(item.properties)]
-    described = ", ".join(_described(pairs))
+    described = _described(pairs)
     telling = _telling(item, pairs)
     meanings = _meanings(item, telling, pairs)
     # an account or a group is rarely meant by what its service is for
@@ -161,10 +165,12 @@ def digest_of(text: str) -> bytes:
 
 
 def _meanings(item: StateObject, telling: list[tuple[str, str]], pairs: list[_Pair]) -> list[str]:
-    of_values = (_meaning(key, value) for key, value in telling)
-    return [gloss(item.name), *of_values, *(gloss(value) for _, key, value in pairs if key in _ON)]
+    of_values = [_meaning(key, value) for key, value in telling]
+    of_places = [gloss(value) for _, key, value in pairs if key in _ON]
+    return [gloss(item.name), *of_values, *of_places]
 
 
+@lru_cache(maxsize=4096)
 def _meaning(key: str, value: str) -> str:
     """Say what a telling value means, if it says which sort of thing the object is."""
     if key in PORTS:
@@ -203,18 +209,22 @@ def _pair(name: str, value: Json) -> _Pair:
 def _name(name: str) -> _Name:
     """Split a name once: most objects have those of others of their kind."""
     last = split(name.rpartition(".")[2])
-    return _Name(" ".join(split(name)), " ".join(last), "".join(last))
+    key = "".join(last)
+    return _Name(" ".join(split(name)), " ".join(last), key, key in _OF_OTHERS)
 
 
-def _described(pairs: list[_Pair]) -> Iterator[str]:
-    """Yield what a description says, and what documents say of the thing besides."""
-    found = {key: value for _, key, value in reversed(pairs)}
+def _described(pairs: list[_Pair]) -> str:
+    """Return what a description says, and what documents say of the thing besides."""
+    # the first of each key counts
+    found = {key: value for _, key, value in reversed(pairs) if key in _SAYING}
+    said: list[str] = []
     before = ""
-    for keys in (DESCRIBING, *DOCUMENTS):
-        said = next((found[key] for key in keys if found.get(key)), "")
-        if said and said.lower() not in before:
-            yield said
-            before += said.lower()
+    for keys in (DESCRIBING, *DOCUMENTS) if found else ():
+        one = next(filter(None, map(found.get, keys)), "")
+        if one and one.lower() not in before:
+            said.append(one)
+            before += one.lower()
+    return ", ".join(said)
 
 
 def _telling(item: StateObject, pairs: list[_Pair]) -> list[tuple[str, str]]:
@@ -243,8 +253,8 @@ def _words(item: StateObject, pairs: list[_Pair], meanings: list[str]) -> str:
     parts = [f"{item.plugin} {item.kind} {' '.join(split(item.name))}"]
     parts += [
         f"{name.words} {value}"
-        for name, key, value in pairs
-        if value != REDACTED and key not in _OF_OTHERS
+        for name, _, value in pairs
+        if value != REDACTED and not name.is_of_others
     ]
     return _clean(" ".join([*parts, *meanings[:1], *meanings]))
 

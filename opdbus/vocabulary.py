@@ -73,11 +73,13 @@ class Reader:
         """Return which values of the vocabulary an object has."""
         found = self._names.values(identity, properties)
         traits = 0
-        for field in self._asked.keys() & found.keys():
-            texts, values = self._asked[field], found[field]
-            had = [value.lower() for value in values if isinstance(value, str)]
-            for text in ("", *had):
-                for bit, part in texts.get(text, ()):
+        for field, values in found.items():
+            if texts := self._asked.get(field):
+                ways = [*texts.get("", ())]
+                for value in values:
+                    if type(value) is str:
+                        ways += texts.get(value.lower(), ())
+                for bit, part in ways:
                     if not traits & bit and (not part or _is_met(part, found)):
                         traits |= bit
         return traits

@@ -45,6 +45,9 @@ def _state(catalogue: Catalogue, layer: Any) -> Sequence[Any]:
         [len(catalogue), len(texts), layer.waiting, layer.filled, {*texts.unused()}],
         {*texts.lacking(layer, 1000)},
         [catalogue.get(entry.identity) == entry for entry in catalogue],
+        catalogue.known_of(entry.identity for entry in catalogue)
+        == {entry.identity: entry for entry in catalogue},
+        catalogue.known_of([Identity("live:none", *thing) for thing in things]),
         catalogue.places([*things]) == [catalogue.places([thing])[0] for thing in things],
     ]
 
@@ -105,3 +108,21 @@ def test_many_entries_are_taken_as_if_they_came_one_by_one(seed: int) -> None:
         assert _state(together, layers[0]) == _state(one_by_one, layers[1])
         _compare_lists(together, there.values(), chance)
     assert {entry.id for entry in together} == {entry.id for entry in there.values()}
+
+
+@pytest.mark.parametrize("is_layered", [True, False])
+def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -> None:  # noqa: FBT001 -- a parameter
+    """The number of a text that no thing has any more is given to another, also among many."""
+    catalogue, chance = Catalogue(Usage()), random.Random(1)  # noqa: S311 -- no secret
+    layer = catalogue.texts.layer() if is_layered else None
+    named = [Identity(FILE, "p", "a", f"n{n}") for n in range(100)]
+    for _ in range(20):
+        batch = [_entry(n, one, chance) for n, one in enumerate(named, 1)]
+        digests = [digest(chance.randbytes(8)) for _ in batch]
+        batch = [e._replace(text_digest=d) for e, d in zip(batch, digests, strict=True)]
+        catalogue.put(batch)
+        assert [catalogue.get(entry.identity) for entry in batch] == batch
+        catalogue.texts.forget(catalogue.texts.unused())
+        assert len(catalogue.texts) == len(named)
+        assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
+        assert layer is None or layer.waiting == len(named)

@@ -15,7 +15,7 @@ from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
 from opdbus.state.redact import redact, redact_object, redact_text
 from opdbus.state.secret_names import is_plural, is_secret_name
-from opdbus.state.secret_text import REDACTED, is_suspect
+from opdbus.state.secret_text import REDACTED, suspects
 from opdbus.text import render
 
 # Every secret in these strings contains SECRET, and no other part of them does.
@@ -703,7 +703,7 @@ MARKS = [
 def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between: str) -> None:
     """Leave patterns out only where they match nothing."""
     text = between.join(parts)
-    if not is_suspect(text):
+    if not suspects([text]):
         assert not secret_patterns.SUSPICIOUS.search(text)
     for mark, pattern in secret_patterns.IN_CONTEXT:
         assert mark in text.lower() or not pattern.search(text)

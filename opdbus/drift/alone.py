@@ -44,15 +44,15 @@ class Alone:
                 left += same
                 continue
             places = self._catalogue.places(same)
-            alone = [
-                (thing, place)
-                for thing, place in zip(same, places, strict=True)
-                if place >= 0 and not crossings.knows(thing)
-            ]
-            is_taken = {thing for thing, _ in alone}
-            left += [thing for thing in same if thing not in is_taken]
-            sorts |= self._declare(sort, is_taken)
-            times += self._catalogue.view.times[[place for _, place in alone]].tolist()
+            taken, at = list[Thing](), list[int]()
+            for thing, place in zip(same, places, strict=True):
+                if place >= 0 and not crossings.knows(thing):
+                    taken.append(thing)
+                    at.append(place)
+                else:
+                    left.append(thing)
+            sorts |= self._declare(sort, taken)
+            times += self._catalogue.view.times[at].tolist()
         return Taken(sorts, min(times, default=0), left)
 
     def _is_alone(self, sort: Sort) -> bool:
@@ -68,4 +68,4 @@ class Alone:
 
     def _declare(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
         self._coverage.note_missing(sort, things)
-        return set[Sort]().union(*map(self._pairs.declare, things))
+        return self._pairs.declare_each(sort, things)

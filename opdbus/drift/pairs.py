@@ -84,11 +84,16 @@ class Pairs:
         if self._named.get(thing, ()) != fields:
             self.undeclare(thing)
             self._named[thing] = fields
-        row = table.of_declared(thing[:2])
-        for key in self._keys_of(thing):
-            if key != (thing[:2], thing.name):
-                self._wanted.setdefault(key, set()).add(thing)
-        return {thing[:2], row.observed, *(sort for sort, *_ in row.joined)} - self.active
+        return self.declare_each(thing[:2], [thing])
+
+    def declare_each(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
+        """Take in declared things of one sort, by what is known of their fields: see `declare`."""
+        row = table.of_declared(sort)
+        for thing in things:
+            for key in self._keys_of(thing):
+                if key != (sort, thing.name):
+                    self._wanted.setdefault(key, set()).add(thing)
+        return {sort, row.observed, *(joined for joined, *_ in row.joined)} - self.active
 
     def undeclare(self, thing: Thing) -> None:
         """Forget a declared thing."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import compress
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -70,21 +71,40 @@ class Catalogue:
 
         Those with some ids have `changed` or gone; what came, or is changed, `since` is given.
         """
-        others = columns.entries(self._add(columns))
+        others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
         self._put_each(sorted(others, key=lambda entry: entry.updated_at))
         self.remove(filter(None, map(self.view.entry, changed)))
         self.put(since)
 
-    def _add(self, columns: Columns) -> list[int]:
-        """Take the entries of new things that have no other; return where the others are."""
+    def _add(self, columns: Columns, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take the entries of new things that have no other, and return which they are."""
         keys = np.frombuffer(columns.keys, np.int64).astype(np.uint64)
-        is_alone = columns.is_alone() & (self._by_thing.find_each(keys) < 0)
-        alone = np.flatnonzero(is_alone)
-        texts = self.texts.come(columns.digest_rows()[alone])
-        places = self.view.add(columns, alone, texts)
-        self._by_thing.add_each(keys[alone], places)
+        is_new: NDArray[np.bool_] = is_alone & (self._by_thing.find_each(keys) < 0)
+        new = np.flatnonzero(is_new)
+        texts = self.texts.come(columns.digest_rows()[new])
+        places = self.view.add(columns, new, texts)
+        self._by_thing.add_each(keys[new], places)
         self._count(places)
-        return np.flatnonzero(~is_alone).tolist()
+        return is_new
+
+    def _replace(
+        self, columns: Columns, things: Sequence[Thing], is_alone: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Take entries in place of those of the same ids, and return of which things.
+
+        Of things that have no other.
+        """
+        places = self.view.places.find_each(np.frombuffer(columns.ids, np.int64)).astype(np.intp)
+        is_known: NDArray[np.bool_] = is_alone & (places >= 0)
+        if self._shared:
+            is_known &= [thing not in self._shared for thing in things]
+        known = np.flatnonzero(is_known)
+        self._use(places[known], -1)
+        before = self.view.texts[places[known]]
+        texts = self.texts.move(before, columns.digest_rows()[known])
+        self.view.replace(columns, known, places[known], texts)
+        self._use(places[known], 1)
+        return is_known
 
     def _count(self, places: NDArray[np.intp]) -> None:
         """Count the entries of new things."""
@@ -94,12 +114,17 @@ class Catalogue:
         sorts = np.bincount(view.sorts[places]).tolist()
         for number in filter(sorts.__getitem__, range(len(sorts))):
             self.sources[view.of_number[number][0]] += sorts[number]
+        self._use(places, 1)
+
+    def _use(self, places: NDArray[np.intp], sign: Literal[1, -1]) -> None:
+        """Count what publishers have at some places, or with -1 had."""
+        view = self.view
         is_published = np.array([sort[0].startswith(PUBLISHED) for sort in view.of_number])
         published = places[is_published[view.sorts[places]]]
         owners, sizes = view.owners[published], view.sizes[published]
         for owner in np.unique(owners).tolist():
             mine = owners == owner
-            self.usage.add(owner, Quota(int(mine.sum()), int(sizes[mine].sum())))
+            self.usage.add(owner, Quota(sign * int(mine.sum()), sign * int(sizes[mine].sum())))
 
     def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and return how their things changed."""
@@ -107,8 +132,12 @@ class Catalogue:
             return self._put_each(entries)
         columns = Columns()
         columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-        changes: dict[Thing, Change] = dict.fromkeys(map(thing_of, entries), "added")
-        return changes | self._put_each([entries[at] for at in self._add(columns)])
+        things, is_alone = [*map(thing_of, entries)], columns.is_alone()
+        is_new = self._add(columns, is_alone)
+        is_known = self._replace(columns, things, is_alone & ~is_new)
+        changes: dict[Thing, Change] = dict.fromkeys(things, "added")
+        changes |= dict.fromkeys(compress(things, is_known), "changed")
+        return changes | self._put_each(compress(entries, ~(is_new | is_known)))
 
     def _put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
         changes: dict[Thing, Change] = {}
@@ -184,8 +213,15 @@ class Catalogue:
         """Return those of some entries that there are, by identity."""
         asked = [*identities]
         places = self.places([Thing(*identity[1:]) for identity in asked])
-        there = (one for one, place in zip(asked, places, strict=True) if place >= 0)
-        return {entry.identity: entry for entry in map(self.get, there) if entry}
+        found: dict[Identity, Entry] = {}
+        for identity, place in zip(asked, places, strict=True):
+            entry = self.view.at(place) if place >= 0 else None
+            if entry and entry.identity != identity:
+                # another source tells of the thing, too
+                entry = self.get(identity)
+            if entry:
+                found[identity] = entry
+        return found
 
     def about(self, thing: Thing) -> tuple[Entry, ...]:
         """Return the entries about a thing, the declared one first; raises UnknownObject."""

@@ -24,7 +24,7 @@ from opdbus.slices import slices
 from opdbus.state.object import FILE, Json, Thing
 
 # Entries taken into the catalogue at a time: some milliseconds' work.
-_AT_A_TIME: Final = 200
+_AT_A_TIME: Final = 300
 
 
 class Known:

@@ -1,12 +1,11 @@
 """What is to be stored is made ready: on a thread, since it takes most of the time of a change."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from opdbus.history.change import Why
 from opdbus.index.catalogue import Catalogue
-from opdbus.index.records import Recorder, Update
+from opdbus.index.records import Draft, Recorder, Update, draft
 from opdbus.index.store import Entry, Record
 from opdbus.state.object import Identity, StateObject
 
@@ -33,11 +32,20 @@ def records(
     """
     latest = {item.identity: item for item in objects}
     known = catalogue.known_of(latest)
-    make = partial(_record, Recorder(), now=max(0, int(now)), transient=transient)
+    entries = map(known.get, latest)
+    hashed = (one if isinstance(one, Record) else draft(one) for one in latest.values())
+    wanted = [
+        (one, entry.owner if entry else owner)
+        for one, entry in zip(hashed, entries, strict=True)
+        if not _is_stored(one, entry, transient=transient)
+    ]
+    seconds = max(0, int(now))
+    rendered = iter(Recorder().records([one for one, _ in wanted if isinstance(one, Draft)]))
     return [
-        make(item, entry.owner if entry else owner)
-        for item, entry in ((item, known.get(identity)) for identity, item in latest.items())
-        if not _is_stored(item, entry, transient=transient)
+        (one if isinstance(one, Record) else next(rendered))._replace(
+            owner=owner, updated_at=seconds, transient=transient
+        )
+        for one, owner in wanted
     ]
 
 
@@ -56,17 +64,8 @@ def update(
     return Update(made, gone, known, why, events, withdrawn=withdrawn)
 
 
-def _record(
-    recorder: Recorder, item: StateObject | Record, owner: int, *, now: int, transient: bool
-) -> Record:
-    if isinstance(item, Record):
-        return item._replace(owner=owner, updated_at=now, transient=transient)
-    return recorder.record(item, owner, now, transient=transient)
-
-
-def _is_stored(item: StateObject | Record, entry: Entry | None, *, transient: bool) -> bool:
+def _is_stored(item: Draft | Record, entry: Entry | None, *, transient: bool) -> bool:
     """Return whether an object is stored just so."""
     if entry is None or entry.transient is not transient:
         return False
-    hashed = item.fingerprint if isinstance(item, Record) else item.fingerprint()
-    return entry.fingerprint == hashed
+    return entry.fingerprint == item.fingerprint

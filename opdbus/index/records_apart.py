@@ -13,7 +13,7 @@ import structlog
 
 from opdbus import gc_tuning
 from opdbus.index.ownership import ROOT
-from opdbus.index.records import Recorder
+from opdbus.index.records import Recorder, draft
 from opdbus.index.store import Record
 from opdbus.models import child
 from opdbus.models.child import ChildFailed
@@ -78,7 +78,7 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
         _, objects = file.stream()
         yield _READ
         for some in batches(objects, _TOGETHER):
-            made = (recorder.record(item, ROOT, 0, transient=False) for item in some)
+            made = recorder.records([*map(draft, some)])
             yield marshal.dumps([*map(_row, made)])
         yield marshal.dumps(file.known())
 

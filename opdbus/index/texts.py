@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 from weakref import ref
 
 import numpy as np
@@ -112,20 +112,36 @@ class Texts:
         A million take less than a second.
         """
         found = self._number_each(digests)
-        is_right = (self._digests[found] == digests).all(axis=1)
-        right = found[is_right]
-        np.add.at(self._held, right, 1)
-        np.add.at(self._alone, right, 1)
-        self.things += len(right)
-        self._unused.difference_update(right.tolist() if self._unused else ())
-        for layer in self._alive():
-            layer.waiting += int(np.count_nonzero(layer.rows[right] < 0))
-        for at in np.flatnonzero(~is_right).tolist():
-            self._come(self.number(digests[at].tobytes()))
-            found[at] = self.find(digests[at].tobytes())
+        self._count_each(found, 1)
+        self.things += len(found)
         return found
 
+    def move(self, before: NDArray[np.int32], digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Note that things of one text each (things,) have others now; return their numbers."""
+        after = self._number_each(digests)
+        is_other = after != before
+        old = before[is_other]
+        self._count_each(after[is_other], 1)
+        self._count_each(old, -1)
+        self._leave(old[self._held[old] == 0].tolist())
+        return after
+
+    def _count_each(self, numbers: NDArray[np.int32], sign: Literal[1, -1]) -> None:
+        """Count things of one text each, that have it now or had it."""
+        np.add.at(self._held, numbers, sign)
+        np.add.at(self._alone, numbers, sign)
+        self._unused.difference_update(numbers.tolist() if self._unused and sign > 0 else ())
+        for layer in self._alive():
+            layer.waiting += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
+
     def _number_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Return the numbers of texts, new ones of new texts."""
+        found = self._found_each(digests)
+        for at in np.flatnonzero((self._digests[found] != digests).any(axis=1)).tolist():
+            found[at] = self.number(digests[at].tobytes())
+        return found
+
+    def _found_each(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the numbers of texts, or of others that begin just so; new ones of new texts."""
         keys = _keys(digests)
         found = np.maximum(self._numbers.find_each(keys), NO_TEXT)
@@ -133,15 +149,21 @@ class Texts:
         _, first, which = np.unique(keys[new], return_index=True, return_inverse=True)
         # the oldest texts have the first numbers
         order = np.argsort(first)
-        firsts, end = new[first[order]], self._end + len(first)
+        firsts, given = new[first[order]], self._room(len(first))
         numbers = np.empty(len(first), np.int32)
-        numbers[order] = np.arange(self._end, end)
-        self._reserve(end)
-        self._digests[self._end : end] = digests[firsts]
-        self._numbers.add_each(keys[firsts], np.arange(self._end, end))
-        self._end = end
+        numbers[order] = given
+        self._digests[given] = digests[firsts]
+        self._numbers.add_each(keys[firsts], given)
         found[new] = numbers[which]
         return found
+
+    def _room(self, count: int) -> NDArray[np.intp]:
+        """Return numbers for new texts."""
+        free = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        new = range(self._end, self._end + count - len(free))
+        self._end = new.stop
+        self._reserve(self._end)
+        return np.array([*free, *new], np.intp)
 
     def is_used(self, digest: bytes) -> bool:
         """Return whether a thing has a text."""
@@ -166,9 +188,7 @@ class Texts:
         if len(old) > 1 or len(new) > 1:
             self._tie(thing, old, new)
         self._unused -= new
-        self._unused.update(number for number in old if not self._held[number])
-        if self._unused and not layers:
-            self._forget([*self._unused])
+        self._leave(number for number in old if not self._held[number])
 
     def _come(self, number: int) -> None:
         """Count a new thing of one text: thousands may come at a time."""
@@ -178,6 +198,12 @@ class Texts:
         self._unused.discard(number)
         for layer in self._alive():
             layer.waiting += int(layer.rows[number] < 0)
+
+    def _leave(self, numbers: Iterable[int]) -> None:
+        """Note texts that no thing has any more; what has no row anywhere is forgotten."""
+        self._unused.update(numbers)
+        if self._unused and not self._alive():
+            self._forget([*self._unused])
 
     def _count(self, layers: Sequence[Layer], numbers: frozenset[int], sign: int) -> None:
         for layer in layers:
@@ -250,12 +276,7 @@ class Texts:
             layer.version += 1
 
     def _new(self, digest: bytes) -> int:
-        if self._free:
-            number = self._free.pop()
-        else:
-            number = self._end
-            self._end += 1
-            self._reserve(self._end)
+        number = int(self._room(1)[0])
         self._digests[number] = np.frombuffer(digest, np.uint8)
         self._numbers.add(int.from_bytes(digest[:8], "little"), number)
         return number

@@ -91,15 +91,23 @@ class View:
         sizes = np.frombuffer(columns.sizes_of_names, np.uint32)
         self.names.add(columns.names, sizes, at, places)
         numbers = np.array([*map(self._number, columns.numbers_of_sorts)], np.int32)
-        self.sorts[places], self.texts[places] = (
-            numbers[np.frombuffer(columns.sorts, np.int32)[at]],
-            texts,
-        )
+        self.sorts[places] = numbers[np.frombuffer(columns.sorts, np.int32)[at]]
+        self.replace(columns, at, places, texts)
+        self.places.add_each(self.ids[places], places)
+        return places
+
+    def replace(
+        self,
+        columns: Columns,
+        at: NDArray[np.intp],
+        places: NDArray[np.intp],
+        texts: NDArray[np.int32],
+    ) -> None:
+        """Put some entries of columns in place of those with the same ids."""
+        self.texts[places] = texts
         for name, column in columns.arrays().items():
             getattr(self, name)[places] = column[at]
-        self.places.add_each(self.ids[places], places)
         self.version += 1
-        return places
 
     def _room(self, count: int) -> NDArray[np.intp]:
         """Return places for new entries."""

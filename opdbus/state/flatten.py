@@ -12,6 +12,7 @@ from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from opdbus.slices import batches
 from opdbus.state.object import (
     FILE,
     MAX_NAME,
@@ -23,6 +24,7 @@ from opdbus.state.object import (
     hash_name,
 )
 from opdbus.state.redact import redact_identity, redact_properties, redact_text
+from opdbus.state.secret_text import suspects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +44,8 @@ _MARK: Final = struct.Struct("q")
 # Marks are told apart by their first byte, and by a list of those of each.
 _FIRST: Final = 56
 _LISTS: Final = 256
+# Names that are looked at together.
+_TOGETHER: Final = 250
 # Bytes of a character.
 _WIDEST: Final = 4
 _IRREGULAR: Final = {
@@ -156,15 +160,15 @@ class Reader:
 
         To redact 100,000 takes seconds. Where all `are_known`, they are read and none is returned.
         """
-        groups: dict[Identity, list[tuple[bytes, Json]]] = {}
-        for plugin, kind, name, properties in flatten(plugins):
-            # Newer formats of marshal depend on what else refers to a value.
-            hashed = digest(marshal.dumps(properties, 2), self._key)
-            identity = self._identity(plugin, kind, name, properties)
-            groups.setdefault(identity, []).append((hashed, properties))
+        groups: dict[Identity, list[Json]] = {}
+        for some in batches(flatten(plugins), _TOGETHER):
+            suspected = suspects([name for _, _, name, _ in some if name])
+            for plugin, kind, name, properties in some:
+                clean = redact_text(name) if name and name in suspected else name
+                groups.setdefault(_identity(plugin, kind, clean, properties), []).append(properties)
         found = deque(
-            (identity, self._mark(identity, hashed), properties)
-            for identity, hashed, properties in _distinct(groups)
+            (identity, self._mark(identity, properties), properties)
+            for identity, properties in _distinct(groups)
         )
         present = {identity for identity, _, _ in found}
         seen = _in_order(mark for _, mark, _ in found)
@@ -175,7 +179,7 @@ class Reader:
     def _changed(
         self,
         found: deque[tuple[Identity, int, Json]],
-        groups: dict[Identity, list[tuple[bytes, Json]]],
+        groups: dict[Identity, list[Json]],
         seen: array[int],
     ) -> Iterator[StateObject]:
         while found:
@@ -188,9 +192,9 @@ class Reader:
                 yield StateObject(identity, redact_properties(identity, properties))
         self._seen = seen
 
-    def _mark(self, identity: Identity, hashed: bytes) -> int:
+    def _mark(self, identity: Identity, properties: Json) -> int:
         """Return 64 bits that another object, or the same with another content, does not have."""
-        (mark,) = _MARK.unpack_from(digest(marshal.dumps((*identity, hashed), 2), self._key))
+        (mark,) = _MARK.unpack_from(digest(_plain((*identity, properties)), self._key))
         return int(mark)
 
     def forget(self) -> None:
@@ -205,30 +209,34 @@ class Reader:
         """Remember what another reader has seen."""
         self._key, self._seen = key, array("q", seen)
 
-    def _identity(self, plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
-        sort, most = _sort(plugin, kind), MAX_NAME["name"]
-        identity = Identity(*sort, _cut(redact_text(name or ""), most))
-        if name is not None:
-            return identity
-        return identity._replace(name=hash_name(_content(identity, properties)))
+
+def _plain(value: Json) -> bytes:
+    # newer formats depend on what else refers to a value
+    return marshal.dumps(value, 2)
+
+
+def _identity(plugin: str, kind: str, name: str | None, properties: Json) -> Identity:
+    """Return the identity of an object whose name, if it has one, has no secrets."""
+    identity = Identity(*_sort(plugin, kind), _cut(name or "", MAX_NAME["name"]))
+    if name is not None:
+        return identity
+    return identity._replace(name=hash_name(_content(identity, properties)))
 
 
 def _content(identity: Identity, properties: Json) -> str:
     return canonical(redact_properties(identity, properties))
 
 
-def _distinct(
-    groups: Mapping[Identity, list[tuple[bytes, Json]]],
-) -> Iterator[tuple[Identity, bytes, Json]]:
+def _distinct(groups: Mapping[Identity, list[Json]]) -> Iterator[tuple[Identity, Json]]:
     """Tell objects of one name apart by ordinals, in the order of their content."""
     for identity, group in groups.items():
         free: Iterator[Identity] = iter([identity])
         if len(group) > 1:
-            group.sort(key=lambda member: (_content(identity, member[1]), member[0]))
+            group.sort(key=lambda member: (_content(identity, member), _plain(member)))
             names = (identity._replace(name=f"{identity.name}#{n}") for n in itertools.count(2))
             free = itertools.chain(free, (name for name in names if name not in groups))
-        for hashed, properties in group:
-            yield next(free), hashed, properties
+        for properties in group:
+            yield next(free), properties
 
 
 def _in_order(marks: Iterable[int]) -> array[int]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +15,7 @@ from opdbus.state.secret_text import (
     hide_in_text,
     is_key_material,
     is_secret_value,
-    is_suspect,
+    suspects,
 )
 
 VERSION: Final = 1
@@ -29,8 +29,8 @@ _VALUE_KEYS: Final = frozenset("value values val default data content current ar
 _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
 _NAME = re.compile(r"[\w .-]{1,100}")
-# What text has that may be JSON.
-_JSON = re.compile(r"[{\[]")
+# Under these keys there may be what another key declares secret.
+_DECLARED: Final = _VALUE_KEYS | {"stringdata"}
 # An element of a command line or of a list of variables that is an assignment as a whole.
 _ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
@@ -47,23 +47,27 @@ def redact_text(text: str) -> str:
 
 
 def _look_at(key: str) -> tuple[str, bool]:
-    """Return a key without secrets, and whether it may say that its value is one."""
+    """Return a key without secrets, and whether it, or another one, may say its value is one."""
     return _look_at_short(key) if len(key) <= _MAX_KEY else _look_at_short.__wrapped__(key)
 
 
 @lru_cache(maxsize=4096)
 def _look_at_short(key: str) -> tuple[str, bool]:
     clean = redact_text(key)
-    return clean, is_secret_name(clean) or clean in KEY_MATERIAL
+    is_telling = is_secret_name(clean) or clean in KEY_MATERIAL
+    return clean, is_telling or key.lower() in _DECLARED
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
     """Copy properties with every secret in them replaced."""
+    return _redact(properties, _suspects(properties.values()))
+
+
+def _suspects(values: Iterable[Json]) -> Collection[str]:
+    """Return the texts inside values that need a closer look: most objects have none."""
     texts: list[str] = []
-    _collect(properties.values(), texts)
-    # most objects have none that needs a closer look, and one look at all takes least
-    joined = "\n".join(texts)
-    return _redact(properties, is_plain=not (is_suspect(joined) or _JSON.search(joined)))
+    _collect(values, texts)
+    return suspects(texts)
 
 
 def _collect(values: Iterable[Json], texts: list[str]) -> None:
@@ -77,24 +81,36 @@ def _collect(values: Iterable[Json], texts: list[str]) -> None:
             _collect(value, texts)
 
 
-def _redact(properties: Mapping[str, Json], *, is_plain: bool) -> dict[str, Json]:
-    """Copy properties without secrets; if they are plain, none of the texts in them holds any.
+def _redact(properties: Mapping[str, Json], suspected: Collection[str]) -> dict[str, Json]:
+    """Copy properties without secrets, of whose texts only those that are suspected hold any.
 
-    A text may still be one, by its name or its place.
+    Another text may still be one, by its name or its place.
     """
-    hidden = _hidden_keys(properties)
+    hidden: Collection[str] | None = None
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
         key, is_telling = _look_at(raw_key)
-        if hidden and raw_key in hidden:
-            clean[key] = _hide(key, value, naming=False)
-        elif is_telling and is_secret_name(key):
-            clean[key] = _hide(key, value, naming=not is_plural(key))
-        elif is_telling and isinstance(value, str) and is_key_material(key, value):
-            clean[key] = REDACTED
+        if is_telling:
+            hidden = _hidden_keys(properties) if hidden is None else hidden
+            is_hidden = raw_key in hidden
+            clean[key] = _redact_named(key, value, suspected, is_hidden=is_hidden)
+        # the type itself, since this runs for every field of 100,000 objects
+        elif type(value) is str:
+            clean[key] = redact_text(value) if value in suspected else value
         else:
-            clean[key] = _redact_value(value, is_plain=is_plain)
+            clean[key] = _redact_value(value, suspected)
     return clean
+
+
+def _redact_named(name: str, value: Json, suspected: Collection[str], *, is_hidden: bool) -> Json:
+    """Redact the value of a name that may say that it is secret; `is_hidden` by another one."""
+    if is_hidden:
+        return _hide(name, value, naming=False)
+    if is_secret_name(name):
+        return _hide(name, value, naming=not is_plural(name))
+    if isinstance(value, str) and is_key_material(name, value):
+        return REDACTED
+    return _redact_value(value, suspected)
 
 
 def redact_identity(identity: Identity) -> Identity:
@@ -116,28 +132,28 @@ def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dic
     return redact(properties)
 
 
-def _redact_value(value: Json, *, is_plain: bool = False) -> Json:
+def _redact_value(value: Json, suspected: Collection[str]) -> Json:
     if isinstance(value, str):
-        return value if is_plain else redact_text(value)
+        return redact_text(value) if value in suspected else value
     if isinstance(value, dict):
-        return _redact(value, is_plain=is_plain)
-    return _redact_list(value, is_plain=is_plain) if isinstance(value, list) else value
+        return _redact(value, suspected)
+    return _redact_list(value, suspected) if isinstance(value, list) else value
 
 
-def _redact_list(values: list[Json], *, is_plain: bool) -> list[Json]:
+def _redact_list(values: list[Json], suspected: Collection[str]) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     flags = flags_of(value for value in values if isinstance(value, str))
     out: list[Json] = []
     hide_next = inside_key = False
     for value in values:
         if not isinstance(value, str):
-            out.append(_redact_value(value, is_plain=is_plain))
+            out.append(_redact_value(value, suspected))
             hide_next = False
         elif inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
             hide_next = False
         else:
-            out.append(_redact_element(value, flags, is_plain=is_plain))
+            out.append(_redact_element(value, flags, suspected))
             hide_next = value in flags or _is_secret_flag(value)
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
         if inside_key and isinstance(value, str):
@@ -145,7 +161,7 @@ def _redact_list(values: list[Json], *, is_plain: bool) -> list[Json]:
     return out
 
 
-def _redact_element(value: str, flags: tuple[str, ...], *, is_plain: bool) -> str:
+def _redact_element(value: str, flags: tuple[str, ...], suspected: Collection[str]) -> str:
     """Redact one word of a command line, or one VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
@@ -153,7 +169,7 @@ def _redact_element(value: str, flags: tuple[str, ...], *, is_plain: bool) -> st
     whole = _ASSIGNMENT.fullmatch(value)
     if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
         return f"{whole[1]}={REDACTED}"
-    return value if is_plain else redact_text(value)
+    return redact_text(value) if value in suspected else value
 
 
 def _is_secret_flag(value: str) -> bool:
@@ -177,7 +193,7 @@ def _hide_leaves(properties: Mapping[str, Json], *, naming: bool) -> dict[str, J
     for raw_key, value in properties.items():
         key, _ = _look_at(raw_key)
         stays = naming and is_naming(key) and not isinstance(value, dict)
-        clean[key] = _redact_value(value) if stays else _hide("", value)
+        clean[key] = _redact_value(value, _suspects([value])) if stays else _hide("", value)
     return clean
 
 
@@ -203,7 +219,7 @@ def _redact_json(text: str) -> str:
         return text
     try:
         value = json.loads(text)
-        clean = _redact_value(value)
+        clean = _redact_value(value, _suspects([value]))
         # an escape may be half a surrogate pair, which can only be written as an escape
         return text if clean == value else json.dumps(clean, ensure_ascii="\\u" in text)
     except (ValueError, RecursionError):

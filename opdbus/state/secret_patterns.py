@@ -151,12 +151,16 @@ SUSPICIOUS = re.compile(
     r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
     r"|hooks\.|webhooks|wifi-sec|wireless-sec"
 )
-# Each text that SUSPICIOUS matches has one of these; to look for them takes half of the time.
+# Each text that SUSPICIOUS matches has one of these, or DASHED matches it; to look for them takes
+# half of the time. It matches all that have one of the first few.
+ALONE_SUSPICIOUS: Final = ("=", ":", "$", "}", "</")
 IN_SUSPICIOUS: Final = (
-    re.compile(r"[=:$}]|\s-|^-|</"),
-    (
-        *"_user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
-        *("wifi-sec", "wireless-sec"),
-        *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA"}),
-    ),
+    *ALONE_SUSPICIOUS,
+    *"_user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
+    *("wifi-sec", "wireless-sec"),
+    *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA"}),
 )
+# And what text has that may be JSON.
+IN_SUSPECTS: Final = (*IN_SUSPICIOUS, "{", "[")
+# A dash is looked for first, and only then what is before it.
+DASHED = re.compile(r"-(?<!\S-)")

@@ -1,7 +1,7 @@
 """Secrets inside a string are replaced, by the name before them, their context, or their shape."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -30,18 +30,23 @@ def hide_in_text(text: str) -> str:
     return patterns.SHAPES.sub(REDACTED, text) if _has(text, patterns.IN_SHAPES) else text
 
 
-def is_suspect(text: str) -> bool:
-    """Return whether `hide_in_text` may find anything in a text, or in a line: a quick look."""
-    pattern, marks = patterns.IN_SUSPICIOUS
-    return bool(pattern.search(text)) or _has(text, marks)
+def suspects(texts: Sequence[str]) -> Collection[str]:
+    """Return those of some texts in which `hide_in_text` may find anything, or that may be JSON.
+
+    Few have any: one look at all of them together takes least.
+    """
+    joined = "\n".join(texts)
+    there = [mark for mark in patterns.IN_SUSPECTS if mark in joined]
+    if not there and not patterns.DASHED.search(joined):
+        return ()
+    return {text for text in texts if _has(text, there) or patterns.DASHED.search(text)}
 
 
 def _may_hold(text: str) -> bool:
     """Return whether SUSPICIOUS matches a text, which is told sooner by a part of it."""
-    pattern, marks = patterns.IN_SUSPICIOUS
-    if pattern.search(text):
+    if _has(text, patterns.ALONE_SUSPICIOUS) or patterns.DASHED.search(text):
         return True
-    return _has(text, marks) and bool(patterns.SUSPICIOUS.search(text))
+    return _has(text, patterns.IN_SUSPICIOUS) and bool(patterns.SUSPICIOUS.search(text))
 
 
 def is_secret_value(name: str, value: str) -> bool:
