@@ -36,7 +36,7 @@ offset = click.option(
 
 
 @root.command()
-@click.argument("query")
+@click.argument("query", nargs=-1, required=True)
 @limit
 @plugin
 @kind
@@ -58,7 +58,7 @@ offset = click.option(
 @click.option("--explain", is_flag=True, help="Say why each was found, and what ranked it.")
 @rows.formed
 def search(
-    query: str,
+    query: tuple[str, ...],
     limit: int,
     form: Form,
     **options: Any,  # noqa: ANN401 -- click's values
@@ -70,18 +70,18 @@ def search(
     """
     if options["explain"] and (form.is_quiet or form.columns):
         raise InvalidArgs("--explain is about whole hits: leave out -q and --columns")
-    asked = chosen(**options)
+    asked, question = chosen(**options), " ".join(query)
     if form.is_for_people and not form.columns:
         # to show what matched
         asked["explain"] = True
 
     async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
-        return await client.search(query, most, asked | {"offset": offset} | more)
+        return await client.search(question, most, asked | {"offset": offset} | more)
 
     if _answer(form, found, limit, options):
         return 0
     if form.is_for_people and not _is_past_the_last(found, options["offset"]):
-        tell_unmet(options["where"], query)
+        tell_unmet(options["where"], question)
         weak = [] if options["all"] else ask(lambda client: found(client, 1, 0, all=True))
         hint = "; --all lists what comes nearest" if weak else ""
         output.note(f"nothing here is about that{hint}")
