@@ -172,6 +172,10 @@ def test_search(served: Running) -> None:
     assert lines[0].split() == ["score", "object", "text"]
     assert len(lines) == 5
     names = ok(served, *who, "-n", "4", "-q").splitlines()
+    # without quotes
+    assert (
+        ok(served, "search", *"who am i".split(), *who[2:], "-n", "4", "-q").splitlines() == names
+    )
     assert names == [line.split()[1] for line in lines[1:]]
     only = as_json(
         served, "search", "x", "--all", "--plugin", "systemd", "--kind", "unit", "-n", "100"
