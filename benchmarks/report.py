@@ -15,6 +15,7 @@ from typing import Any
 
 from opdbus import __version__
 from opdbus.bench import machine
+from opdbus.engine.host import versions
 
 HERE = Path(__file__).parent
 PARTS = ("quality", "scale")
@@ -26,7 +27,7 @@ def main() -> None:
     report: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "op-dbus": __version__,
-        "machine": {**asdict(machine.describe()), "packages": machine.versions(PACKAGES)},
+        "machine": {**asdict(machine.describe()), "packages": versions(PACKAGES)},
     }
     for part in PARTS:
         print(f"measuring {part}...", file=sys.stderr)

@@ -27,7 +27,10 @@ def mortal(daemons: Make, tiny_model: Path, tmp_path: Path) -> Iterator[Running]
     if os.geteuid() != 0:
         pytest.skip("only root can make files that it then may not read")
     model = shutil.copytree(tiny_model, tmp_path / "model")
-    daemon = daemons(STATE_FILE=state_file(tmp_path / "s.json", {"a": "mail"}), MODEL=model)
+    # the graph that is kept is for this one
+    only = {"EXECUTION_PROVIDER": "cpu:onnxruntime"}
+    state = state_file(tmp_path / "s.json", {"a": "mail"})
+    daemon = daemons(STATE_FILE=state, MODEL=model, **only)
     daemon.starter = MORTAL
     yield daemon
     for path in tmp_path.rglob("*"):

@@ -84,12 +84,13 @@ def statuses(messages: list[dict[str, str]]) -> list[str]:
 
 def test_life_is_told_in_order(daemons: Make, listener: Listener) -> None:
     """Say READY first, with the model still to be loaded, then ready with what, and STOPPING."""
-    with notifying(daemons(), listener) as daemon:
+    provider = "cpu:onnxruntime"
+    with notifying(daemons(EXECUTION_PROVIDER=provider), listener) as daemon:
         first = listener.receive()
         assert first == {"READY": "1", "STATUS": "Loading the model"}
         assert "serving" in daemon.log
         seen = listener.until("STATUS", "Ready: ")
-        assert statuses(seen)[-1] == "Ready: 100 objects, medium on cpu:onnxruntime fp32"
+        assert statuses(seen)[-1] == f"Ready: 100 objects, medium on {provider} fp32"
         daemon.send(signal.SIGTERM)
         assert listener.until("STOPPING")[-1] == {"STOPPING": "1", "STATUS": "Stopping"}
         assert daemon.exit_code() == 0
@@ -195,7 +196,7 @@ def test_reload_over_the_bus_is_told(daemons: Make, listener: Listener) -> None:
 
 def test_degraded_says_why(daemons: Make, listener: Listener) -> None:
     """Say which provider was passed over, and why, in the status."""
-    with notifying(daemons(EXECUTION_PROVIDER="cuda,cpu"), listener):
+    with notifying(daemons(EXECUTION_PROVIDER="cuda,cpu:onnxruntime"), listener):
         status = listener.until("STATUS", "Degraded: ")[-1]["STATUS"]
     assert "medium on cpu:onnxruntime fp32; cuda cannot run" in status
 

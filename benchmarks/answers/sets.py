@@ -23,7 +23,7 @@ sys.path.extend(str(Path(__file__).parents[1] / part) for part in (".", "static"
 from corpus import packages, questions
 
 from opdbus import config
-from opdbus.engine.embedder import open_embedder
+from opdbus.engine.opening import open_embedder
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
 from opdbus.state.file import StateFile

@@ -15,6 +15,7 @@ from kit import KINDS, Kit, built, least_cosine, read, recording
 from opdbus import config
 from opdbus.bench import machine
 from opdbus.engine import devices, survey
+from opdbus.engine.host import versions
 from opdbus.engine.proof import Probe, prove
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def environment(kit: Kit) -> Findings:
     """Name the machine, the driver and the versions."""
     yield "machine", dataclasses.asdict(machine.describe())
     yield "hardware", dataclasses.asdict(devices.hardware())
-    yield "packages", machine.versions(PACKAGES)
+    yield "packages", versions(PACKAGES)
     if kit.device == "cuda" and shutil.which("nvidia-smi"):
         done = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=False)
         yield "nvidia-smi", done.stdout.splitlines()
