@@ -129,6 +129,22 @@ async def test_a_process_that_ends_is_an_exit(tmp_path: Path, system_bus: str) -
 
 
 @in_loop
+async def test_a_start_that_is_seen_twice(tmp_path: Path, system_bus: str) -> None:
+    """A unit that is up only after its job was told was started by it, and did not end."""
+    async with watched(system_bus, tmp_path) as (fake, host):
+        fake.work(ONE, 7, STOPS, DOWN)
+        fake.end(ONE, 7)
+        stopped = ("changed", "job:7 stop", 0)
+        await until(host, tmp_path, ONE, stopped)
+        fake.work(ONE, 8, ("activating", "start"))
+        fake.end(ONE, 8)
+        starting = ("changed", "job:8 start", 0)
+        await until(host, tmp_path, ONE, stopped, starting)
+        fake.work(ONE, 0, UP)
+        await until(host, tmp_path, ONE, stopped, starting, starting)
+
+
+@in_loop
 async def test_systemd_restarts_by_a_job(tmp_path: Path, system_bus: str) -> None:
     """An automatic restart is a job that says so, after the exit that it answers."""
     async with watched(system_bus, tmp_path) as (fake, host):

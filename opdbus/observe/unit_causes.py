@@ -206,6 +206,9 @@ class UnitCauses:
             return self._causes.of_units(_others(now), _AFTER_SECONDS) or None
         if LOOP in before and state == "active":
             return ""  # it runs, and has for a while
+        if (was, state) == ("activating", "active"):
+            # what started it, which was told before
+            return self._causes.of_units([unit], _AFTER_SECONDS)
         has_ended = unit.endswith(WITH_PROCESSES) and was and was not in DOWN
         return EXIT if has_ended and state != "reloading" else ""
 
