@@ -55,7 +55,8 @@ class WordVectors:
         # of length 1, and how long they are in the table: longer ones tell more
         self._rows = np.empty((_KEPT, table.dimension), np.float32)
         self._lengths = np.empty(_KEPT, np.float32)
-        meanings = glossary.entries().values()
+        # many names share one
+        meanings = dict.fromkeys(glossary.entries().values())
         vectors = np.stack([self._whole(*self._vectors(words_of(each))) for each in meanings])
         vectors -= vectors.mean(axis=0)
         # how any cosines with the meanings spread follows from it
