@@ -528,7 +528,7 @@ def test_what_is_refused(served: Running, code: int, arguments: list[str], sente
          "object 2 has no string name;"),
         ('{"plugin": "a", "kind": "b", "name": "c", "more": 1}', "the unknown key more"),
         ('{"plugin": "a", "kind": "b", "name": "c", "properties": []}', "not a JSON object"),
-        ('{"plugin": "a", "kind": "b", "name": ""}', "must have 1 to"),
+        ('{"plugin": "a", "kind": "b", "name": ""}', "is empty: give one"),
         ('{"plugin": "a", "kind": "b", "name": "c\\u0000"}', "NUL"),
         ('{"plugin": "a", "kind": "b", "name": "c\\ud800"}', "cannot be sent"),
         ('{"plugin": "a", "kind": "b", "name": "c", "properties": {"n": 99999999999999999999}}',

@@ -40,7 +40,8 @@ def test_bad_name_is_refused(place: int, bad: str) -> None:
     names = ["plugin", "kind", "name"]
     what = names[place]
     names[place] = bad * (MAX_NAME[what] // max(1, len(bad.encode())) + 1)
-    with pytest.raises(InvalidArgs, match=f"the {what} of .* 1 to {MAX_NAME[what]} ") as caught:
+    wrong = f"at most {MAX_NAME[what]} bytes" if bad else "is empty: give one"
+    with pytest.raises(InvalidArgs, match=f"the {what} of .* {wrong}") as caught:
         observed(WHO, *names, {})
     assert len(str(caught.value)) < 300
 

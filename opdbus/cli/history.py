@@ -182,7 +182,8 @@ async def _tell(client: Client, asked: dict[str, Any], limit: int, printer: Prin
         await meaning.require_fields(client, asked)
         output.note("nothing is known to have changed")
     elif is_cut:
-        output.note(f"the newest {len(rows):,} changes: -n N gives more")
+        those = f"newest {len(rows):,} changes" if len(rows) > 1 else "newest change"
+        output.note(f"the {those}: -n N gives more")
 
 
 async def newest(

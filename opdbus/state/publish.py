@@ -36,8 +36,10 @@ def observed(
     """Make a state object of a published one; raises InvalidArgs."""
     thing = Thing(plugin, kind, name)
     for (what, most), value in zip(MAX_NAME.items(), thing, strict=True):
-        if not value or len(value.encode()) > most:
-            raise InvalidArgs(f"the {what} of {_shown(thing)} must have 1 to {most} bytes")
+        if not value:
+            raise InvalidArgs(f"the {what} of the object '{_shown(thing)}' is empty: give one")
+        if len(value.encode()) > most:
+            raise InvalidArgs(f"the {what} of {_shown(thing)} must have at most {most} bytes")
     item = redact_object(Identity(publisher, *thing), _json(dict(properties), thing, 1))
     # most are so small that it need not be told exactly, which takes longer
     if _MOST_BYTES * len(marshal.dumps(dict(item.properties), 2)) > MAX_BYTES:
