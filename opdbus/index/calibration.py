@@ -34,7 +34,7 @@ class Features(NamedTuple):
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking`, `domain` and `unmet` are as of Evidence.
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence.
     """
 
     vector: float
@@ -45,7 +45,6 @@ class Features(NamedTuple):
     highest: float
     unknown: float
     named: float
-    unmet: float
     domain: float
     said: float
     total_margin: float
@@ -144,7 +143,6 @@ def featured(found: Sequence[Score]) -> list[Features]:
             (score.vector - score.background.mean) / max(score.background.spread, _LEAST_SPREAD),
             max(each.vector for each in best),
             *score.missing,
-            score.evidence.unmet,
             score.evidence.domain,
             score.said,
             _margin(score.total, totals),

@@ -20,13 +20,11 @@ class Evidence(NamedTuple):
     that the entry lacks: the more, the rarer it is in the language, and the less it is like any of
     the entry's words; of several words the highest counts. `domain` is how far the cosines of the
     question with the meanings of the glossary spread: what is about no host is as far from all.
-    `unmet` is the share of the values that the question names which the entry has not.
     """
 
     alike: float = 0.4
     lacking: float = 0.4
     domain: float = 0.1
-    unmet: float = 0.0
 
 
 # What is missing where words do not count.

@@ -40,21 +40,13 @@ def why(
         tuple(fields),
         tuple(missing),
         tuple(glosses),
-        tuple(values(entry, query)),
+        tuple(_values(entry, query)),
         tuple(f"{each.field}{each.operator}{each.value}" for each in where),
         query.corrected,
     )
 
 
-def unmet(entry: Entry, query: Query) -> float:
-    """Return the share of the values that a question names which an object has not."""
-    literals = query.matches.literals if query.matches else ()
-    asked = {*vocabulary.asked(query.question).values(), *(one.words for one in query.compared)}
-    asked.update(one.word for one in literals if one.word)
-    return 1 - len(asked.intersection(values(entry, query))) / len(asked) if asked else 0.0
-
-
-def values(entry: Entry, query: Query) -> Iterator[str]:
+def _values(entry: Entry, query: Query) -> Iterator[str]:
     """Yield the words of a question that name a value which an object has."""
     traits = int.from_bytes(entry.traits, "little")
     for bits, phrase in vocabulary.asked(query.question).items():

@@ -243,22 +243,21 @@ class Finder:
                     entry for entry, _ in found[: joins.MOST] if entry.id not in contents
                 ]:
                     contents = {**contents, **await self._memory.content(joined)}
-            found = await self._evident(query, found, contents)
+            found = await self._evident(query.question, found, contents)
         # a hit has the same score on a page of any size
         scores = [score for _, score in found[: max(last, calibration.COMPARED)]]
         judged = judge(scores, query.mode) if query.without is None else like(scores)
         part = slice(page.offset, last)
         return await self._read(page, query, found[part], judged[part], contents)
 
-    async def _evident(self, query: Query, found: Found, contents: Mapping[int, Content]) -> Found:
+    async def _evident(self, question: str, found: Found, contents: Mapping[int, Content]) -> Found:
         """Add to the best what the words of a question and of each say of each other."""
         if self._words is None:
             self._words = await asyncio.to_thread(word_vectors.ours)
         best = [row for row in found[: calibration.COMPARED] if row[0].id in contents]
-        told = [contents[entry.id] for entry, _ in best]
-        evidence = self._words.evidence(query.question, told)
+        evidence = self._words.evidence(question, [contents[entry.id] for entry, _ in best])
         rows = [
-            (entry, replace(score, evidence=each._replace(unmet=explaining.unmet(entry, query))))
+            (entry, replace(score, evidence=each))
             for (entry, score), each in zip(best, evidence, strict=True)
         ]
         return [*rows, *found[calibration.COMPARED :]]
