@@ -5,12 +5,12 @@ from typing import Any
 
 from docs_parts.tables import newest, table
 
-_HOSTS = ("example", "packages", "values", "cluster", "office", "home", "agency")
+_HOSTS = ("example", "packages", "values", "cluster", "office", "home", "agency", "quarry")
 _ANSWERS = """\
 From `benchmarks/results/{file}` (`benchmarks/answers/measure.py`): the half of the questions that
 nothing was fitted to. The hosts are the example (`state.example.json`), {packages} packages of
 Debian, each with a question that its long description makes, a host with {values} questions
-about values, and the four hosts of the exams below. Other questions have typing errors, are about
+about values, and the five hosts of the exams below. Other questions have typing errors, are about
 foreign topics (words of WordNet's files of food, plants, animals, the body and feelings), ask for
 what was taken out together with its near copies, or, in exams, for what the host has not.
 
@@ -69,9 +69,9 @@ def answers() -> str:
 
 _EXAMS = """\
 From `benchmarks/results/{file}` (`benchmarks/answers/exams.py`), at the level {level}: whole hosts,
-cluster, office and agency with questions of strangers, and home, a family's server, with our own.
-Misses of the open half were looked at; of the half held back nobody was shown how its questions are
-answered.
+cluster, office, agency and quarry with questions of strangers, and home, a family's server, with
+our own. Misses of the open half were looked at; of the half held back nobody was shown how its
+questions are answered.
 
 {rows}"""
 _HALVES = ("open", "held")
