@@ -166,10 +166,10 @@ def test_words_of_a_language_are_no_mistakes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("objects", "question", "words", "names"),
     [
-        (1000, "purple printing by nginx", 2 / 3, 1 / 3),
-        (1000, "purple printing", 0.5, 0.0),
-        (1000, "failed printing", 0.0, 0.0),
-        (100, "purple printing by nginx", 0.0, 0.0),
+        (300, "purple printing by nginx", 2 / 3, 1 / 3),
+        (300, "purple printing", 0.5, 0.0),
+        (300, "failed printing", 0.0, 0.0),
+        (30, "purple printing by nginx", 0.0, 0.0),
     ],
 )
 def test_what_no_object_has_counts_where_there_are_many(

@@ -39,7 +39,7 @@ _RIDGE: Final = 1e-3
 _REFUSED: Final = 0.025
 _REFUSED_OF_HOSTS: Final = 0.05
 # So many may be where more than foreign questions are refused, and of those of each host.
-_HARDLY_ANY: Final = 0.01
+_HARDLY_ANY: Final = 0.007
 _HARDLY_ANY_OF_EACH: Final = 0.03
 # So many about foreign topics are to be refused: two percent more than of those to come.
 _FOREIGN_REFUSED: Final = 0.97

@@ -44,7 +44,7 @@ _FEW: Final = 5
 _USUAL_STATE: Final = 0.04
 _ADJECTIVE_AND_NOUN: Final = 2
 # A host of no more objects has few of the words that are about it.
-_FEW_OBJECTS: Final = 100
+_FEW_OBJECTS: Final = 30
 # What a word of the same meaning counts beside one of the question, and if so few have it.
 _EVERYDAY_WEIGHT: Final = 0.3
 _RARE: Final = 5.0
@@ -262,8 +262,8 @@ def _without_state(question: str, terms: Sequence[str], view: View) -> Sequence[
 def _missing(question: str, counts: Mapping[str, int], objects: int) -> Missing:
     """Return how much of a question no object has; words that name values are known.
 
-    It tells nothing on a host of a hundred objects, which has few words, and twice as much on one
-    of ten thousand as on one of a thousand.
+    It tells nothing on a host of thirty objects, which has few words, and three times as much on
+    one of a thousand as on one of a hundred.
     """
     said = {term for phrase in vocabulary.asked(question).values() for term in phrase.split()}
     unknown = [term for term, count in counts.items() if not count and term not in said]
