@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from opdbus.observe.dpkg import Package, StatusFile
 from opdbus.observe.reading import read_at_most
 from opdbus.observe.unit_files import TYPES, is_unit
 
-# What the folders of files are called that are parts of one configuration.
+# The names of folders that hold parts of one configuration end so.
 _OF_PARTS: Final = ".d"
 # Far more than there are on a sane host: 200 to 1,000.
 MAX_FILES: Final = 10_000
@@ -173,26 +172,28 @@ class Conffiles:
                 yield entry.path, Origin(what)
 
     def _beside(self, found: Mapping[str, Origin], folders: set[str]) -> dict[str, Origin]:
-        """List what belongs to no package, where packages have files, and add these folders.
-
-        Of a folder such as `conf.d` the others beside it count, too: one may still be empty.
-        """
-        homes = {Path(path).parent for path, origin in found.items() if not origin.unit}
-        homes |= {home.parent for home in homes if home.name.endswith(_OF_PARTS)}
-        homes = {home for home in homes if home.is_relative_to(self._sources.etc)}
-        entries = {str(home): _entries(home) for home in homes}
-        for entry in [*chain.from_iterable(entries.values())]:
-            is_of_parts = entry.name.endswith(_OF_PARTS) and entry.path not in entries
-            if is_of_parts and entry.is_dir(follow_symlinks=False):
-                entries[entry.path] = _entries(Path(entry.path))
-        folders.update(entries)
+        """List the files of no package in folders where packages have some; adds these folders."""
+        homes = self._homes(found)
+        folders.update(map(str, homes))
         return {
             entry.path: Origin(f"{self._manual(entry.path) or 'configuration'} of no package")
-            for entry in sorted(chain.from_iterable(entries.values()), key=attrgetter("path"))
+            for entry in chain.from_iterable(map(_entries, sorted(homes)))
             if entry.path not in found
             and not _LEFT_BESIDE.fullmatch(entry.name)
             and entry.is_file(follow_symlinks=False)
         }
+
+    def _homes(self, found: Mapping[str, Origin]) -> set[Path]:
+        """Return the folders in /etc where packages have files, and those of parts beside them.
+
+        A folder of parts, such as `conf.d`, may be empty as long as nobody has added one.
+        """
+        homes = {Path(path).parent for path, origin in found.items() if not origin.unit}
+        homes |= {home.parent for home in homes if home.name.endswith(_OF_PARTS)}
+        homes = {home for home in homes if home.is_relative_to(self._sources.etc)}
+        beside = chain.from_iterable(map(_entries, homes))
+        parts = (entry for entry in beside if entry.name.endswith(_OF_PARTS))
+        return homes | {Path(e.path) for e in parts if e.is_dir(follow_symlinks=False)}
 
     def _of_ucf(self, packages: dict[str, Package]) -> Iterator[tuple[str, Origin]]:
         """List what packages install with ucf, which dpkg does not know of."""

@@ -95,7 +95,7 @@ class Users:
         if names := sorted(others - {"files", "compat", "db", "systemd"}):
             yield f"accounts of {', '.join(names)} are not listed, only those of {self.passwd}"
         if self.sudoers.exists():
-            yield f"whom {self.sudoers} lets become root may be read by root only: it is not seen"
+            yield f"only root may read {self.sudoers}: whom it lets become root is not known"
 
 
 def _account(_password: str, uid: str, gid: str, *rest: str) -> _Account:
