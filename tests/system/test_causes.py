@@ -74,6 +74,11 @@ def of_units(rows: list[Row]) -> list[tuple[str, str, str]]:
     return told([row for row in rows if row["source"] == OF_UNITS])
 
 
+def runs(name: str, cause: str) -> list[list[tuple[str, str, str]]]:
+    """Give the rows of a short run: one, or two on a host so busy that its middle is seen."""
+    return [[(name, "event", cause)], [(name, "changed", cause)] * 2]
+
+
 def test_the_life_of_a_service(bare: Host, history: History) -> None:
     """Starts, stops and restarts are rows with their jobs, one of each, and exits are exits."""
     bare.ask("systemctl", "start", RUN)
@@ -189,9 +194,10 @@ def test_a_timer(bare: Host, history: History) -> None:
     assert told(history.news()) == [(timer, "changed", "job:N start")]
     rows = told(history.news(2))
     by = f"job:N start by {timer}"
-    assert sorted(rows) == [(service, "event", by), (timer, "changed", by)]
+    assert [row for row in rows if row[0] == timer] == [(timer, "changed", by)]
+    assert [row for row in rows if row[0] != timer] in runs(service, by)
     bare.ask("systemctl", "start", service)
-    assert told(history.news()) == [(service, "event", "job:N start")]
+    assert told(history.news()) in runs(service, "job:N start")
 
 
 @pytest.mark.parametrize("kind", ["path", "socket"])
