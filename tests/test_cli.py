@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from commands import as_json, fails, ok
+from commands import as_json, fails, ok, run
 from conftest import EXAMPLE
 from running import PATIENCE_SECONDS, Running, calling, environment, read_lines, state_file
 from tiny import write_tiny_model
@@ -50,14 +50,17 @@ def test_a_unique_name_is_enough(served: Running) -> None:
 
 
 def test_an_ambiguous_name_lists_what_it_may_be(served: Running) -> None:
-    """A name of several objects is refused as wrong usage, with their full names to be pasted."""
+    """A name of several objects is a unit's; what changes something refuses it, with full names."""
     other = "systemd/socket/sshd.service"
     thing = '{"plugin": "systemd", "kind": "socket", "name": "sshd.service"}'
     ok(served, "publish", "t", stdin=thing)
-    for command in ("show", "similar", "withdraw"):
-        said = fails(served, 2, command, "sshd")
-        first = "op-dbus: 'sshd' may be any of these: give the one that is meant"
-        assert said.splitlines() == [first, f"  {other}", f"  {SSHD}"]
+    for command in ("show", "history"):
+        told = run(served, command, "sshd")
+        assert told.stdout == ok(served, command, SSHD)
+        assert told.stderr == f"'sshd' is taken for {SSHD}; others of this name: {other}\n"
+    said = fails(served, 2, "withdraw", "sshd")
+    first = "op-dbus: 'sshd' may be any of these: give the one that is meant"
+    assert said.splitlines() == [first, f"  {other}", f"  {SSHD}"]
     ok(served, "withdraw", "socket/sshd")
 
 

@@ -24,8 +24,14 @@ OBSERVED = [
     ("systemd", "unit", "acme.service", {"active_state": "failed"}),
     ("packages", "package", "x", {"version": "2.0"}),
     ("packages", "package", "gone-tool", {}),
-    ("files", "file", "/srv/tool", {}),
-    ("systemd", "unit", "tools.service", {"aliases": ["extra.timer", "Tool.service"]}),
+    ("files", "file", "/srv/toolbox", {}),
+    (
+        "systemd",
+        "unit",
+        "tools.service",
+        {"aliases": ["extra.timer", "extra.service", "Tool.service"]},
+    ),
+    ("users", "account", "extra", {}),
     ("users", "account", "bob smith", {}),
     ("users", "group", "bob smith", {}),
 ]
@@ -102,6 +108,18 @@ def test_what_may_be_several_is_listed_to_be_pasted(served: Callable[..., Any]) 
     served(work)
 
 
+def test_another_name_of_a_unit_counts_beside_other_kinds(served: Callable[..., Any]) -> None:
+    """Take a name that an account has, and a unit as another name, as the unit."""
+
+    async def work(_caller: Caller, command: Callable[..., Any]) -> None:
+        told = await command("show", "extra")
+        assert told.stdout == (await command("show", "tools.service")).stdout
+        assert "others of this name: users/account/extra" in told.stderr
+        assert (await command("show", "account/extra")).stderr == ""
+
+    served(work)
+
+
 def test_what_is_named_to_be_forgotten(served: Callable[..., Any]) -> None:
     """Forget what is gone by its own name, not by a part of it, and say which object that is."""
 
@@ -113,9 +131,9 @@ def test_what_is_named_to_be_forgotten(served: Callable[..., Any]) -> None:
         assert told.stdout == "the values of 0 rows of packages/package/gone-tool were erased\n"
         told = await command("history", "forget", "gone-tol")
         assert "do you mean packages/package/gone-tool?" in told.stderr
-        told = await command("history", "forget", "tool")
+        told = await command("history", "forget", "toolbox")
         assert (told.returncode, told.stdout) == (2, "")
-        assert "part of the name of files/file//srv/tool: give all of it" in told.stderr
+        assert "part of the name of files/file//srv/toolbox: give all of it" in told.stderr
         for asked in ("", " ", "/"):
             told = await command("history", "forget", asked)
             assert (told.returncode, told.stdout) == (1, "")

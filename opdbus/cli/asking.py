@@ -27,6 +27,8 @@ _SORT: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
 # objects whose values are looked at for those near one, and values that are told where none is
 _SOME: Final = 1000
 _FEW: Final = 5
+# what is most likely meant by a name that objects of several kinds have, the likeliest first
+_LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"])
 
 
 def ask(question: Callable[[Client], Awaitable[T]]) -> T:
@@ -65,17 +67,23 @@ def _refuse_if_failed(condition: Callable[[Unit], bool]) -> None:
         raise BusError(f"{service.fault()}; {service.cure()}") from None
 
 
-async def path_of(client: Client, name: str, *, past: bool = False) -> str:
+async def path_of(client: Client, name: str, *, past: bool = False, unique: bool = False) -> str:
     """Return the path of the object that is named by its path, by PLUGIN/KIND/NAME, or shorter.
 
-    With `past`, it may be gone. Raises UnknownObject where there is none, and InvalidArgs where
-    there are several.
+    With `past`, it may be gone. Of several a unit is taken, else a package, which is said on
+    stderr, unless it has to be `unique`. Raises UnknownObject where there is none, and InvalidArgs
+    where there are several.
     """
     if name.startswith(paths.STATE + "/"):
         return name
     found, close = await client.resolve(name, past=past)
     if len(found) == 1:
         return found[0][0]
+    likely = next((some for sort in _LIKELIEST if (some := _of(sort, found))), [])
+    if len(likely) == 1 and not unique:
+        taken, *others = _names([*likely, *(row for row in found if row not in likely)])
+        output.note(f"{name!r} is taken for {taken}; others of this name: {', '.join(others)}")
+        return likely[0][0]
     if found:
         listed = "".join(f"\n  {each}" for each in _names(found))
         raise InvalidArgs(f"{name!r} may be any of these: give the one that is meant{listed}")
@@ -83,6 +91,10 @@ async def path_of(client: Client, name: str, *, past: bool = False) -> str:
     either = f"{', '.join(names)} or {last}" if names else last
     hint = f"do you mean {either}?" if close else "`op-dbus list` shows all"
     raise UnknownObject(f"there is no object {name or repr(name)}; {hint}")
+
+
+def _of(sort: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    return [row for row in rows if row[1:3] == sort]
 
 
 def _names(rows: Sequence[Sequence[str]]) -> list[str]:

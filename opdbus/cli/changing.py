@@ -82,7 +82,7 @@ def withdraw(objects: tuple[str, ...]) -> None:
     """
 
     async def withdrawn(client: Client) -> int:
-        return await client.withdraw([await path_of(client, name) for name in objects])
+        return await client.withdraw([await path_of(client, name, unique=True) for name in objects])
 
     print(f"{ask(withdrawn)} withdrawn")
 

@@ -104,14 +104,15 @@ def similar(
 ) -> int:
     """Find the objects most like OBJECT.
 
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique. The
-    exit code is 12 if nothing is found.
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name. The exit
+    code is 12 if nothing is found.
     """
     # why, where there is room to say it
     asked = chosen(**options, explain=not (form.is_quiet or form.columns))
 
+    path = ask(lambda client: path_of(client, object))
+
     async def found(client: Client, most: int, offset: int, **more: bool) -> Hits:
-        path = await path_of(client, object)
         return await client.similar(path, most, asked | {"offset": offset} | more)
 
     if _answer(form, found, limit, options):

@@ -137,8 +137,8 @@ def history() -> None:
 def show(object: str, at: str | None, limit: int, json_: bool) -> None:  # noqa: A002, FBT001
     """Tell what happened to OBJECT, or show it as it was.
 
-    OBJECT is PLUGIN/KIND/NAME, a D-Bus path, or a name that is unique; it may be gone. TIME is as
-    of `op-dbus changes`.
+    OBJECT is PLUGIN/KIND/NAME, a D-Bus path, or a short name; it may be gone. TIME is as of
+    `op-dbus changes`.
     """
     if at is not None:
         _show_at(object, moment_of(at), json_=json_)

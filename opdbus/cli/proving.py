@@ -116,7 +116,7 @@ async def _forget(
     """Have values erased; return the object whose values were, if one is named, and the answer."""
     thing = ""
     if name is not None:
-        what["object"] = path = await path_of(client, name, past=True)
+        what["object"] = path = await path_of(client, name, past=True, unique=True)
         thing = name_of(path)
         if name != path and name not in _whole(*thing.split("/", 2)):
             raise InvalidArgs(

@@ -45,8 +45,8 @@ def levels(detail: bool, json_: bool) -> None:  # noqa: FBT001
 def show(object: str, json_: bool) -> None:  # noqa: FBT001, A002
     """Show everything about OBJECT.
 
-    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a name that is unique: `sshd`
-    for systemd/unit/sshd.service.
+    OBJECT is PLUGIN/KIND/NAME, as `list` prints it, a D-Bus path, or a short name: `sshd` for
+    systemd/unit/sshd.service. Of several objects of a name, a unit is shown, else a package.
     """
 
     async def found(client: Client) -> tuple[str, dict[str, Any]]:

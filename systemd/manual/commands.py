@@ -21,7 +21,9 @@ call to `org.opdbus` does; `changes --watch` does not while it waits. `systemctl
 keeps it stopped.
 
 Objects are named `PLUGIN/KIND/NAME`, as `list` prints them, by their D-Bus path, or by a part
-of that name where it is unique: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`.
+of that name: `sshd` and `unit/sshd` for `systemd/unit/sshd.service`. Of several objects of a
+name, the unit is taken, else the package, which is said on stderr; `withdraw` and `history forget`
+refuse.
 """
 _ORDER = [module.__name__ for module in modules()]
 _PLACEHOLDER = re.compile(r"[A-Z]{2,}")

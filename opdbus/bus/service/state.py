@@ -18,7 +18,7 @@ from opdbus.config import SEVERITIES
 from opdbus.drift import pairs
 from opdbus.drift.crossings import CLASSES
 from opdbus.errors import InvalidArgs
-from opdbus.index import matching, past, short_names
+from opdbus.index import connected, matching, past, short_names
 from opdbus.index.search import MODES
 from opdbus.state import publish
 from opdbus.state.fields import split
@@ -145,8 +145,11 @@ class StateInterface:
         """Find the objects that a short name means, or those with close names."""
         is_past = Options(options, {"past": bool}).get("past", default=False)
         found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
-        if not found and (found := await matching.aliased(self._memory, name.rpartition("/")[2])):
-            close = []
+        # a unit may also have the name of what is no unit, such as an account
+        is_open = "/" not in name and connected.UNIT not in {thing[:2] for thing in found}
+        if not found or is_open:
+            others = await matching.aliased(self._memory, name.rpartition("/")[2])
+            found, close = [*found, *others], [] if others else close
         if is_past and not found:
             known = await past.things(self._memory)
             found, close = await asyncio.to_thread(short_names.find, known, name)
