@@ -11,11 +11,14 @@ import pytest
 from opdbus.config import Config
 from opdbus.history.change import STATE_FILE, Why
 from opdbus.history.question import Filter
+from opdbus.history.sentences import Said
 from opdbus.index import connected
 from opdbus.index.change_finder import ChangeFinder, Found
+from opdbus.index.change_ranking import Candidate, Near, about
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.search import Background
 from opdbus.index.sentence_vectors import SentenceVectors
 from opdbus.serving.serving import Serving
 from opdbus.state.object import FILE, Identity, StateObject, Thing
@@ -147,6 +150,20 @@ def test_a_sort_that_is_named_is_found(settings: Config, asked: str, first: set[
         assert ("alice" in found) == ("alice" in first)
 
     run(settings, work)
+
+
+def test_what_is_not_about_a_question_is_left_out() -> None:
+    """Of some changes that are about a question, those that are not are no answers."""
+    near = Near({}, Background(mean=0.1, spread=0.1), "medium")
+    texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
+    found = [
+        Candidate(Said(text, seq, 1), cosine, share)
+        for seq, (text, (cosine, share)) in enumerate(texts.items(), 1)
+    ]
+    assert about("name resolution", near, found) == {1, 3}
+    assert about("names of what crashed", near, found) == {1, 2, 3}
+    assert about("what changed?", near, found) == {1, 2, 3}
+    assert about("name resolution", near._replace(background=None), found) == {1, 2, 3}
 
 
 def test_what_happens_again_and_again_is_one_answer(settings: Config) -> None:

@@ -127,9 +127,11 @@ class ChangeFinder:
 
         def read(store: Store) -> list[tuple[Said, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
-            if is_question and change_ranking.is_foreign(asked, near, candidates):
-                return []
-            return change_ranking.rank(store, asked, candidates)[:limit]
+            ranked = change_ranking.rank(store, asked, candidates)
+            if is_question:
+                about = change_ranking.about(asked, near, candidates)
+                ranked = [each for each in ranked if each[0].seq in about]
+            return ranked[:limit]
 
         best = await self._memory.archive.read(read)
         numbers = [said.seq for said, _ in best]

@@ -26,6 +26,9 @@ NEWEST_WEIGHT: Final = 0.02
 # A question that is less likely to be about anything is answered by nothing. With each level no
 # question about the recorded day is, and half to two thirds of those about other things are.
 _LEAST_ABOUT: Final = 0.65
+# A sentence is close to a question if its cosine is by so many standard deviations above those that
+# the question has with any objects. No question about the recorded days loses its answer.
+_CLOSE: Final = 2
 # Of the sentences that are closest, that have words, and in which the same happened.
 _CANDIDATES: Final = 256
 # What asks for changes, and says nothing of what they are about.
@@ -69,13 +72,30 @@ def _besides_asking(asked: str) -> str:
     return " ".join(_ASKING.sub(" ", asked).split()).strip("?!., ")
 
 
-def is_foreign(asked: str, near: Near, found: Sequence[Candidate]) -> bool:
+def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
+    """Return the rows that have to do with a question: by its words, what happened, or meaning.
+
+    All have to do with a question for whatever changed, and where there is no engine.
+    """
+    happened = wording.asked(asked)
+    if not near.background or not _besides_asking(asked):
+        return {each.said.seq for each in found}
+    if not happened and _is_foreign(near, near.background, found):
+        return set()
+    least = near.background.mean + _CLOSE * near.background.spread
+    return {
+        each.said.seq
+        for each in found
+        if each.share or each.cosine >= least or wording.share(happened, each.said.text)
+    }
+
+
+def _is_foreign(near: Near, background: Background, found: Sequence[Candidate]) -> bool:
     """Return whether no change has to do with a question: by no word of it, and by no meaning."""
-    is_open = wording.asked(asked) or not _besides_asking(asked)
-    if is_open or not near.background or any(each.share for each in found):
+    if any(each.share for each in found):
         return False
     best = max((each.cosine for each in found), default=0.0)
-    score = Score(best, best, 0.0, stage=near.level, background=near.background)
+    score = Score(best, best, 0.0, stage=near.level, background=background)
     return calibration.about(score) < _LEAST_ABOUT
 
 
