@@ -269,6 +269,9 @@ def test_conditions_that_nothing_meets(served: Running) -> None:
     listed = served.cli("list", "--where", "active_state=unheard-of")
     assert (listed.returncode, listed.stdout) == (0, "")
     assert listed.stderr.startswith("nothing to list\nno object has active_state unheard-of; there")
+    for field, there in (("enabled=masked", "yes"), ("groups=nosuch", "")):
+        listed = served.cli("list", "--where", field)
+        assert f"no object has {field.replace('=', ' ')}; there are {there}" in listed.stderr
     done = served.cli("search", "anything", "--where", "active_state=actve, enabled=true")
     assert "no object has active_state actve; there are active" in done.stderr
     for asked in (["search", "plugin:nosuch x"], ["list", "--where", "plugin=nosuch"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _SORT: Final = re.compile(r"(?<!\S)(plugin|kind):([\w-]+)", re.IGNORECASE)
 # objects whose values are looked at for those near one, and values that are told where none is
 _SOME: Final = 1000
-_FEW: Final = 5
+_FEW: Final = 8
 # what is most likely meant by a name that objects of several kinds have, the likeliest first
 _LIKELIEST: Final = (["systemd", "unit"], ["packages", "package"])
 
@@ -168,10 +169,13 @@ async def _unmet(asked: Condition, client: Client) -> str:
     either = [f'{asked.field}{operator}"{asked.value}"' for operator in ("=", "!=")]
     (count, _), (_, others) = [await client.page({"where": c}, 0, _SOME) for c in either]
     rows = await client.values([path for path, *_ in others], [asked.field]) if others else []
-    known = dict.fromkeys(value for (value,) in rows if isinstance(value, str))
+    values = [each for (value,) in rows for each in (value if isinstance(value, list) else [value])]
+    said = [output.said(each) for each in values if not isinstance(each, dict | list)]
+    known = Counter(filter(None, said))
     if count or not known:
         return ""
-    near = difflib.get_close_matches(asked.value, known, 3) or [*known][:_FEW]
+    usual = [value for value, _ in known.most_common(_FEW)]
+    near = difflib.get_close_matches(asked.value, known, 3) or usual
     return f"no object has {asked.field} {asked.value}; there are {', '.join(near)}"
 
 
