@@ -92,6 +92,16 @@ def test_words_that_mean_nothing() -> None:
     ]
 
 
+def test_fields_that_are_misspelled() -> None:
+    """Name what is declared of a field that is much like one that is compared."""
+    accounts = {"a": {"group": "x", "groups": ["x"], "shel": "/bin/sh"}}
+    plugins = {"system": {"hostnme": "a", "timezone": "UTC"}, "users": {"accounts": accounts}}
+    assert judge({"version": 1, "plugins": plugins}, known.puzzles).warnings == [
+        "system/settings/system: hostnme: did you mean hostname?",
+        "users/account/a: shel: did you mean shell?",
+    ]
+
+
 def test_a_good_file_has_no_warning() -> None:
     """The example, in which all is meant, is not warned of."""
     assert judge(json.loads(EXAMPLE.read_text()), known.puzzles).warnings == []

@@ -35,17 +35,27 @@ def why_not(sort: Sort) -> str:
 
 
 def puzzles(objects: Iterable[StateObject]) -> Iterator[str]:
-    """Yield which declared words mean nothing, each with the first object that has it."""
+    """Yield which declared words mean nothing, each with the first object that has it.
+
+    A field is misspelled if its name is much like that of one that is compared.
+    """
     found: dict[str, list[str]] = {}
     for item in objects:
         rules = table.of_declared((item.plugin, item.kind)).rules
         for key, value in item.properties.items():
-            rule = rules.get(values.words(key))
-            if rule and (puzzle := words.puzzle(rule.means, value)):
+            field = values.words(key)
+            rule = rules.get(field)
+            if puzzle := words.puzzle(rule.means, value) if rule else _misspelled(field, rules):
                 name = "/".join((item.plugin, item.kind, item.name))
-                found.setdefault(f"{values.words(key)}: {puzzle}", []).append(name)
+                found.setdefault(f"{field}: {puzzle}", []).append(name)
     for puzzle, (first, *more) in found.items():
         yield f"{first}{f' and {len(more)} more' if more else ''}: {puzzle}"
+
+
+def _misspelled(field: str, known: Iterable[str]) -> str:
+    close = next(iter(difflib.get_close_matches(field, known, 1, _ALIKE)), field)
+    # one is observed beside several, such as the group of an account beside its groups
+    return "" if close.rstrip("s") == field.rstrip("s") else f"did you mean {close}?"
 
 
 @cache
