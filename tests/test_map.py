@@ -320,6 +320,16 @@ def test_map_of_a_daemon(daemon: Running, tmp_path: Path) -> None:
     assert ET.fromstring(picture.read_text()).get("viewBox")  # noqa: S314 -- our own
 
 
+def test_a_map_has_a_usual_place(
+    daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a file, the map is one in the current folder, which is replaced only if told so."""
+    monkeypatch.chdir(tmp_path)
+    assert ok(daemon, "map", *ONLY).startswith("op-dbus-map.html: ")
+    said = fails(daemon, 2, "map", *ONLY)
+    assert "op-dbus-map.html is there already: `-o op-dbus-map.html` replaces it" in said
+
+
 def test_map_says_what_is_wrong(daemon: Running, tmp_path: Path) -> None:
     """A file of another sort, one that cannot be written, and nothing to draw are refused."""
     target = str(tmp_path / "host.html")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from opdbus.picture.table import Table
 
 _MOST: Final = 50_000
+_USUAL: Final = "op-dbus-map.html"
 _TOPICS: Final = 64
 # Of each topic, where names are very long.
 _FEW: Final = 10
@@ -33,10 +34,9 @@ _CHANGES: Final = 2000
     "-o",
     "--output",
     "target",
-    required=True,
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Where it goes: FILE.html, to search and zoom in, or FILE.svg, a picture.",
+    help=f"Where it goes: FILE.html, to search and zoom in, or FILE.svg, a picture. [{_USUAL}]",
 )
 @plugin
 @kind
@@ -54,7 +54,7 @@ _CHANGES: Final = 2000
 )
 @as_json
 def map_(
-    target: Path,
+    target: Path | None,
     since: str,
     limit: int,
     json_: bool,  # noqa: FBT001 -- click passes flags so
@@ -70,6 +70,9 @@ def map_(
     from opdbus.picture import page, svg, table
 
     drawers = {".html": page.draw, ".svg": svg.draw}
+    if not target and Path(_USUAL).exists():
+        raise InvalidArgs(f"{_USUAL} is there already: `-o {_USUAL}` replaces it")
+    target = target or Path(_USUAL)
     if target.suffix not in drawers:
         raise InvalidArgs(f"{target} is neither FILE.html nor FILE.svg: give one of these")
     if not 1 <= limit <= _MOST:
