@@ -23,10 +23,11 @@ def try_setup(
     )
 
 
-def setup(what: str, into: Path, prefix: str = "/usr/local") -> None:
-    """Install or uninstall all but the virtual environment, which takes a registry and a minute."""
+def setup(what: str, into: Path, prefix: str = "/usr/local") -> str:
+    """Install or uninstall all but the environment, which takes a minute; give what is printed."""
     done = try_setup(what, DESTDIR=str(into), PREFIX=prefix, FILES_ONLY="yes")
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def files_in(folder: Path) -> set[str]:

@@ -113,12 +113,14 @@ def test_a_prefix_stays_below_destdir(tmp_path: Path, prefix: str, means: str) -
 
 
 def test_nothing_stays_but_settings(tmp_path: Path) -> None:
-    """Settings and state are kept, and everything else is removed."""
+    """Settings and state are kept, which is said, and everything else is removed."""
     setup("install", tmp_path)
     state = tmp_path / "var/lib/op-dbus/memory.db"
     state.parent.mkdir(parents=True)
     state.write_text("what it remembers")
-    setup("uninstall", tmp_path)
+    said = setup("uninstall", tmp_path)
+    for folder in ("var/lib/op-dbus", "etc/op-dbus"):
+        assert f"To remove them: rm -r '{tmp_path}/{folder}'\n" in said
     assert files_in(tmp_path) == {ENV, "var/lib/op-dbus/memory.db"}
 
 
