@@ -267,7 +267,7 @@ SAID = [
     ),
     (
         change("appeared", PORT, "tcp 0.0.0.0:8080", port=(None, 8080), unit=(None, "n.service")),
-        "port 8080 opened by n.service",
+        "port tcp 0.0.0.0:8080 opened by n.service",
     ),
     (change("changed", PACKAGE, "x", status=("unpacked", "installed")), "package x installed"),
     (
@@ -275,13 +275,16 @@ SAID = [
         "/etc/a changed: its content, mode 1 -> 2",
     ),
     (change("changed", "files/file", "/etc/a", missing=(None, True)), "/etc/a deleted"),
-    (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port 8080 closed"),
-    (change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"), "port 8088 found"),
+    (change("gone", PORT, "tcp 0.0.0.0:8080", port=(8080, None)), "port tcp 0.0.0.0:8080 closed"),
+    (
+        change("appeared", PORT, "tcp 127.0.0.1:8088", cause="first"),
+        "port tcp 127.0.0.1:8088 found",
+    ),
     (
         change("gone", PORT, "tcp [::1]:53", unit=("named.service", None), cause="exit"),
-        "port 53 closed by named.service",
+        "port tcp [::1]:53 closed by named.service",
     ),
-    (change("gone", PORT, "tcp [::1]:53"), "port 53 closed"),
+    (change("gone", PORT, "tcp [::1]:53"), "port tcp [::1]:53 closed"),
     (change("appeared", "kernel/module", "kvm"), "module kvm loaded"),
     (change("appeared", "house/lamp", "hall", cause="first"), "lamp hall found"),
     (
@@ -594,13 +597,6 @@ def test_a_first_listing_is_one_line() -> None:
     found = [change("appeared", kind, str(n), cause="first") for n, kind in enumerate(kinds)]
     (line,) = grouping.lines(found)
     assert line.text == "found 3 units, 1 port, 1 cron job"
-
-
-def test_what_is_said_twice_at_once_is_one_line() -> None:
-    """Tell once of a port that is closed for two families, and twice of what happened twice."""
-    closed = [change("gone", PORT, name, port=(53, None)) for name in ("tcp [::]:53", "tcp 53")]
-    later = {**closed[0], "at": 6}
-    assert [line.at for line in grouping.lines([*closed, later])] == [5, 6]
 
 
 @pytest.mark.parametrize(

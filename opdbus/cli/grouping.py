@@ -46,15 +46,10 @@ def lines(
     each where the question was a narrow one. Where older changes were cut off, a line that counts
     the oldest one says that there may be more.
     """
-    last = None
     oldest = changes[0] if is_cut and changes else None
     told = [(change, tell(change)) for change in changes]
     is_each = is_narrow and len(told) <= _FEW
-    for line in map(_single, told) if is_each else _lines(told, oldest):
-        # a port is open for two families of addresses, and one line
-        if line[:3] != last:
-            yield line
-        last = line[:3]
+    yield from map(_single, told) if is_each else _lines(told, oldest)
 
 
 def _lines(told: Iterable[_Item], oldest: Change | None) -> Iterator[Line]:

@@ -47,7 +47,6 @@ _NOUNS: Final[Mapping[tuple[str, str], str]] = {
 _OF_VERSION: Final = frozenset(
     "version description homepage installed_size_mb priority section source".split()
 )
-_NO_VALUES: Final = Values()
 _WHATS: Final[Mapping[str, str]] = {
     "drift": "is other than declared",
     "healed": "is as declared again",
@@ -75,7 +74,7 @@ def tell(change: Change) -> Told:
     values = field_values.read(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
     comes, leaves = _PUBLISHED if is_published else _COMES.get(sort, ("appeared", "is gone"))
-    subject, what = subject_of(sort, change["name"], values), change["what"]
+    subject, what = subject_of(sort, change["name"]), change["what"]
     if sort == STATE_FILE:
         return Told(subject, *_readable(change["fields"]))
     if is_declaration(change):
@@ -139,12 +138,8 @@ def plural(kind: str, count: int = 2) -> str:
     return f"{word}es" if word.endswith(("s", "x", "ch")) else f"{word}s"
 
 
-def subject_of(sort: tuple[str, str], name: str, values: Values = _NO_VALUES) -> str:
+def subject_of(sort: tuple[str, str], name: str) -> str:
     """Name a thing in plain words."""
-    if sort == ("net", "listener"):
-        port = values["port"]
-        # a name such as tcp [::1]:53 ends with the port
-        return f"port {port.before or port.after or name.rpartition(':')[2]}"
     if sort == ("cron", "job") and " " in name:
         # after its file it has the name of a program, which may be `false`
         file, _, program = name.partition(" ")
