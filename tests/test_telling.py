@@ -343,6 +343,11 @@ SAID = [
         "group g is other than declared: members is none, declared a",
     ),
     (
+        change("appeared", "login1/user", "bob", linger=(None, False)),
+        "user bob logged in",
+    ),
+    (change("gone", "login1/user", "bob", linger=(True, None)), "user bob is gone"),
+    (
         change("appeared", "users/account", "bob", administrator=(None, True)),
         "account bob added, an administrator",
     ),

@@ -29,6 +29,7 @@ _COMES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     # of all settings there are those that something names
     ("kernel", "sysctl"): ("named", "is named no longer"),
     ("login1", "session"): ("began", "ended"),
+    ("login1", "user"): ("logged in", "logged out"),
     ("cron", "job"): ("added", "removed"),
     ("machined", "machine"): ("started", "ended"),
 }
@@ -73,7 +74,9 @@ def tell(change: Change) -> Told:
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
-    comes, leaves = _PUBLISHED if is_published else _COMES.get(sort, ("appeared", "is gone"))
+    # who lingers is there without being logged in
+    known = {} if "yes" in values["linger"] else _COMES
+    comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
     subject, what = subject_of(sort, change["name"]), change["what"]
     if sort == STATE_FILE:
         return Told(subject, *_readable(change["fields"]))
