@@ -62,7 +62,7 @@ async def test_jobs_are_objects(etc: Path) -> None:
         await host.until_shown(f"cron/job/{etc}/crontab run-parts", user="root")
         await host.until_shown(f"cron/job/{etc}/cron.daily/rotate", schedule="every day")
         assert len(host.names) == 4
-        assert "may be read by root only" in host.status.detail
+        assert host.status.detail == "crontabs of users in /var/spool/cron are not read"
         assert "no cron here" not in host.status.detail
 
 

@@ -31,9 +31,7 @@ _LEFT = re.compile(
 )
 _PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
-_HIDDEN: Final = (
-    "crontabs of users in /var/spool/cron may be read by root only: they are not listed"
-)
+_UNREAD: Final = "crontabs of users in /var/spool/cron are not read"
 # Far more than any job's file has, and than there are.
 _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
@@ -58,7 +56,7 @@ class Cron:
             changed = await in_thread(self._changed_at)
             found = await in_thread(self._list)
             none = "" if self._has_cron() else "there is no cron here that would run them"
-            report.busy("; ".join(filter(None, [_HIDDEN, *self._closed(), none])))
+            report.busy("; ".join(filter(None, [_UNREAD, *self._closed(), none])))
             cause = report.causes.run(changed) if report.has_listed("job") else ""
             report.replace("job", found, cause)
 
