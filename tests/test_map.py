@@ -317,6 +317,7 @@ def test_map_of_a_daemon(daemon: Running, tmp_path: Path) -> None:
     picture = tmp_path / "host.svg"
     said = ok(daemon, "map", "-o", str(picture), *ONLY, "--kind", "unit")
     assert said.startswith(f"{picture}: 4 objects, ")
+    assert said.endswith(f"; {picture.stat().st_size / 1024:.0f} KiB\n")
     assert ET.fromstring(picture.read_text()).get("viewBox")  # noqa: S314 -- our own
 
 

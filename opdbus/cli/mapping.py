@@ -127,6 +127,6 @@ def _tell(target: Path, scene: Scene, table: Table, size: int, *, json_: bool) -
         output.as_json({"file": str(target), **counts, **rest})
         return
     said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print(f"{output.visible(str(target))}: {said}; {size / 1e3:,.0f} kB")
+    print(f"{output.visible(str(target))}: {said}; {size / 1024:,.0f} KiB")
     if table.waiting:
         output.note(f"{table.waiting:,} more objects wait for their vectors")
