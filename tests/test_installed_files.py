@@ -190,6 +190,13 @@ def test_a_bad_setting_is_not_tried_again() -> None:
     assert set(unit_keys()["RestartPreventExitStatus"][0].split()) == set(map(str, hopeless))
 
 
+def test_a_fault_that_may_pass_is_tried_again_without_an_end() -> None:
+    """Start it again so rarely that systemd's limit of five starts in ten seconds is not met."""
+    keys = unit_keys()
+    assert int(keys["RestartSec"][0]) >= 10
+    assert not {key for key in keys if key.startswith("StartLimit")}
+
+
 def test_the_service_keeps_its_data_in_the_folders_that_it_is_given() -> None:
     """Set the state folder that systemd makes, and in it the folder of the models of root."""
     environ = dict(pair.split("=") for line in unit_keys()["Environment"] for pair in line.split())
