@@ -10,7 +10,7 @@ from running import PATIENCE_SECONDS
 
 from opdbus.config import load
 from opdbus.index import spelling
-from opdbus.index.calibration import RIGHT, TOPIC, curves, judge
+from opdbus.index.calibration import Features, curves, judge
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page, Why
 from opdbus.index.indexer import Indexer
@@ -71,7 +71,7 @@ def test_every_level_and_mode_has_a_curve() -> None:
     wanted = {(level, mode) for level in LEVELS for mode in ("hybrid", "vector")}
     assert curves().keys() == wanted | {("none", "lexical")}
     for curve in curves().values():
-        assert (len(curve.topic), len(curve.right)) == (len(TOPIC) + 1, len(RIGHT) + 1)
+        assert len(curve.there) == len(curve.right) == len(Features._fields) + 1
         assert 0 < curve.least < 1
 
 

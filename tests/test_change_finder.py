@@ -154,7 +154,7 @@ def test_a_sort_that_is_named_is_found(settings: Config, asked: str, first: set[
 
 def test_what_is_not_about_a_question_is_left_out() -> None:
     """Of some changes that are about a question, those that are not are no answers."""
-    near = Near({}, Background(mean=0.1, spread=0.1), "medium")
+    near = Near({}, Background(mean=0.1, spread=0.1))
     texts = {"router; closed": (0.4, 0.0), "lamp; failed": (0.2, 0.0), "hosts; edited": (0.2, 0.1)}
     found = [
         Candidate(Said(text, seq, 1), cosine, share)

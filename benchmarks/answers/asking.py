@@ -127,13 +127,10 @@ async def questions(host: str, memory: Memory) -> list[Question]:
         return [*_of_an_exam(host), *foreign]
     if host not in DESCRIBED:
         return [*(await _of_values(memory)), *foreign]
-    out = {row["question"] for row in load("taken_out") if row["set"] == host}
     found = [
         {**row, "kind": kind}
         for row in load("questions")[host]
-        # what is fitted is asked both ways
-        for kind, is_out in (("answerable", False), ("taken out", True))
-        if row["half"] == "fit" or (row["question"] in out) == is_out
+        for kind in ("answerable", "taken out")
     ]
     found += [{**row, "kind": "typos"} for row in load("typos") if row["set"] == host]
     copies = _copies(host)

@@ -12,6 +12,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ import structlog
 from asking import EXAMS, HOSTS, Answer, answers
 from numpy.typing import NDArray
 
-from opdbus.index.calibration import RIGHT, TOPIC, Curve, Features, Weights, featured
+from opdbus.index.calibration import Curve, Features, Weights, featured
 from opdbus.index.search import MODES
 
 TABLE: Final = Path(__file__).parents[2] / "opdbus" / "calibration.tsv"
@@ -30,6 +31,8 @@ _HOST_WEIGHTS: Final = {
 }  # fmt: skip
 # Each question is asked both ways; more people ask for what is there.
 _TAKEN_OUT_WEIGHT: Final = 0.5
+# What is told apart from questions that have an answer is above all what is about other things.
+_TAKEN_OUT_THERE: Final = 0.3
 # A hit behind the first one counts for so much.
 _LATER_WEIGHT: Final = 0.1
 _HITS: Final = 5
@@ -38,20 +41,15 @@ _RIDGE: Final = 1e-3
 # of those of a host on the mean.
 _REFUSED: Final = 0.025
 _REFUSED_OF_HOSTS: Final = 0.05
-# So many may be where more than foreign questions are refused, and of those of each host.
-_HARDLY_ANY: Final = 0.007
-_HARDLY_ANY_OF_EACH: Final = 0.03
-# So many about foreign topics are to be refused: two percent more than of those to come.
-_FOREIGN_REFUSED: Final = 0.97
+# So many about foreign topics are to be refused. By words alone the halves differ most.
+_FOREIGN_REFUSED: Final = {"hybrid": 0.955, "vector": 0.955, "lexical": 0.97}
 _WRITTEN_BY_HAND: Final = """\
 # How likely hits are right: the weights of two log-odds, by the level whose vectors were compared
-# and the mode. Level, mode, the chance that the host has anything about a question, below which an
-# answer is weak, the weights of TOPIC and of RIGHT in index/calibration.py, the constant one first.
+# and the mode. Level, mode, the chance that a question has an answer here, below which what was
+# found is weak; the weights of the features in index/calibration.py for that chance, and for the
+# chance that a hit is right, the constant ones first.
 # Written by benchmarks/answers/fit.py.
 """
-
-# Of these the host has nothing.
-_NOTHING: Final = ("foreign", "absent")
 
 # A hit, its answer, whether it is right, and how much it counts.
 _Row = tuple[Features, Answer, bool, float]
@@ -61,27 +59,17 @@ def fitted(found: Sequence[Answer]) -> Curve:
     """Return the curve of the answers of one level and mode."""
     asked = [each for each in found if each.half == "fit" and each.kind != "typos"]
     used = [each for each in asked if each.scores]
-    first = [row for each in used for row in _rows(each, 1)]
-    # what is not there is told by words, hardly by vectors
-    left_out = ("taken out", "absent") if found[0].mode == "vector" else ("taken out",)
-    about = [row for row in first if row[1].kind not in left_out]
-    # where there is a cosine, how much the question says only adds noise
-    topic_names = [name for name in TOPIC if found[0].mode == "lexical" or name != "said"]
-    topic = _logistic(about, topic_names, lambda row: row[1].kind not in _NOTHING)
+    first = [_for_there(row) for each in used for row in _rows(each, 1)]
+    there = _logistic(first, lambda row: row[1].kind == "answerable")
     rows = [row for each in used if each.kind != "foreign" for row in _rows(each, _HITS)]
-    # what a question is about does not say which hit is right
-    right_names = [name for name in RIGHT if name != "domain"]
-    right = _logistic(rows, right_names, lambda row: row[2])
-    curve = Curve(_all(TOPIC, topic_names, topic), _all(RIGHT, right_names, right), 0.0)
-    return Curve(curve.topic, curve.right, _least(curve, asked))
+    curve = Curve(there, _logistic(rows, lambda row: row[2]), 0.0)
+    return replace(curve, least=_least(curve, asked))
 
 
-def _all(
-    names: Sequence[str], fitted_names: Sequence[str], weights: NDArray[np.float64]
-) -> Weights:
-    """Return the weights of all features, 0 for those that were not fitted."""
-    of_names = dict(zip(fitted_names, weights[1:].tolist(), strict=True))
-    return float(weights[0]), *(of_names.get(name, 0.0) for name in names)
+def _for_there(row: _Row) -> _Row:
+    features, answer, right, weight = row
+    is_out = answer.kind == "taken out"
+    return features, answer, right, weight * (_TAKEN_OUT_THERE if is_out else 1)
 
 
 def _rows(answer: Answer, most: int) -> list[_Row]:
@@ -96,11 +84,9 @@ def _rows(answer: Answer, most: int) -> list[_Row]:
     ]
 
 
-def _logistic(
-    rows: Sequence[_Row], names: Sequence[str], label: Callable[[_Row], bool]
-) -> NDArray[np.float64]:
+def _logistic(rows: Sequence[_Row], label: Callable[[_Row], bool]) -> Weights:
     """Return the weights of a logistic regression with a small ridge, by Newton's method."""
-    values = np.array([[getattr(row[0], name) for name in names] for row in rows])
+    values = np.array([row[0] for row in rows])
     mean, spread = values.mean(axis=0), values.std(axis=0)
     # what never differs tells nothing
     spread[spread < 1e-9] = np.inf
@@ -118,45 +104,37 @@ def _logistic(
         weights -= np.linalg.solve(curvature + np.diag(ridge + 1e-9), gradient)
     weights[1:] /= spread
     weights[0] -= weights[1:] @ np.where(np.isinf(spread), 0, mean)
-    return weights
+    return tuple(weights.tolist())
 
 
 def _least(curve: Curve, asked: Sequence[Answer]) -> float:
     """Return the chance below which an answer is refused.
 
-    Enough foreign questions have less, if few answerable ones do; so do others, if hardly any does.
+    Enough foreign questions have less, if few answerable ones do.
     """
 
     def chances(kind: str, host: str) -> NDArray[np.float64]:
         scores = [each.scores for each in asked if (each.kind, each.host) == (kind, host)]
         # where nothing is found, nothing is answered
-        return np.array([curve.about(featured(some)[0]) if some else 0.0 for some in scores])
+        return np.array([curve.answerable(featured(some)[0]) if some else 0.0 for some in scores])
 
     foreign = np.concatenate([chances("foreign", host) for host in HOSTS])
-    enough = max(float(np.quantile(foreign, _FOREIGN_REFUSED)), 1e-6)
-    by_host = [chances("answerable", host) for host in HOSTS]
-    few = _most(by_host, _REFUSED, lambda of_hosts: np.mean(of_hosts) <= _REFUSED_OF_HOSTS)
-    hardly_any = _most(by_host, _HARDLY_ANY, lambda of_hosts: max(of_hosts) <= _HARDLY_ANY_OF_EACH)
-    return max(hardly_any, min(enough, few))
+    enough = max(float(np.quantile(foreign, _FOREIGN_REFUSED[asked[0].mode])), 1e-6)
+    return min(enough, _most([chances("answerable", host) for host in HOSTS]))
 
 
-def _most(
-    by_host: Sequence[NDArray[np.float64]], share: float, is_few: Callable[[list[float]], bool]
-) -> float:
-    """Return the largest chance below which few enough answerable questions have theirs.
-
-    That is a share of all of them, and such shares of those of each host that `is_few`.
-    """
+def _most(by_host: Sequence[NDArray[np.float64]]) -> float:
+    """Return the largest chance below which few answerable questions of the hosts have theirs."""
     every = np.concatenate(by_host)
     for least in sorted(every, reverse=True):
-        of_hosts = [float((chances < least).mean()) for chances in by_host]
-        if (every < least).mean() <= share and is_few(of_hosts):
+        of_hosts = [(chances < least).mean() for chances in by_host]
+        if (every < least).mean() <= _REFUSED and np.mean(of_hosts) <= _REFUSED_OF_HOSTS:
             return float(least)
     return 0.0
 
 
 def _line(level: str, mode: str, curve: Curve) -> str:
-    numbers = (f"{number:.4g}" for number in (curve.least, *curve.topic, *curve.right))
+    numbers = (f"{number:.4g}" for number in (curve.least, *curve.there, *curve.right))
     return "\t".join((level, mode, *numbers))
 
 

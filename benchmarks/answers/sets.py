@@ -1,8 +1,9 @@
 """Makes the check sets of answers of what Debian ships: none of their questions is hand-picked.
 
 `python benchmarks/answers/sets.py FOLDER`, where static/corpus.py has written, writes data/:
-packages, questions with typos, about foreign topics, and such whose answer is taken out. Halves are
-by the place of the question that another one was made of: one is fitted on, the other reported.
+packages, questions with typos and about foreign topics, and what is taken out with each answer, so
+that a question has none: its near copies. Halves are by the place of the question that another one
+was made of: one is fitted on, the other reported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from opdbus.text import render
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"
 SEED: Final = 15
-TYPOS, FOREIGN, TAKEN_OUT = 100, 100, 200
+TYPOS, FOREIGN = 100, 100
 # One in so many words has a typing error, and at least one.
 _ONE_IN: Final = 3
 _SHORTEST: Final = 5
@@ -128,12 +129,6 @@ def foreign(corpus: Path, random: Random) -> list[Question]:
     return _halved(found)
 
 
-def taken_out(random: Random, asked: dict[str, list[Question]]) -> list[Question]:
-    """Return questions of each set whose answers, and near copies of them, are to be missing."""
-    every = [{"set": name, **row} for name, rows in asked.items() for row in rows]
-    return random.sample(every, TAKEN_OUT)
-
-
 async def near_copies(texts: dict[str, str], sources: dict[str, str]) -> dict[str, Any]:
     """Return all names, and for each the places of those that say the same, its own included."""
     settings = config.load({**os.environ, "OP_DBUS_PRECISION": "fp32"})
@@ -176,7 +171,6 @@ def main() -> None:
     _write("questions", asked)
     _write("typos", typos(random, asked))
     _write("foreign", foreign(given.corpus, random))
-    _write("taken_out", taken_out(random, asked))
     _write("copies", copies)
 
 

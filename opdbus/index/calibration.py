@@ -1,7 +1,7 @@
 """Scores that mean something: the share of right answers among hits that are as good.
 
 The score says how likely a hit is right. Whether there is an answer at all depends on another
-chance, that the host has anything about the question. Both are logistic functions, whose weights in
+chance, that the question has one here. Both are logistic functions, whose weights in
 calibration.tsv were fitted by benchmarks/answers/fit.py on one half of the check sets;
 docs/searching.md has what the other half says of them.
 """
@@ -55,17 +55,11 @@ class Features(NamedTuple):
     lacking: float
 
 
-# The features that say whether a hit is right.
-RIGHT: Final = Features._fields
-# Those that say whether the host has anything about a question.
-TOPIC: Final = RIGHT[: RIGHT.index("said") + 1]
-
-
 @dataclass(frozen=True, slots=True)
 class Curve:
     """The weights of the log-odds, constant ones first; `least` as of judge."""
 
-    topic: Weights
+    there: Weights
     right: Weights
     least: float
 
@@ -73,9 +67,9 @@ class Curve:
         """Return how likely a hit is right, from 0 to 1."""
         return logistic(self.right, features)
 
-    def about(self, features: Features) -> float:
-        """Return how likely the host has anything about the question, from 0 to 1."""
-        return logistic(self.topic, features[: len(TOPIC)])
+    def answerable(self, features: Features) -> float:
+        """Return how likely the question has an answer here, from 0 to 1, by its best hit."""
+        return logistic(self.there, features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ def curves() -> Mapping[tuple[str, str], Curve]:
     found = {}
     for level, mode, least, *weights in tables.rows("calibration"):
         numbers = tuple(map(float, weights))
-        cut = len(TOPIC) + 1
+        cut = len(Features._fields) + 1
         found[level, mode] = Curve(numbers[:cut], numbers[cut:], float(least))
     return found
 
@@ -104,24 +98,18 @@ def curves() -> Mapping[tuple[str, str], Curve]:
 def judge(found: Sequence[Score], mode: str) -> list[Judged]:
     """Return how likely each of the best hits is right; none is likelier than one before it.
 
-    `found` begins with the best. If the host is by that less likely to have anything about the
-    question than `least` of its curve, the whole answer is weak; so is, by itself, a hit of which
+    `found` begins with the best. If the question is by that less likely to have an answer here than
+    `least` of its curve, the whole answer is weak; so is, by itself, a hit of which
     hardly one in so many is right.
     """
     judged: list[Judged] = []
     for score, features in zip(found, featured(found), strict=True):
         curve = curves()[(score.stage, mode) if score.stage else _WORDS]
         chance = curve.chance(features)
-        is_refused = judged[0].is_weak if judged else curve.about(features) < curve.least
+        is_refused = judged[0].is_weak if judged else curve.answerable(features) < curve.least
         chance = min(chance, judged[-1].chance) if judged else chance
         judged.append(Judged(chance, is_refused or chance < _LEAST))
     return judged
-
-
-def about(best: Score) -> float:
-    """Return how likely there is anything about a question, of which the best answer is this."""
-    (features,) = featured([best])
-    return curves()[(best.stage, "hybrid") if best.stage else _WORDS].about(features)
 
 
 def like(found: Sequence[Score]) -> list[Judged]:

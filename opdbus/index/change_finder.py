@@ -216,8 +216,7 @@ class ChangeFinder:
         found: dict[int, float] = {}
         async for block in self._blocks(index, meant):
             found |= zip(block.ids, (block.vectors @ vector).tolist(), strict=True)
-        level = self._vectors.serving.config.vector_level
-        return Near(found, index.background(vector) if found else None, level)
+        return Near(found, index.background(vector) if found else None)
 
     async def _blocks(self, index: VectorIndex, meant: Meant) -> AsyncIterator[Block]:
         """Read vectors in parts, so that others read meanwhile."""

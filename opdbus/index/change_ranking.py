@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 from opdbus import kinds
 from opdbus.history import wording
 from opdbus.history.sentences import Said, Sentences
-from opdbus.index import calibration, lexical, relations
+from opdbus.index import lexical, relations
 from opdbus.index.raising import KIND_WEIGHT, NAME_WEIGHT
-from opdbus.index.search import LEXICAL_WEIGHT, Background, Score, ceiling
+from opdbus.index.search import LEXICAL_WEIGHT, Background, ceiling
 from opdbus.index.store import Store
 
 # What it counts that what a question says happened.
@@ -23,9 +23,9 @@ HAPPENED_WEIGHT: Final = 0.3
 SORT_WEIGHT: Final = 0.5
 # Of what is equally good the newest comes first.
 NEWEST_WEIGHT: Final = 0.02
-# A question that is less likely to be about anything is answered by nothing. With each level no
-# question about the recorded day is, and half to two thirds of those about other things are.
-_LEAST_ABOUT: Final = 0.65
+# Where no change has a word of a question, one has to have such a cosine with it. With each level,
+# no question about the recorded days loses its answer so, and 31 to 33 of 34 about other things do.
+_LEAST_COSINE: Final = 0.28
 # A sentence is close to a question if its cosine is by so many standard deviations above those that
 # the question has with any objects. No question about the recorded days loses its answer.
 _CLOSE: Final = 2
@@ -46,12 +46,11 @@ Meant: TypeAlias = Mapping[int, tuple[int, int]] | None
 class Near(NamedTuple):
     """The cosines of sentences with a question by their numbers, and what they are compared with.
 
-    None are there where there is no engine; `level` is that of the vectors.
+    None are there where there is no engine.
     """
 
     cosines: Mapping[int, float]
     background: Background | None = None
-    level: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
     happened = wording.asked(asked)
     if not near.background or not _besides_asking(asked):
         return {each.said.seq for each in found}
-    if not happened and _is_foreign(near, near.background, found):
+    if not happened and _is_foreign(found):
         return set()
     least = near.background.mean + _CLOSE * near.background.spread
     return {
@@ -90,13 +89,9 @@ def about(asked: str, near: Near, found: Sequence[Candidate]) -> set[int]:
     }
 
 
-def _is_foreign(near: Near, background: Background, found: Sequence[Candidate]) -> bool:
+def _is_foreign(found: Sequence[Candidate]) -> bool:
     """Return whether no change has to do with a question: by no word of it, and by no meaning."""
-    if any(each.share for each in found):
-        return False
-    best = max((each.cosine for each in found), default=0.0)
-    score = Score(best, best, 0.0, stage=near.level, background=background)
-    return calibration.about(score) < _LEAST_ABOUT
+    return not any(each.share or each.cosine >= _LEAST_COSINE for each in found)
 
 
 def candidates(

@@ -12,7 +12,8 @@ nothing was fitted to. The hosts are the example (`state.example.json`), {packag
 Debian, each with a question that its long description makes, a host with {values} questions
 about values, and the five hosts of the exams below. Other questions have typing errors, are about
 foreign topics (words of WordNet's files of food, plants, animals, the body and feelings), ask for
-what was taken out together with its near copies, or, in exams, for what the host has not.
+what was taken out together with its near copies (each question of the example and of packages is
+asked both ways), or, in exams, for what the host has not.
 
 MRR with nothing refused and, in brackets, the share of answers among the first ten that are given:
 
