@@ -150,6 +150,11 @@ class Catalogue:
         changes, others = self.put_made(made(entries))
         return changes | self.put_each(others)
 
+    def make_room(self, count: int) -> None:
+        """Make room for so many more entries, while nothing else is put; on any thread."""
+        self._by_thing.make_room(count, self.view.end + count - 1)
+        self.view.make_room(count)
+
     def put_made(self, new: Made) -> tuple[dict[Thing, Change], list[Entry]]:
         """Insert or replace entries, and return how their things changed, and which are left.
 

@@ -83,7 +83,7 @@ class Known:
         if len(entries) < _FEW:
             changes = self.catalogue.put(entries)
         else:
-            ready = await asyncio.to_thread(catalogue.made, entries)
+            ready = await asyncio.to_thread(self._made, entries)
             changes, others = self.catalogue.put_made(ready)
             said: dict[Thing, Change] = {}
             for part in slices(others, _AT_A_TIME):
@@ -94,6 +94,14 @@ class Known:
         self.fields.touch(entries)
         await asyncio.sleep(0)
         return changes
+
+    def _made(self, entries: Sequence[Entry]) -> catalogue.Made:
+        """Put entries into columns, and have room for them: where there are very many, it is moved.
+
+        On any thread, since nothing else is taken meanwhile.
+        """
+        self.catalogue.make_room(len(entries))
+        return catalogue.made(entries)
 
     def _rows(self, records: Sequence[Record], entries: Sequence[Entry]) -> list[Row]:
         """Return the words of entries, which are those of the records; on any thread."""
