@@ -241,6 +241,10 @@ class Catalogue:
     def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
         """Return those of some entries that there are, by identity."""
         asked = [*identities]
+        # a thing has the hash of its names; most are new where very many are asked for
+        keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
+        there = np.flatnonzero(self._by_thing.find_each(keys.astype(np.uint64)) >= 0)
+        asked = [asked[at] for at in there.tolist()]
         places = self.places([Thing(*identity[1:]) for identity in asked])
         found: dict[Identity, Entry] = {}
         for identity, place in zip(asked, places, strict=True):

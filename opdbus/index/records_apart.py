@@ -93,11 +93,13 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
     with gc_tuning.paused():
         present, objects = file.stream(lambda found: bool(found) and found == request["same"])
         yield _READ
+        sent = list[Identity]()
         for some in batches(objects, _TOGETHER):
             made = recorder.records([*map(draft, some)])
             yield marshal.dumps([*map(_row, made)])
-            present.difference_update(record.identity for record in made)
-        yield from _as_they_were(present)
+            sent += [record.identity for record in made]
+        if len(sent) < len(present):
+            yield from _as_they_were(present.difference(sent))
         yield marshal.dumps(file.known())
 
 

@@ -96,8 +96,11 @@ class Record(NamedTuple):
     @property
     def size(self) -> int:
         """Its size in bytes: name, properties and texts."""
-        parts = (self.identity.name, self.properties, self.text, self.words)
-        return sum([len(part) if part.isascii() else len(part.encode()) for part in parts])
+        name, properties, text, words = self.identity.name, self.properties, self.text, self.words
+        if name.isascii() and properties.isascii() and text.isascii() and words.isascii():
+            # most are, and it takes half the time
+            return len(name) + len(properties) + len(text) + len(words)
+        return sum(len(part.encode()) for part in (name, properties, text, words))
 
 
 @dataclass(frozen=True, slots=True)
