@@ -28,7 +28,7 @@ _FEW: Final = 1000
 # What takes longer to search, of the processor's time, is not searched again.
 _LONG_SECONDS: Final = 0.001
 # So many new objects come before a search of these, so many searches before one of what they left,
-# and so many of those before one of all that is not frozen: 25,000, since 75,000 take 20 ms. Much
+# and so many of those before one of all that is not frozen: 35,000, since 75,000 take 20 ms. Much
 # that is made for a state object is gone after some thousands more: 700, as usual, are too few.
 _SEARCHES: Final = (5000, 1, 1)
 
