@@ -27,8 +27,10 @@ _SHRUNK: Final = 1.25
 _FEW: Final = 1000
 # What takes longer to search, of the processor's time, is not searched again.
 _LONG_SECONDS: Final = 0.001
-# So many collections of younger objects come before a search of all that are not frozen.
-_YOUNGER: Final = 3
+# So many new objects come before a search of these, so many searches before one of what they left,
+# and so many of those before one of all that is not frozen: 35,000, since 75,000 take 20 ms. Much
+# that is made for a state object is gone after some thousands more: 700, as usual, are too few.
+_SEARCHES: Final = (5000, 1, 1)
 
 
 def limit_fragmentation() -> None:
@@ -81,7 +83,7 @@ def keep_searches_short() -> None:
     gc.freeze()
     # so that Python compares with nothing what has come since
     gc.collect()
-    gc.set_threshold(*gc.get_threshold()[:2], _YOUNGER)
+    gc.set_threshold(*_SEARCHES)
     gc.callbacks.append(_freeze_many(time.thread_time))
 
 

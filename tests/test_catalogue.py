@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from opdbus.index.catalogue import Catalogue, thing_of
+from opdbus.index.catalogue import Catalogue, made, thing_of
 from opdbus.index.quota import Usage
 from opdbus.index.short_names import find, find_in
 from opdbus.index.store import Entry
+from opdbus.slices import slices
 from opdbus.state.object import FILE, Identity, digest, matches
 from opdbus.vocabulary import TRAIT_BYTES
 
@@ -126,3 +127,18 @@ def test_texts_that_change_again_and_again_take_no_more_room(is_layered: bool) -
         assert len(catalogue.texts) == len(named)
         assert max(catalogue.texts.find_each(digests)) <= 2 * len(named)
         assert layer is None or layer.waiting == len(named)
+
+
+def test_room_is_made_before_it_is_taken() -> None:
+    """Move no column and no table when entries come for which room was made, by another thread."""
+    catalogue, chance = Catalogue(Usage()), random.Random(1)  # noqa: S311 -- no secret
+    batch = [_entry(n + 1, Identity(FILE, "p", "a", f"n{n}"), chance) for n in range(5000)]
+    for part in slices(batch, 500):
+        catalogue.make_room(len(part))
+        tables = catalogue._by_thing, catalogue.view.places._table
+        moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
+        changes, others = catalogue.put_made(made(part))
+        assert (len(changes), others) == (len(part), [])
+        now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
+        assert all(one is other for one, other in zip(now, moved, strict=True))
+    assert [catalogue.get(entry.identity) for entry in batch] == batch

@@ -430,6 +430,24 @@ def test_large_changes_let_others_run(settings: Config) -> None:
     assert asyncio.run(work()) >= 10
 
 
+def test_texts_of_many_are_looked_up_in_turns(settings: Config) -> None:
+    """Let others run while the texts of thousands of objects are looked up."""
+
+    async def work() -> None:
+        async with Memory(settings.state_dir / "memory.db") as memory:
+            await memory.publish([observed(f"n{n}", f"text {n}") for n in range(3000)], OWNER)
+            digests = [entry.text_digest for entry in memory.catalogue]
+            looking = asyncio.create_task(memory.texts(digests))
+            turns = 0
+            while not looking.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns >= 3
+            assert [*await looking] == digests
+
+    asyncio.run(work())
+
+
 def _counting(memory: Memory, told: asyncio.Event) -> Any:
     """Tell when the database has taken something, and the catalogue has yet to."""
     write = memory.archive.write

@@ -19,7 +19,7 @@ from opdbus.index.events import Changed
 from opdbus.index.memory import Memory
 from opdbus.index.records import Recorder
 from opdbus.models.child import ChildFailed
-from opdbus.state.file import StateFile
+from opdbus.state.file import StateFile, signature
 
 MODULE = "opdbus.index.records_apart"
 # More than the pipe from the child holds.
@@ -86,6 +86,34 @@ def test_records_are_those_of_the_same_objects(tmp_path: Path) -> None:
     assert file.claims == own.claims
     assert file.signature == own.signature
     assert file.read()[1] == []
+
+
+def test_only_what_has_changed_is_received(tmp_path: Path) -> None:
+    """Have the child compare a file with what was read before, and tell of all that is in it."""
+    path = _written(tmp_path / "state.json", content := _content())
+    file = StateFile(path)
+    identities, objects = file.stream()
+    assert len([*objects]) == 53
+    content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
+    del content["plugins"]["firewall"]
+    _written(path, content)
+    present, found = records_apart.stream(file)
+    assert [one.identity.name for one in found] == ["job-7.service"]
+    assert present == {one for one in identities if one.plugin == "systemd"}
+    assert file.read()[1] == []
+
+
+def test_a_file_that_is_known_is_read_to_be_compared(tmp_path: Path) -> None:
+    """Receive no object of a file that an earlier run has read, and those that change after it."""
+    path = _written(tmp_path / "state.json", content := _content())
+    file = StateFile(path)
+    present, found = records_apart.stream(file, signature(path))
+    assert [*found] == []
+    assert len(present) == 53
+    content["plugins"]["systemd"]["units"]["job-7.service"]["description"] = "another"
+    _, found = records_apart.stream(StateFile(_written(path, content)), "another")
+    assert len([*found]) == 53
+    assert [one.identity.name for one in file.read()[1]] == ["job-7.service"]
 
 
 def test_a_child_that_ends_before_is_no_loss(tmp_path: Path) -> None:

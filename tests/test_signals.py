@@ -224,29 +224,33 @@ def test_what_emits_is_told_with_its_value() -> None:
 
 # parts
 
+MANY = 10 * MAX_CHANGES
+
 
 def test_parts_let_others_go_first() -> None:
     """Send one part at a time: what else waits for the loop is done between any two."""
 
     async def work(announcer: Announcer, bus: Bus) -> None:
-        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(5000)}))
+        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(MANY)}))
         seen = []
         for _ in range(4):
             seen.append(len(bus.sent))
             await bus.until(len(bus.sent) + 1)
         assert seen == [1, 2, 3, 4]
-        announcer.announce(Changed(2, {Thing("p", "k", "4999"): "removed"}))
+        announcer.announce(Changed(2, {Thing("p", "k", str(MANY - 1)): "removed"}))
         await bus.until(10)
 
     sent = told(work)
     rows = [row for _, body in sent for row in body[1]]
-    assert len(rows) == 4999
+    assert len(rows) == MANY - 1
     assert [body[0] for _, body in sent] == [1] * 5 + [2] * 5
 
 
 def test_many_changes_come_in_parts() -> None:
     """Send no more changes in a signal than its limit, and all of them, in order."""
-    many: Mapping[Thing, Change] = {Thing("p", "k", str(n)): "added" for n in range(1201)}
+    many: Mapping[Thing, Change] = {
+        Thing("p", "k", str(n)): "added" for n in range(2 * MAX_CHANGES + 201)
+    }
 
     async def work(announcer: Announcer, bus: Bus) -> None:
         announcer.announce(Changed(7, many))
@@ -276,7 +280,9 @@ def test_what_follows_many_changes_waits_for_them() -> None:
     """Send at once what follows few changes, and after all of them what follows many, in order."""
 
     async def work(announcer: Announcer, bus: Bus) -> None:
-        announcer.announce(Changed(1, {Thing("p", "k", str(n)): "added" for n in range(2000)}))
+        announcer.announce(
+            Changed(1, {Thing("p", "k", str(n)): "added" for n in range(4 * MAX_CHANGES)})
+        )
         for number in range(120):
             announcer.announce(Drift(Thing("p", "k", str(number)), "drift", "error", ["state"]))
         announcer.announce(Listed("live:systemd", frozenset({("p", "k")})))

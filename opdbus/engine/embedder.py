@@ -191,7 +191,10 @@ class Embedder:
         # what is not plain takes a thread many times as long
         most = AT_ONCE if all(map(str.isascii, texts)) else AT_ONCE // 8
         parts = [await self._on_thread(encode, part) for part in by_characters(texts, most)]
-        return type(parts[0]).joined(parts)
+        # to copy the vectors of 8,000 texts takes some milliseconds
+        return (
+            parts[0] if len(parts) == 1 else await asyncio.to_thread(type(parts[0]).joined, parts)
+        )
 
     async def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of whole texts, on a thread; raises ShuttingDown."""

@@ -20,7 +20,11 @@ _AT_A_TIME: Final = 128
 def insert(
     database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], after: str = ""
 ) -> None:
-    """Insert rows `into` a table, such as `INSERT INTO it (a, b)`, and what comes `after`."""
+    """Insert rows `into` a table, such as `INSERT INTO it (a, b)`, and what comes `after`.
+
+    Bytes are better given as a bytearray, and bool as int: the driver asks each time whether
+    something adapts other types, which takes as long as three values.
+    """
     for part in batches(rows, _AT_A_TIME):
         values = _values(len(part), len(part[0]))
         database.execute(f"{into} VALUES {values} {after}", [*chain.from_iterable(part)])

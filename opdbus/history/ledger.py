@@ -261,7 +261,7 @@ class Ledger:
 
 def _row(
     seq: int, before: bytes, change: Change, at: tuple[int, str, bytes, int | None]
-) -> tuple[tuple[str | int | bytes | None, ...], bytes]:
+) -> tuple[tuple[str | int | bytearray | None, ...], bytes]:
     """Return a row that follows the one with the hash `before`, and its own hash.
 
     `at` has its time, the run of the host, the salt of its values, and its sentence.
@@ -272,4 +272,5 @@ def _row(
     cause, folded, *_ = change.why
     first = (seq, moment, boot, *change.identity, change.what, cause)
     row = chain.row_hash(before, [*first, folded, covered.hex()])
-    return (*first, fields, salt, covered, folded, sentence, row), row
+    held = fields, bytearray(salt), bytearray(covered), folded, sentence, bytearray(row)
+    return (*first, *held), row

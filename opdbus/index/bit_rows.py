@@ -178,14 +178,18 @@ class BitRows:
         return made
 
     def become(self, some: Self) -> None:
-        """Forget all rows but these, whose file takes the place of this one; raises OSError."""
+        """Forget all rows but these, whose file takes the place of this one; raises OSError.
+
+        Those before are freed with them.
+        """
         with self._one_mover:
             # before the rows that it is of
             self._sealed.remove()
             some._path.rename(self._path)
             self._file, some._file = some._file, self._file
-            self._blocks, self.end = some._blocks, some.end
-            self._mapped = np.empty(0, self._kind)
+            self._blocks, some._blocks = some._blocks, self._blocks
+            self._mapped, some._mapped = some._mapped, self._mapped
+            self.end = some.end
 
     def _all(self) -> NDArray[Any]:
         """Return all rows of the file, mapped anew where it has grown."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import compress
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,23 @@ FILTER_KEYS: Final = ("plugin", "kind", "source", "name")
 def thing_of(entry: Entry) -> Thing:
     """Return the thing that an entry is about."""
     return Thing(*entry.identity[1:])
+
+
+class Made(NamedTuple):
+    """Entries that are to be put, in columns."""
+
+    entries: Sequence[Entry]
+    columns: Columns
+    things: Sequence[Thing]
+    # of which entries no other one is about the same thing
+    is_alone: NDArray[np.bool_]
+
+
+def made(entries: Sequence[Entry]) -> Made:
+    """Put entries into columns, which takes half the time of putting them; on any thread."""
+    columns = Columns()
+    columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
+    return Made(entries, columns, [*map(thing_of, entries)], columns.is_alone())
 
 
 class Catalogue:
@@ -72,7 +89,7 @@ class Catalogue:
         Those with some ids have `changed` or gone; what came, or is changed, `since` is given.
         """
         others = columns.entries(np.flatnonzero(~self._add(columns, columns.is_alone())).tolist())
-        self._put_each(sorted(others, key=lambda entry: entry.updated_at))
+        self.put_each(sorted(others, key=lambda entry: entry.updated_at))
         self.remove(filter(None, map(self.view.entry, changed)))
         self.put(since)
 
@@ -129,17 +146,29 @@ class Catalogue:
     def put(self, entries: Sequence[Entry]) -> dict[Thing, Change]:
         """Insert or replace entries, and return how their things changed."""
         if len(entries) < _MANY:
-            return self._put_each(entries)
-        columns = Columns()
-        columns.add([(e.id, *e.identity, *e[2:]) for e in entries])
-        things, is_alone = [*map(thing_of, entries)], columns.is_alone()
-        is_new = self._add(columns, is_alone)
-        is_known = self._replace(columns, things, is_alone & ~is_new)
-        changes: dict[Thing, Change] = dict.fromkeys(things, "added")
-        changes |= dict.fromkeys(compress(things, is_known), "changed")
-        return changes | self._put_each(compress(entries, ~(is_new | is_known)))
+            return self.put_each(entries)
+        changes, others = self.put_made(made(entries))
+        return changes | self.put_each(others)
 
-    def _put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+    def make_room(self, count: int) -> None:
+        """Make room for so many more entries, while nothing else is put; on any thread."""
+        self._by_thing.make_room(count, self.view.end + count - 1)
+        self.view.make_room(count)
+
+    def put_made(self, new: Made) -> tuple[dict[Thing, Change], list[Entry]]:
+        """Insert or replace entries, and return how their things changed, and which are left.
+
+        Those are for `put_each`, which says how their things changed: several entries are about
+        them.
+        """
+        is_new = self._add(new.columns, new.is_alone)
+        is_known = self._replace(new.columns, new.things, new.is_alone & ~is_new)
+        changes: dict[Thing, Change] = dict.fromkeys(new.things, "added")
+        changes |= dict.fromkeys(compress(new.things, is_known), "changed")
+        return changes, [*compress(new.entries, ~(is_new | is_known))]
+
+    def put_each(self, entries: Iterable[Entry]) -> dict[Thing, Change]:
+        """Insert or replace entries one by one, and return how their things changed."""
         changes: dict[Thing, Change] = {}
         for entry in entries:
             thing = thing_of(entry)
@@ -212,6 +241,10 @@ class Catalogue:
     def known_of(self, identities: Iterable[Identity]) -> dict[Identity, Entry]:
         """Return those of some entries that there are, by identity."""
         asked = [*identities]
+        # a thing has the hash of its names; most are new where very many are asked for
+        keys = np.fromiter((hash(one[1:]) for one in asked), np.int64, len(asked))
+        there = np.flatnonzero(self._by_thing.find_each(keys.astype(np.uint64)) >= 0)
+        asked = [asked[at] for at in there.tolist()]
         places = self.places([Thing(*identity[1:]) for identity in asked])
         found: dict[Identity, Entry] = {}
         for identity, place in zip(asked, places, strict=True):

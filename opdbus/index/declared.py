@@ -39,8 +39,8 @@ _LARGE: Final = 4 << 20
 class Declared:
     """What a state file declares; a bad file changes only `last_error`.
 
-    An `optional` file may be missing: then nothing is declared, unless something was before. The
-    first time, one of so many bytes as is `large` is read by a child process.
+    An `optional` file may be missing: then nothing is declared, unless something was before. One
+    of so many bytes as is `large` is read by a child process.
     `on_change` is called on the event loop when `last_error` or `attempted` changes.
     """
 
@@ -126,14 +126,16 @@ class Declared:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
             return set(), iter(())
-        if is_new and _size(self.path) >= self._large:
+        found = signature(self.path)
+        same = found if _mark(found) == noted else ""
+        if _size(self.path) >= self._large:
             try:
-                return records_apart.stream(self._file)
+                return records_apart.stream(self._file, same)
             except ChildFailed as error:
                 # if the file is bad, what follows says why
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
-            return self._file.stream(lambda found: bool(found) and _mark(found) == noted)
+            return self._file.stream(lambda found: bool(found) and found == same)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

@@ -73,7 +73,7 @@ class HashTable:
     def add(self, key: int, number: int) -> None:
         """Add a number that is not there."""
         key &= _ALL_BITS
-        self._make_room(1, number)
+        self.make_room(1, number)
         slots, shift, keys = self._state
         last = len(slots) - 1
         keys[number] = key
@@ -87,7 +87,7 @@ class HashTable:
     def add_each(self, keys: NDArray[np.uint64], numbers: NDArray[np.intp]) -> None:
         """Add numbers that are not there."""
         if len(numbers):
-            self._make_room(len(numbers), int(numbers.max()))
+            self.make_room(len(numbers), int(numbers.max()))
             self._keys[numbers] = keys
             _insert(self._slots, self._keys, numbers.astype(np.int32))
             self._used += len(numbers)
@@ -103,7 +103,8 @@ class HashTable:
         slots[at] = _GONE
         self._count -= 1
 
-    def _make_room(self, more: int, last: int) -> None:
+    def make_room(self, more: int, last: int) -> None:
+        """Make room for so many more numbers, none of them beyond the last."""
         if last >= len(self._keys):
             size = max(last + 1, len(self._keys) + len(self._keys) // 4)
             self._keys = np.append(self._keys, np.zeros(size - len(self._keys), np.uint64))

@@ -27,9 +27,9 @@ log = structlog.get_logger()
 _WINDOW = 8192
 # Texts that were asked for, of which so many are computed before it is looked which are now.
 _ASKED: Final = 8
-# Texts that are forgotten at a time, and pairs that are compared: some milliseconds' work each.
+# Texts that are forgotten at a time: some milliseconds' work. And pairs that are compared.
 _FORGOTTEN: Final = 500
-_COMPARED: Final = 64
+_COMPARED: Final = 512
 # How long what failed is left alone, the first time, the second, and so on.
 _RETRY_SECONDS: Final = (1.0, 5.0, 20.0, 60.0)
 
@@ -138,7 +138,8 @@ class Indexer:
                 await self._memory.archive.calm.wait()
             # thousands may come and go while the parts before are computed
             wanted = [*compress(part, index.wanted([there[i] for i in part]))]
-            await self._run(embedder, index, [there[i] for i in wanted], rows.take(wanted))
+            taken = await asyncio.to_thread(rows.take, wanted)
+            await self._run(embedder, index, [there[i] for i in wanted], taken)
             computed += len(wanted)
             self._report(index)
         return computed
@@ -168,13 +169,7 @@ class Indexer:
         rows = [waiting.popleft() for _ in range(len(waiting))]
         moved: list[tuple[float, int]] = []
         for part in slices(rows, _COMPARED):
-            found = [(row, index.get(old), index.get(new)) for row, old, new in part]
-            moved += [
-                (max(0.0, 1.0 - float(old @ new)), row)
-                for row, old, new in found
-                if old is not None and new is not None
-            ]
-            await asyncio.sleep(0)
+            moved += await asyncio.to_thread(_moved, index, part)
         if moved and not self._memory.archive.fault:
             with suppress(StoreError):
                 await self._memory.archive.write(lambda store: store.put_moved(moved))
@@ -201,6 +196,16 @@ class Indexer:
     def _report(self, index: VectorIndex) -> None:
         """Tell how many texts wait."""
         self._on_progress(index.waiting)
+
+
+def _moved(index: VectorIndex, rows: Sequence[tuple[int, bytes, bytes]]) -> list[tuple[float, int]]:
+    """Return how far texts moved, and the row of each, of those that have their vectors."""
+    found = [(row, index.get(old), index.get(new)) for row, old, new in rows]
+    return [
+        (max(0.0, 1.0 - float(old @ new)), row)
+        for row, old, new in found
+        if old is not None and new is not None
+    ]
 
 
 def _parts(lengths: Sequence[int], tokens: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from opdbus import gc_tuning
-from opdbus.index import sealed_entries
+from opdbus.index import catalogue, sealed_entries
 from opdbus.index.archive import Archive
 from opdbus.index.catalogue import Catalogue, Change
 from opdbus.index.field_reader import FieldReader
@@ -23,8 +23,12 @@ from opdbus.index.word_index import WordIndex
 from opdbus.slices import slices
 from opdbus.state.object import FILE, Json, Thing
 
-# Entries taken into the catalogue at a time: some milliseconds' work.
-_AT_A_TIME: Final = 300
+# Entries taken into the catalogue at a time: some milliseconds' work, one by one, and of many where
+# a thread has put them into columns.
+_AT_A_TIME: Final = 200
+_MADE: Final = 1000
+# To put so few into columns on a thread takes longer than to wait for it.
+_FEW: Final = 100
 
 
 class Known:
@@ -61,25 +65,52 @@ class Known:
         Others run now and then meanwhile. Returns how things changed.
         """
         self.sealer.note(len(records) + len(gone))
-        freed = [self.catalogue.view.places[entry.id] for entry in gone]
+        freed: list[int] = []
         changes: dict[Thing, Change] = {}
         for part in slices(gone, _AT_A_TIME):
+            freed += [self.catalogue.view.places[entry.id] for entry in part]
             self.transient.discard(entry.identity for entry in part)
             changes |= self.catalogue.remove(part)
             self.fields.drop(part)
             await asyncio.sleep(0)
-        for part in slices(entries, _AT_A_TIME):
-            changes |= self.catalogue.put(part)
-            self.fields.touch(part)
-            await asyncio.sleep(0)
+        for part in slices(entries, _MADE):
+            changes |= await self._put(part)
+        if self.words.is_kept:
+            await self.words.change(freed, await asyncio.to_thread(self._rows, records, entries))
+        return changes
+
+    async def _put(self, entries: Sequence[Entry]) -> Mapping[Thing, Change]:
+        if len(entries) < _FEW:
+            changes = self.catalogue.put(entries)
+        else:
+            ready = await asyncio.to_thread(self._made, entries)
+            changes, others = self.catalogue.put_made(ready)
+            said: dict[Thing, Change] = {}
+            for part in slices(others, _AT_A_TIME):
+                await asyncio.sleep(0)
+                # what an entry did to a thing first counts
+                said = self.catalogue.put_each(part) | said
+            changes |= said
+        self.fields.touch(entries)
+        await asyncio.sleep(0)
+        return changes
+
+    def _made(self, entries: Sequence[Entry]) -> catalogue.Made:
+        """Put entries into columns, and have room for them: where there are very many, it is moved.
+
+        On any thread, since nothing else is taken meanwhile.
+        """
+        self.catalogue.make_room(len(entries))
+        return catalogue.made(entries)
+
+    def _rows(self, records: Sequence[Record], entries: Sequence[Entry]) -> list[Row]:
+        """Return the words of entries, which are those of the records; on any thread."""
         ids = np.fromiter((entry.id for entry in entries), np.int64, len(entries))
         places = self.catalogue.view.places.find_each(ids).tolist()
-        rows = [
+        return [
             Row(place, record.identity.name, record.text, record.words)
             for record, place in zip(records, places, strict=True)
         ]
-        await self.words.change(freed, rows)
-        return changes
 
     def joined(
         self,

@@ -25,11 +25,13 @@ from opdbus.index.quota import Usage
 from opdbus.index.records import begin, load_entries
 from opdbus.index.store import Content, Entry, Record, Store
 from opdbus.index.writing import Writing
-from opdbus.slices import batches
+from opdbus.slices import batches, slices
 from opdbus.state.object import Identity, Json, StateObject, Thing
 
 # Objects of a state file that are written in one transaction: some tenths of a second's work.
 _PART: Final = 2_000
+# Texts that are looked up at a time: a millisecond's work.
+_TEXTS: Final = 1_024
 
 
 class Memory:
@@ -329,10 +331,14 @@ class Memory:
 
         Those that come `again` are kept for then.
         """
-        found = self._writing.recent_texts.take(digests, again=again)
-        rest = [text_digest for text_digest in digests if text_digest not in found]
-        found |= await self.stored_texts(rest) if rest else {}
-        return {text_digest: found[text_digest] for text_digest in digests if text_digest in found}
+        found: dict[bytes, str] = {}
+        for part in slices(digests, _TEXTS):
+            kept = self._writing.recent_texts.take(part, again=again)
+            rest = [text_digest for text_digest in part if text_digest not in kept]
+            kept |= await self.stored_texts(rest) if rest else {}
+            found |= {text_digest: kept[text_digest] for text_digest in part if text_digest in kept}
+            await asyncio.sleep(0)
+        return found
 
     async def stored_texts(self, digests: Sequence[bytes]) -> Mapping[bytes, str]:
         """Return the texts of objects by digest, from the database."""

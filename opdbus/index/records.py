@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Final, NamedTuple
 
 from opdbus import tables, text, vocabulary
@@ -81,7 +82,8 @@ class RecentTexts:
     def add(self, records: Sequence[Record]) -> None:
         """Keep the texts of new records, and drop the oldest ones beyond the limit."""
         self._texts |= {record.text_digest: record.text for record in records[-_MAX_RECENT:]}
-        for text_digest in list(self._texts)[:-_MAX_RECENT]:
+        more = max(0, len(self._texts) - _MAX_RECENT)
+        for text_digest in [*islice(self._texts, more)]:
             del self._texts[text_digest]
 
     def take(self, digests: Iterable[bytes], *, again: bool = False) -> dict[bytes, str]:

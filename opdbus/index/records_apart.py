@@ -1,11 +1,12 @@
 """Records of a large state file's objects, made in a child process while others are stored.
 
 To read 100,000 objects and make their records takes as long as to store them, and Python computes
-on one processor at a time.
+on one processor at a time: the event loop would wait for each turn of the thread that reads.
 """
 
 import marshal
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +28,28 @@ log = structlog.get_logger()
 _TOGETHER: Final = 250
 # The first part: the file was read, and is good.
 _READ: Final = b"read"
+# Values of a row that say which object it is; there are no others where that has not changed.
+_OF_IDENTITY: Final = len(Identity._fields)
 
 
 # in the parent
 
 
-def stream(file: StateFile) -> tuple[set[Identity], Iterator[StateObject | Record]]:
+def stream(file: StateFile, same: str = "") -> tuple[set[Identity], Iterator[StateObject | Record]]:
     """Read a file as `StateFile.stream` does; raises ChildFailed where it does not begin.
 
-    The identities are complete after the last object. Where the child ends before, this process
-    goes on. To be used by a thread.
+    A file whose signature is the `same` is known. The identities are complete after the last
+    object. Where the child ends before, this process goes on. To be used by a thread.
     """
-    parts = child.parts(__name__, path=str(file.path))
-    next(parts, None)
+    try:
+        with os.fdopen(os.memfd_create("known"), "wb") as known:
+            known.write(marshal.dumps(file.known()))
+            known.flush()
+            number = known.fileno()
+            parts = child.parts(__name__, [number], path=str(file.path), same=same, known=number)
+            next(parts, None)
+    except OSError as error:
+        raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
     present = set[Identity]()
     return present, _received(file, parts, present)
 
@@ -53,6 +63,9 @@ def _received(
             if isinstance(found, tuple):
                 file.recall(found)
                 return
+            if len(found[0]) == _OF_IDENTITY:
+                present.update(map(Identity._make, found))
+                continue
             made = [*map(_record, found)]
             present.update(record.identity for record in made)
             yield from made
@@ -64,7 +77,7 @@ def _received(
 
 
 def _record(row: tuple[Any, ...]) -> Record:
-    return Record._make((Identity._make(row[:4]), ROOT, *row[4:9], 0, False, row[9]))
+    return Record._make((Identity._make(row[:_OF_IDENTITY]), ROOT, *row[4:9], 0, False, row[9]))
 
 
 # in the child
@@ -73,14 +86,27 @@ def _record(row: tuple[Any, ...]) -> Record:
 def _parts(request: dict[str, Any]) -> Iterator[bytes]:
     """Yield what `stream` receives."""
     file, recorder = StateFile(Path(request["path"])), Recorder()
+    with os.fdopen(request["known"], "rb") as known:
+        known.seek(0)
+        file.recall(marshal.loads(known.read()))  # noqa: S302 -- our own parent made it
     # all that is made here stays
     with gc_tuning.paused():
-        _, objects = file.stream()
+        present, objects = file.stream(lambda found: bool(found) and found == request["same"])
         yield _READ
+        sent = list[Identity]()
         for some in batches(objects, _TOGETHER):
             made = recorder.records([*map(draft, some)])
             yield marshal.dumps([*map(_row, made)])
+            sent += [record.identity for record in made]
+        if len(sent) < len(present):
+            yield from _as_they_were(present.difference(sent))
         yield marshal.dumps(file.known())
+
+
+def _as_they_were(identities: Iterable[Identity]) -> Iterator[bytes]:
+    """Yield the identities of what has not changed."""
+    for some in batches(identities, _TOGETHER):
+        yield marshal.dumps([*map(tuple, some)])
 
 
 def _row(record: Record) -> tuple[Any, ...]:

@@ -42,7 +42,10 @@ class Rows(Protocol):
         """
 
     def become(self, some: Any) -> None:  # noqa: ANN401 -- of the same kind
-        """Forget all rows but these, which are numbered anew; raises OSError."""
+        """Forget all rows but these, which are numbered anew; raises OSError.
+
+        What is freed of those before is freed with `some`.
+        """
 
 
 class PlainRows:
@@ -76,7 +79,8 @@ class PlainRows:
 
     def become(self, some: Self) -> None:
         """Forget all rows but these."""
-        self._buffer, self.end = some._buffer, some.end
+        self._buffer, some._buffer = some._buffer, self._buffer
+        self.end = some.end
 
 
 class RoundedRows:
@@ -119,7 +123,8 @@ class RoundedRows:
 
     def become(self, some: Self) -> None:
         """Forget all rows but these."""
-        self._buffer, self.end = some._buffer, some.end
+        self._buffer, some._buffer = some._buffer, self._buffer
+        self.end = some.end
 
 
 def _rounded(buffer: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -48,18 +48,7 @@ _COLUMNS: Final = (
     "id, source, plugin, kind, name, owner, fingerprint, text_digest, updated_at, passing,"
     f" {_SIZE}, traits"
 )
-# The fields of a record that become columns, and those that become fields of its entry.
-_STORED: Final = attrgetter(
-    "owner",
-    "properties",
-    "text",
-    "words",
-    "fingerprint",
-    "text_digest",
-    "updated_at",
-    "transient",
-    "traits",
-)
+# The fields of a record that become fields of its entry.
 _CATALOGUED: Final = attrgetter(
     "owner", "fingerprint", "text_digest", "updated_at", "transient", "size", "traits"
 )
@@ -107,8 +96,11 @@ class Record(NamedTuple):
     @property
     def size(self) -> int:
         """Its size in bytes: name, properties and texts."""
-        parts = (self.identity.name, self.properties, self.text, self.words)
-        return sum([len(part) if part.isascii() else len(part.encode()) for part in parts])
+        name, properties, text, words = self.identity.name, self.properties, self.text, self.words
+        if name.isascii() and properties.isascii() and text.isascii() and words.isascii():
+            # most are, and it takes half the time
+            return len(name) + len(properties) + len(text) + len(words)
+        return sum(len(part.encode()) for part in (name, properties, text, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +281,8 @@ class Store:
         self, keys: Sequence[bytes], digests: Sequence[bytes], vectors: NDArray[np.float32]
     ) -> None:
         """Store vectors (keys, dimension) of the texts with these digests, in one commit."""
-        data = (vector.tobytes() for vector in vectors.astype("<f4", copy=False))
-        rows = zip(keys, digests, data, strict=True)
+        columns = keys, digests, vectors.astype("<f4", copy=False)
+        rows = zip(*(map(bytearray, column) for column in columns), strict=True)
         with self.transaction():
             insert(self._database, _VECTORS, rows)
 
@@ -392,7 +384,8 @@ class Store:
     def _rows(self, ids: Sequence[int], records: Iterable[Record]) -> Iterator[tuple[Any, ...]]:
         for number, record in zip(ids, records, strict=True):
             self.require_running()
-            yield number, *record.identity, *_STORED(record)
+            held = bytearray(record.text_digest), record.updated_at, int(record.transient)
+            yield number, *record.identity, *record[1:6], *held, bytearray(record.traits)
 
 
 def _after(first: int) -> bytes:

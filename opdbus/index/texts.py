@@ -224,9 +224,8 @@ class Texts:
             for number in new:
                 self._together.setdefault(number, set()).add(thing)
 
-    def put(self, layer: Layer, numbers: Sequence[int], rows: NDArray[np.int32]) -> None:
-        """Set the rows of different texts."""
-        places = np.array(numbers, np.intp)
+    def put(self, layer: Layer, places: NDArray[np.intp], rows: NDArray[np.int32]) -> None:
+        """Set the rows of different texts, given by their numbers."""
         new = places[layer.rows[places] < 0]
         layer.rows[places] = rows
         layer.filled += len(new)

@@ -231,7 +231,7 @@ class VectorIndex:
         is_text = numbers != NO_TEXT
         self._rows = rows
         at = (len(found) - 1 - last[is_text]).astype(np.int32)
-        self.texts.put(self._layer, numbers[is_text].tolist(), at)
+        self.texts.put(self._layer, numbers[is_text].astype(np.intp), at)
 
     def seal(self) -> None:
         """Write down what spares the next start work; may be called on a thread."""
@@ -239,9 +239,10 @@ class VectorIndex:
             self._rows.seal()
 
     def _put(self, digests: Sequence[bytes], rows: range) -> None:
-        known = zip(self.texts.find_each(digests).tolist(), digests, strict=True)
-        numbers = [number or self.texts.number(text_digest) for number, text_digest in known]
-        self.texts.put(self._layer, numbers, np.array(rows, np.int32))
+        numbers = self.texts.find_each(digests)
+        for at in np.flatnonzero(numbers == NO_TEXT).tolist():
+            numbers[at] = self.texts.number(digests[at])
+        self.texts.put(self._layer, numbers.astype(np.intp), np.array(rows, np.int32))
 
     async def _use_file(self, path: Path) -> None:
         try:
@@ -261,9 +262,11 @@ class VectorIndex:
         kept = np.flatnonzero(self._layer.rows >= 0)
         before, digests = self._layer.rows[kept].astype(np.intp), self.texts.digests(kept)
         await asyncio.to_thread(_copy, self._rows, before, digests, rows)
+        left = [self._rows]
         with self._one_at_a_time:
             self._number(kept)
             self._rows = rows
+        await _free(left)
 
     def drop(self, digests: Iterable[bytes]) -> None:
         """Forget the vectors of some texts; `shrink` gives back their room."""
@@ -278,9 +281,13 @@ class VectorIndex:
             before = self._layer.rows[kept].astype(np.intp)
             with suppress(OSError):  # the file stays as large as it is
                 some = await asyncio.to_thread(self._rows.some, before)
+                left = [some]
                 with self._one_at_a_time:
                     self._rows.become(some)
                     self._number(kept)
+                # with the rows before
+                del some
+                await _free(left)
 
     def _number(self, kept: NDArray[np.intp]) -> None:
         """Give texts the first rows; what was forgotten meanwhile has none."""
@@ -288,6 +295,11 @@ class VectorIndex:
         is_left = of_texts[kept] >= 0
         of_texts[kept[is_left]] = np.flatnonzero(is_left)
         self._layer.version += 1
+
+
+async def _free(left: list[Rows]) -> None:
+    """Free rows on a thread: the system takes 50 ms to take a large file and its memory back."""
+    await asyncio.to_thread(left.clear)
 
 
 def _empty_file(path: Path, dimension: int) -> BitRows:

@@ -109,12 +109,20 @@ class View:
             getattr(self, name)[places] = column[at]
         self.version += 1
 
+    def make_room(self, count: int) -> None:
+        """Make room for so many more entries, while nothing else is put; on any thread."""
+        self._make_room(self.end + count)
+        self.places.make_room(count, self.end + count - 1)
+
+    def _make_room(self, end: int) -> None:
+        if end > len(self.ids):
+            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
+
     def _room(self, count: int) -> NDArray[np.intp]:
         """Return places for new entries."""
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         end = self.end + count - len(free)
-        if end > len(self.ids):
-            self._reserve(end + max(_FIRST_SIZE, self.end // 4 or end // 16))
+        self._make_room(end)
         new = range(self.end, end)
         self.end = end
         return np.array([*free, *new], np.intp)
@@ -254,6 +262,10 @@ class Places:
     def find_each(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the places of entries, -1 for those that are not there."""
         return self._table.find_each(ids.astype(np.uint64))
+
+    def make_room(self, more: int, last: int) -> None:
+        """Make room for so many more entries, at places up to the last."""
+        self._table.make_room(more, last)
 
     def add(self, number: int, place: int) -> None:
         """Add an entry."""

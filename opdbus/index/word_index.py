@@ -141,6 +141,11 @@ class WordIndex:
             self._reading = self._archive.start(self._read())
         return self._reading
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether a change matters; else all words are to be read, and none of them has begun."""
+        return bool(self.lookup or self._meanwhile)
+
     async def change(self, gone: Sequence[int], rows: Sequence[Row]) -> None:
         """Note which places are free now, and what is at others."""
         places = [*gone, *(row.place for row in rows)]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
@@ -52,11 +52,11 @@ async def _ended(work: asyncio.Task[str]) -> None:
             await asyncio.wait([work])
 
 
-def parts(module: str, **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
+def parts(module: str, files: Collection[int] = (), **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- any JSON
     """Run a module that calls `answer_in_parts`, and yield its answers; raises ChildFailed.
 
-    For a thread that may wait. The child is killed when the iterator is closed. What it says of a
-    fault is not repeated: it may be of a secret.
+    For a thread that may wait. The child has some open `files`, and is killed when the iterator is
+    closed. What it says of a fault is not repeated: it may be of a secret.
     """
     try:
         with (
@@ -68,6 +68,7 @@ def parts(module: str, **request: Any) -> Iterator[bytes]:  # noqa: ANN401 -- an
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 pipesize=_AHEAD,
+                pass_fds=files,
             ) as child,
         ):
             try:

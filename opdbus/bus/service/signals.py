@@ -16,8 +16,9 @@ from opdbus.index.catalogue import Change
 from opdbus.index.events import Changed, Drift, Event, Recorded, Vectorized
 from opdbus.state.object import Thing
 
-# Changes of more objects than this are sent in several signals, so that none is ever large.
-MAX_CHANGES: Final = 500
+# Changes of more objects than this are sent in several signals, so that none is ever large, and
+# takes more than some milliseconds.
+MAX_CHANGES: Final = 250
 MAX_BYTES: Final = 64 << 10
 # Signals of what follows from changes that are sent in a turn: some milliseconds' work.
 _FOLLOWING_AT_A_TIME: Final = 50
