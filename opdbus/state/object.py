@@ -22,10 +22,13 @@ LIVE = "live:"
 # The kind of the one object that holds the rest of a plugin.
 SETTINGS = "settings"
 
-# What JSONEncoder makes anew for each value, which takes as long as to write a small one. It looks
-# for no circles, which JSON does not have; keys are sorted, none is left out, and NaN is refused.
-_ENCODE: Final = json.encoder.c_make_encoder(  # type: ignore[attr-defined]  # typeshed has only what is documented
-    *(None, json.JSONEncoder().default, encode_basestring, None, ":", ",", True, False, False)
+# JSON has no circles, so none is looked for.
+_CANONICAL: Final = json.JSONEncoder(
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=False,
+    allow_nan=False,
+    check_circular=False,
 )
 
 
@@ -89,7 +92,7 @@ class StateObject:
 
 def canonical(value: Json) -> str:
     """Write a JSON value in one canonical form: sorted keys, no spaces."""
-    return "".join(_ENCODE(value, 0))
+    return _CANONICAL.encode(value)
 
 
 def hash_name(content: str) -> str:
