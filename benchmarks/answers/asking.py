@@ -127,16 +127,26 @@ async def questions(host: str, memory: Memory) -> list[Question]:
         return [*_of_an_exam(host), *foreign]
     if host not in DESCRIBED:
         return [*(await _of_values(memory)), *foreign]
-    found = [
-        {**row, "kind": kind}
-        for row in load("questions")[host]
-        for kind in ("answerable", "taken out")
+    asked = [
+        {**row, "kind": kind} for row in _described(host) for kind in ("answerable", "taken out")
     ]
-    found += [{**row, "kind": "typos"} for row in load("typos") if row["set"] == host]
     copies = _copies(host)
-    for row in found:
-        row["answers"], row["copies"] = {row["object"]}, copies[row["object"]]
-    return [*found, *foreign]
+    mistyped = [
+        {**row, "kind": "typos", "answers": {row["object"]}, "copies": copies[row["object"]]}
+        for row in load("typos")
+        if row["set"] == host
+    ]
+    return [*asked, *mistyped, *foreign]
+
+
+def _described(host: str) -> list[Question]:
+    """Return the different questions of a host: what several objects say has several answers."""
+    copies, found = _copies(host), dict[str, Question]()
+    for row in load("questions")[host]:
+        same = found.setdefault(row["question"], {**row, "answers": set(), "copies": set()})
+        same["answers"].add(row["object"])
+        same["copies"] |= copies[row["object"]]
+    return [*found.values()]
 
 
 def _of_an_exam(host: str) -> list[Question]:

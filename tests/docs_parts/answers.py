@@ -9,8 +9,9 @@ _HOSTS = ("example", "packages", "values", "cluster", "office", "home", "agency"
 _ANSWERS = """\
 From `benchmarks/results/{file}` (`benchmarks/answers/measure.py`): the half of the questions that
 nothing was fitted to. The hosts are the example (`state.example.json`), {packages} packages of
-Debian, each with a question that its long description makes, a host with {values} questions
-about values, and the five hosts of the exams below. Other questions have typing errors, are about
+Debian with the questions that their long descriptions make (what several of them say is one
+question, and has several answers), a host with {values} questions about values, and the five hosts
+of the exams below. Other questions have typing errors, are about
 foreign topics (words of WordNet's files of food, plants, animals, the body and feelings), ask for
 what was taken out together with its near copies (each question of the example and of packages is
 asked both ways), or, in exams, for what the host has not.
