@@ -405,10 +405,10 @@ def test_a_known_file_is_only_compared_with(tmp_path: Path) -> None:
     """Give nothing of a file that is known, and of the next one only what is other in it."""
     path = state_file(tmp_path / "state.json", {"a": "one", "b": "two"})
     file = StateFile(path)
-    present, changed = file.stream(lambda found: found == signature(path))
+    present, changed = file.stream(signature(path))
     assert ({one.name for one in present}, list(changed)) == ({"a", "b"}, [])
     state_file(path, {"a": "one", "b": "other"})
-    present, changed = file.stream(lambda _found: False)
+    present, changed = file.stream("another")
     assert ({one.name for one in present}, [one.name for one in changed]) == ({"a", "b"}, ["b"])
 
 

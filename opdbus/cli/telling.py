@@ -74,7 +74,7 @@ def tell(change: Change) -> Told:
     sort = (change["plugin"], change["kind"])
     values = field_values.read(change["fields"])
     is_published = str(change.get("source", "")).startswith(PUBLISHED)
-    # who lingers is there without being logged in
+    # a user that lingers is there without being logged in
     known = {} if "yes" in values["linger"] else _COMES
     comes, leaves = _PUBLISHED if is_published else known.get(sort, ("appeared", "is gone"))
     subject, what = subject_of(sort, change["name"]), change["what"]

@@ -26,9 +26,6 @@ from opdbus.index.sealed_signs import BLOCK, SealedSigns
 from opdbus.index.texts import split
 from opdbus.state.object import DIGEST_BYTES, digest
 
-# Rows that are compared at a time: what is between stays in the processor's cache, and threads wait
-# for each other's turns less often than with fewer.
-_TOGETHER: Final = 1 << 14
 # Rows that are read at a time.
 _READ: Final = 1 << 13
 # Of rows that are looked up, so many tell whether the file is in memory.
@@ -146,20 +143,18 @@ class BitRows:
         found: NDArray[np.float32],
     ) -> None:
         """Estimate the products of some blocks with the signs (words, 1) of a query."""
-        words = np.empty((self._words, _TOGETHER), np.uint64)
-        counts = np.empty((self._words, _TOGETHER), np.uint8)
-        # `take` would make room for each part's, which the system clears first
-        numbers = np.empty(_TOGETHER, np.intp)
+        # a block in one step: threads wait for each other's turns less often than in several
+        words = np.empty((self._words, BLOCK), np.uint64)
+        counts = np.empty((self._words, BLOCK), np.uint8)
+        # `take` would make room for each block's, which the system clears first
+        numbers = np.empty(BLOCK, np.intp)
         for number in todo:
-            of_block = found[number * BLOCK : (number + 1) * BLOCK]
-            for start in range(0, len(of_block), _TOGETHER):
-                part = of_block[start : start + _TOGETHER]
-                size = len(part)
-                block = blocks[number][:, start : start + size]
-                np.bitwise_xor(block, signs, out=words[:, :size])
-                np.bitwise_count(words[:, :size], out=counts[:, :size])
-                numbers[:size] = counts[:, :size].sum(axis=0, dtype=np.uint16)
-                np.take(self._angles, numbers[:size], out=part, mode="clip")
+            part = found[number * BLOCK : (number + 1) * BLOCK]
+            size = len(part)
+            np.bitwise_xor(blocks[number][:, :size], signs, out=words[:, :size])
+            np.bitwise_count(words[:, :size], out=counts[:, :size])
+            numbers[:size] = counts[:, :size].sum(axis=0, dtype=np.uint16)
+            np.take(self._angles, numbers[:size], out=part, mode="clip")
 
     def _estimates_of(
         self, blocks: Sequence[NDArray[np.uint64]], at: NDArray[np.intp], query: NDArray[np.float32]
@@ -198,7 +193,7 @@ class BitRows:
     def become(self, some: Self) -> None:
         """Forget all rows but these, whose file takes the place of this one; raises OSError.
 
-        Those before are freed with them.
+        The rows before go to `some`, and are freed with it.
         """
         with self._one_mover:
             # before the rows that it is of

@@ -135,7 +135,7 @@ class Declared:
                 # if the file is bad, what follows says why
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
-            return self._file.stream(lambda found: bool(found) and found == same)
+            return self._file.stream(same)
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error

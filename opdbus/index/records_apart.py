@@ -91,7 +91,7 @@ def _parts(request: dict[str, Any]) -> Iterator[bytes]:
         file.recall(marshal.loads(known.read()))  # noqa: S302 -- our own parent made it
     # all that is made here stays
     with gc_tuning.paused():
-        present, objects = file.stream(lambda found: bool(found) and found == request["same"])
+        present, objects = file.stream(request["same"])
         yield _READ
         sent = list[Identity]()
         for some in batches(objects, _TOGETHER):

@@ -44,7 +44,7 @@ class Rows(Protocol):
     def become(self, some: Any) -> None:  # noqa: ANN401 -- of the same kind
         """Forget all rows but these, which are numbered anew; raises OSError.
 
-        What is freed of those before is freed with `some`.
+        The rows before go to `some`, and are freed with it.
         """
 
 

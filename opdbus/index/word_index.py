@@ -143,7 +143,7 @@ class WordIndex:
 
     @property
     def is_kept(self) -> bool:
-        """Whether a change matters; else all words are to be read, and none of them has begun."""
+        """Whether changes have to be noted: words are in memory, or are being read."""
         return bool(self.lookup or self._meanwhile)
 
     async def change(self, gone: Sequence[int], rows: Sequence[Row]) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -39,18 +39,16 @@ class StateFile:
         present, changed = self.stream()
         return present, list(changed)
 
-    def stream(
-        self, is_known: Callable[[str], bool] = lambda _signature: False
-    ) -> tuple[set[Identity], Iterator[StateObject]]:
+    def stream(self, same: str = "") -> tuple[set[Identity], Iterator[StateObject]]:
         """Read the file, and give the objects one by one; see `read` and `Reader.stream`.
 
-        Where the file of a signature is known, it is read only to compare the next one with it.
+        A file whose signature is the `same` is known: it is read only to compare the next one with.
         """
         before = signature(self.path)
         plugins = parse(read_bytes(self.path), self.path)["plugins"]
         self.signature = before if before == signature(self.path) else ""
         self.claims = claimed(plugins)
-        return self._reader.stream(plugins, are_known=is_known(self.signature))
+        return self._reader.stream(plugins, are_known=bool(same) and same == self.signature)
 
     def forget(self) -> None:
         """Take every object as changed at the next read."""
