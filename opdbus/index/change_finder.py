@@ -127,11 +127,11 @@ class ChangeFinder:
 
         def read(store: Store) -> list[tuple[Said, float]]:
             candidates = change_ranking.candidates(store, asked, near.cosines, meant)
-            ranked = change_ranking.rank(store, asked, candidates)
+            about = {each.said.seq for each in candidates}
             if is_question:
                 about = change_ranking.about(asked, near, candidates)
-                ranked = [each for each in ranked if each[0].seq in about]
-            return ranked[:limit]
+            ranked = change_ranking.rank(store, asked, candidates) if about else []
+            return [each for each in ranked if each[0].seq in about][:limit]
 
         best = await self._memory.archive.read(read)
         numbers = [said.seq for said, _ in best]
