@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from opdbus.history.forget import Target
@@ -32,7 +33,8 @@ def item(source: str, number: int, value: object) -> StateObject:
     """Make an object, of which several sources may tell."""
     return StateObject(
         Identity(source, "p", "ab"[number % 2], f"n{number}"),
-        {"value": value, "extra": [number, value]},
+        # some have many more words than others
+        {"value": value, "extra": [number, value, *["more"] * (number % 7)]},
     )
 
 
@@ -64,17 +66,21 @@ async def known(memory: Memory) -> list[Any]:
     return [*in_catalogue(memory), await having_words(memory), await meeting(memory)]
 
 
-async def having_words(memory: Memory) -> dict[str, list[int]]:
-    """Return the ids of what has each word."""
+async def having_words(memory: Memory) -> dict[str, dict[int, float]]:
+    """Return the ids of what has each word, and the scores that it gives them."""
     await memory.words.ready()
     lookup = memory.words.lookup
     assert lookup
     words = ["p", "a", "b", "value", "old", "new", "passing", *map(str, range(4))]
     words += [f"n{number}" for number in range(80)]
-    found = {}
+    mean_length = await memory.archive.read(postings.mean_length)
+    ids, found = memory.catalogue.view.ids, {}
     for word in words:
-        ids = memory.catalogue.view.ids[lookup.places(lookup.find(word.encode()))]
-        found[word] = sorted(ids[ids > 0].tolist())
+        term = lookup.find(word.encode(), mean_length)
+        scores = lookup.scores([(term, 1.0)], len(ids))
+        places = lookup.places(term)
+        assert np.count_nonzero(scores[ids > 0]) == np.count_nonzero(ids[places])
+        found[word] = dict(zip(ids[places].tolist(), scores[places].tolist(), strict=True))
     return found
 
 
@@ -322,6 +328,22 @@ def test_a_start_reads_words_and_fields_of_what_has_changed_since(
     asked.clear()
     assert run.of(known) == expected
     assert asked == ["field", "field"]
+
+
+def test_words_of_shorter_objects_are_read_again(tmp_path: Path, asked: list[str]) -> None:
+    """Score by the length that objects have now, where it is another one than in the file."""
+    run = Run(tmp_path)
+
+    async def work(memory: Memory) -> None:
+        await memory.publish([item("publish:one", n, n % 4) for n in range(200)], OWNER)
+        await memory.sealer.seal()
+
+    run.of(work)
+    run.of(lambda memory: memory.publish([item("publish:one", 3, "new " * 400)], OWNER))
+    expected = without_file(run, tmp_path / "copy")
+    asked.clear()
+    assert run.of(known) == expected
+    assert "words" in asked
 
 
 @pytest.mark.parametrize("name", ["words", "fields"])

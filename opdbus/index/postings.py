@@ -19,6 +19,10 @@ _K1: Final = 1.2
 _B: Final = 0.75
 # Occurrences of words that are read at a time: some ten milliseconds' work.
 _AT_A_TIME: Final = 1 << 18
+# The fact by which the database keeps a mean length of objects, and the share by which today's may
+# differ from it: scores change by less than a hundredth then.
+MEAN_LENGTH: Final = "mean length of objects in words"
+_NEAR: Final = 0.02
 
 
 class Having(NamedTuple):
@@ -59,18 +63,6 @@ class Vocabulary:
         return bisect_left(range(len(self)), word, key=self.__getitem__)
 
 
-class Said(NamedTuple):
-    """How many words there are in so many objects."""
-
-    words: int
-    objects: int
-
-    @property
-    def mean(self) -> float:
-        """The words of an object, on the average."""
-        return max(1, self.words) / max(1, self.objects)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
     """The places of entries that have each word, and how much each has of it."""
@@ -80,23 +72,23 @@ class Postings:
     starts: NDArray[np.uint32]
     places: NDArray[np.int32]
     impacts: NDArray[np.float16]
-    # how many words all objects have
-    said: Said
+    # the mean length of objects, in words, that impacts were computed with
+    mean_length: float
     # places, and one for objects that have none
     size: int
 
     @classmethod
-    def of(cls, about: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def of(cls, about: Sequence[Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return those that gave this `about` and these arrays."""
-        *said, size = about
+        mean_length, size = about
         vocabulary = Vocabulary(arrays["stems"].tobytes(), arrays["ends"])
         starts, places, impacts = (arrays[name] for name in ("starts", "places", "impacts"))
-        return cls(vocabulary, starts, places, impacts, Said(*said), size)
+        return cls(vocabulary, starts, places, impacts, mean_length, size)
 
     @property
-    def about(self) -> tuple[int, int, int]:
+    def about(self) -> tuple[float, int]:
         """What there is besides arrays."""
-        return *self.said, self.size
+        return self.mean_length, self.size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name."""
@@ -145,11 +137,20 @@ def read(store: Store, ids: NDArray[np.int64]) -> Postings:
         found, times[at], own = once(part, counts[first:last], words.weights)
         places[at] = _places(found, ids, order)
         np.add.at(lengths, places[at], own)
-    said = Said(int(counts.sum()), words.count())
+    mean = mean_length(store)
     for start in range(0, len(places), _AT_A_TIME):
         at = slice(start, start + _AT_A_TIME)
-        times[at] = impacts(times[at].astype(np.float32), lengths[places[at]], said.mean)
-    return Postings(vocabulary, starts, places, times, said, len(lengths))
+        times[at] = impacts(times[at].astype(np.float32), lengths[places[at]], mean)
+    return Postings(vocabulary, starts, places, times, mean, len(lengths))
+
+
+def mean_length(store: Store) -> float:
+    """Return the mean length of objects in words: the kept one, if today's is near it.
+
+    So words that were read at different times have the same scores.
+    """
+    today, kept = store.words.mean_length(), float(store.fact(MEAN_LENGTH) or 0)
+    return kept if abs(kept - today) <= _NEAR * today else today
 
 
 def sums(lengths: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.index import postings
 from opdbus.index.postings import Having
 from opdbus.index.search import idf
 from opdbus.index.store import Store
@@ -67,6 +68,7 @@ class InMemory:
         self._words = store.words
         self._lookup = lookup
         self._view = view
+        self._mean_length = postings.mean_length(store)
         self._terms = {term: self._find(term) for term in terms}
         self.counts = {term: found.entries for term, found in self._terms.items()}
 
@@ -82,7 +84,9 @@ class InMemory:
 
     def _find(self, term: str) -> Term:
         stems = self._lookup.stems.of(term)
-        return self._lookup.find(stems[0]) if len(stems) == 1 else self._phrase(term)
+        if len(stems) != 1:
+            return self._phrase(term)
+        return self._lookup.find(stems[0], self._mean_length)
 
     def _phrase(self, term: str) -> Term:
         enough = _enough(self._view)

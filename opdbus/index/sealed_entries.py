@@ -95,12 +95,13 @@ def load(store: Store) -> Loaded:
 
 
 def words(store: Store, moment: Moment) -> Words | None:
-    """Return the words of a moment, if its file is there."""
+    """Return the words of a moment, if its file is there, and texts are as long as then."""
     sealed = sealed_file.read(path_of(store, "words"), moment.token)
     if sealed is None:
         return None
     ids = sealed.arrays.pop("ids")
-    return Words(Postings.of(sealed.about, sealed.arrays), ids)
+    then = Postings.of(sealed.about, sealed.arrays)
+    return Words(then, ids) if then.mean_length == postings.mean_length(store) else None
 
 
 def fields(store: Store, moment: Moment) -> Sealed | None:
@@ -128,6 +129,7 @@ def remove(store: Store) -> None:
     if store.fact(SEALED):
         with store.transaction():
             store.drop_fact(SEALED)
+            store.drop_fact(postings.MEAN_LENGTH)
             store.noted.forget(store.noted.count())
         remove_values(store)
         with store.guarded():

@@ -24,6 +24,8 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 # The sum of all that follows it, and the length of the header.
 _HEAD: Final = np.dtype([("sum", "<u4"), ("length", "<u4")])
+# What files hold has changed so many times: those of before are not read.
+_FORM: Final = 2
 # Arrays begin at multiples of so many bytes.
 _ALIGNED: Final = 64
 
@@ -96,7 +98,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def _made_by() -> str:
     """Return what arrays are made by besides what the objects in the database are."""
-    return f"{__version__}, kinds {tables.version('kinds')}"
+    return f"{__version__}, form {_FORM}, kinds {tables.version('kinds')}"
 
 
 def _sum(parts: Sequence[memoryview]) -> int:

@@ -9,9 +9,10 @@ import structlog
 
 from opdbus import gc_tuning
 from opdbus.errors import StoreError
-from opdbus.index import sealed_entries
+from opdbus.index import postings, sealed_entries
 from opdbus.index.archive import Archive
 from opdbus.index.field_reader import FieldReader
+from opdbus.index.postings import MEAN_LENGTH
 from opdbus.index.sealed_entries import SEALED, Moment
 from opdbus.index.store import Store
 from opdbus.index.view import View
@@ -96,10 +97,11 @@ class Sealer:
 
 
 def _begin(store: Store) -> int:
-    """Have changes be noted from now on, and count those that were."""
-    if not store.fact(SEALED):
-        with store.transaction():
+    """Have changes be noted from now on, keep today's mean length, and count what was noted."""
+    with store.transaction():
+        if not store.fact(SEALED):
             store.set_fact(SEALED, "no file yet")
+        store.set_fact(MEAN_LENGTH, str(postings.mean_length(store)))
     return store.noted.count()
 
 

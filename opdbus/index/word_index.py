@@ -52,9 +52,9 @@ class Lookup:
     is_other: NDArray[np.bool_]
     stems: Stems
 
-    def find(self, word: bytes) -> Term:
-        """Return what has a word, given as its stem."""
-        then, since = self.then.find(word), self.since.find(word, self.then.said)
+    def find(self, word: bytes, mean_length: float) -> Term:
+        """Return what has a word, given as its stem; the mean length of objects is today's."""
+        then, since = self.then.find(word), self.since.find(word, mean_length)
         each = (self.is_other[then.places[part]] for part in parts(len(then.places)))
         others = sum(map(int, map(np.count_nonzero, each)))
         return Term(len(then.places) - others + len(since.places), then, since)

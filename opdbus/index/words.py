@@ -3,12 +3,16 @@
 import json
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opdbus.history.full_text import FullText, quoted
 from opdbus.state.object import Json
+
+# A number of FTS5 goes on in the next byte if this bit is set.
+_MORE: Final = 128
 
 
 class Words(FullText):
@@ -20,9 +24,17 @@ class Words(FullText):
     def __init__(self, database: sqlite3.Connection) -> None:
         super().__init__(database, "lexicon", *self.weights)
 
-    def count(self) -> int:
-        """Count the objects."""
-        return int(self._database.execute("SELECT count(*) FROM objects").fetchone()[0])
+    def mean_length(self) -> float:
+        """Return how many words an object has, on the average; at least 1."""
+        # the first of FTS5's records: how many rows there are, and the words of each column
+        query = "SELECT block FROM lexicon_data WHERE id = 1"
+        rows, *words = _varints(self._database.execute(query).fetchone()[0]) or [0]
+        return max(1.0, sum(words) / max(1, rows))
+
+    def length(self, number: int) -> int:
+        """Return how many words an object has, by id."""
+        query = "SELECT sz FROM lexicon_docsize WHERE id = ?"
+        return sum(_varints(self._database.execute(query, (number,)).fetchone()[0]))
 
     def vocabulary(
         self,
@@ -129,6 +141,17 @@ class Words(FullText):
             f" USING fts5vocab (main, lexicon, {kind})"
         )
         return self._database
+
+
+def _varints(record: bytes) -> list[int]:
+    """Return the numbers of a record of FTS5."""
+    found, number = [], 0
+    for byte in record:
+        number = number << 7 | byte % _MORE
+        if byte < _MORE:
+            found.append(number)
+            number = 0
+    return found
 
 
 def _numbers(listed: str | None) -> NDArray[np.int64]:
