@@ -34,7 +34,9 @@ class Features(NamedTuple):
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking` and `domain` are as of Evidence.
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence. `both` and `besides` are
+    products: words count for more where the cosine says the same, and a word that is lacking counts
+    otherwise where the cosine says that something else is meant by it.
     """
 
     vector: float
@@ -53,6 +55,8 @@ class Features(NamedTuple):
     spread: float
     alike: float
     lacking: float
+    both: float
+    besides: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +124,11 @@ def like(found: Sequence[Score]) -> list[Judged]:
 def featured(found: Sequence[Score]) -> list[Features]:
     """Return the features of each of the best hits."""
     best = found[:COMPARED]
+    highest = max((each.vector for each in best), default=0.0)
     totals = _two([score.total for score in best])
     words = _two([score.lexical for score in best])
     return [
-        Features(
-            score.vector,
-            score.lexical,
-            score.values,
-            score.kinds,
-            (score.vector - score.background.mean) / max(score.background.spread, _LEAST_SPREAD),
-            max(each.vector for each in best),
-            *score.missing,
-            score.evidence.domain,
-            score.said,
-            _margin(score.total, totals),
-            _margin(score.lexical, words),
-            *score.background,
-            score.evidence.alike,
-            score.evidence.lacking,
-        )
+        _of(score, highest, _margin(score.total, totals), _margin(score.lexical, words))
         for score in found
     ]
 
@@ -148,6 +138,32 @@ def logistic(weights: Sequence[float], values: Iterable[float]) -> float:
     constant, *rest = weights
     odds = constant + sum(weight * value for weight, value in zip(rest, values, strict=True))
     return 1 / (1 + math.exp(-min(max(odds, -_MOST_ODDS), _MOST_ODDS)))
+
+
+def _of(score: Score, highest: float, total_margin: float, lexical_margin: float) -> Features:
+    mean, spread = score.background
+    distinct = (score.vector - mean) / max(spread, _LEAST_SPREAD)
+    alike, lacking, domain = score.evidence
+    return Features(
+        vector=score.vector,
+        lexical=score.lexical,
+        values=score.values,
+        raised=score.kinds,
+        distinct=distinct,
+        highest=highest,
+        unknown=score.missing.words,
+        named=score.missing.names,
+        domain=domain,
+        said=score.said,
+        total_margin=total_margin,
+        lexical_margin=lexical_margin,
+        mean=mean,
+        spread=spread,
+        alike=alike,
+        lacking=lacking,
+        both=distinct * score.lexical,
+        besides=distinct * lacking,
+    )
 
 
 def _two(values: Sequence[float]) -> tuple[float, float]:
