@@ -85,6 +85,7 @@ def _record(row: tuple[Any, ...]) -> Record:
 
 def _parts(request: dict[str, Any]) -> Iterator[bytes]:
     """Yield what `stream` receives."""
+    child.go_second()
     file, recorder = StateFile(Path(request["path"])), Recorder()
     with os.fdopen(request["known"], "rb") as known:
         known.seek(0)

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -215,10 +214,7 @@ def _write_proof(path: Path, shape: Shape, weights: Weights) -> None:
 
 def _build(request: dict[str, Any]) -> str:
     """Build what `ensure` asks for, in the child process; raises ModelError, ValueError."""
-    if sys.platform != "win32":
-        # serving goes first; a sandbox may refuse this
-        with suppress(PermissionError):
-            os.nice(5)
+    child.go_second()
     fill_in = partial(fill, dialect=DIALECTS[request["dialect"]])
     try:
         write(Path(request["weights"]), Path(request["folder"]), Shape(**request["shape"]), fill_in)

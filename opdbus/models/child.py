@@ -15,6 +15,8 @@ from opdbus.errors import OpDbusError
 
 # By these systemd watches the process that it started; a child must not answer for it.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+# What a child gets of a busy processor that goes second: a tenth of what its parent does.
+_NICE: Final = 10
 # How far a child that answers in parts may be ahead, in bytes; and those of the length of a part.
 _AHEAD: Final = 1 << 20
 _LENGTH: Final = 4
@@ -148,6 +150,14 @@ def answer_in_parts(work: Callable[[dict[str, Any]], Iterator[bytes]]) -> None:
             answered.write(part)
             answered.flush()
         answered.write(bytes(_LENGTH))
+
+
+def go_second() -> None:
+    """Leave a busy processor to the parent whenever it needs one: others wait for what it does."""
+    if sys.platform != "win32":
+        # a sandbox may refuse this
+        with suppress(PermissionError):
+            os.nice(_NICE)
 
 
 @contextmanager
