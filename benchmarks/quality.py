@@ -29,6 +29,7 @@ from opdbus.index.hits import Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.index.rerank import Reranker
 from opdbus.models import folder
 from opdbus.models.catalogue import LEVELS
@@ -68,7 +69,8 @@ async def filled(
     async with Memory(scratch / "db") as memory, Serving(settings) as serving:
         vectors = ObjectVectors(memory, serving)
         await serving.embedder()
-        await memory.replace(FILE, *StateFile(state_file).read())
+        present, objects = StateFile(state_file).read()
+        await memory.replace(FILE, Present(present), objects)
         await vectorize(vectors)
         yield vectors
 

@@ -13,6 +13,7 @@ from opdbus.drift.tracker import Tracker
 from opdbus.history.change import Why
 from opdbus.index.events import Claimed, Listed
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity, StateObject
 
@@ -40,7 +41,7 @@ class Checked:
         path.write_text(json.dumps({"version": 1, "plugins": plugins}))
         file = StateFile(path)
         present, objects = file.read()
-        await self.memory.replace(FILE, present, objects)
+        await self.memory.replace(FILE, Present(present), objects)
         self.memory.notify(Claimed(file.claims))
 
     async def observe(

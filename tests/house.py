@@ -14,6 +14,7 @@ from opdbus.index.finder import Finder
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.insight.insight import Insight
 from opdbus.serving.level import RETRY_SECONDS
 from opdbus.serving.serving import Serving
@@ -63,7 +64,7 @@ class House:
 
     async def declare(self, *objects: StateObject) -> Any:
         """Make these all that the state file declares."""
-        return await self.memory.replace(FILE, {o.identity for o in objects}, objects)
+        return await self.memory.replace(FILE, Present({o.identity for o in objects}), objects)
 
     @asynccontextmanager
     async def indexing(self, **indexer: Any) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from opdbus.index.hits import Hit, Page, Why
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.index.search import Background, Score
 from opdbus.index.store import Store
 from opdbus.models.catalogue import LEVELS
@@ -49,7 +50,7 @@ def asked(folder: Path, work: Callable[[Memory], Awaitable[T]]) -> T:
                 StateObject(Identity(FILE, "systemd", "unit", name), {"description": said})
                 for name, said in HOST.items()
             ]
-            await memory.replace(FILE, {each.identity for each in objects}, objects)
+            await memory.replace(FILE, Present({each.identity for each in objects}), objects)
             return await work(memory)
 
     return asyncio.run(main())
@@ -183,7 +184,7 @@ def test_what_no_object_has_counts_where_there_are_many(
                 StateObject(Identity(FILE, "systemd", "unit", f"{n}.service"), PAPER)
                 for n in range(objects)
             ]
-            await memory.replace(FILE, {item.identity for item in items}, items)
+            await memory.replace(FILE, Present({item.identity for item in items}), items)
             finder = Finder(ObjectVectors(memory, Serving(load({}))))
             return (await finder.search(question, Page(1), "lexical"))[0].score
 

@@ -4,12 +4,14 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from opdbus.index.catalogue import Catalogue, made, thing_of
 from opdbus.index.quota import Usage
 from opdbus.index.short_names import find, find_in
 from opdbus.index.store import Entry
+from opdbus.index.texts import NO_TEXT, Texts, as_rows
 from opdbus.slices import slices
 from opdbus.state.object import FILE, Identity, digest, matches
 from opdbus.vocabulary import TRAIT_BYTES
@@ -137,8 +139,29 @@ def test_room_is_made_before_it_is_taken() -> None:
         catalogue.make_room(len(part))
         tables = catalogue._by_thing, catalogue.view.places._table
         moved = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
+        of_texts = catalogue.texts._wider._slots
         changes, others = catalogue.put_made(made(part))
         assert (len(changes), others) == (len(part), [])
         now = [catalogue.view.ids, catalogue.view.traits, *(table._slots for table in tables)]
         assert all(one is other for one, other in zip(now, moved, strict=True))
+        assert catalogue.texts._numbers._slots is of_texts
     assert [catalogue.get(entry.identity) for entry in batch] == batch
+
+
+def test_room_for_texts_is_not_taken_where_others_came_or_went() -> None:
+    """Find every text, though one came, or went, after room was made and before it was taken."""
+    texts = Texts()
+    layer = texts.layer()
+    digests = [digest(n.to_bytes(2)) for n in range(910)]
+    for at, part in enumerate(slices(digests[:900], 90)):
+        texts.make_room(len(part))
+        texts.number(digests[900 + at])
+        if at % 2:
+            texts.forget([digests[900 + at]])
+            assert texts.find(digests[900 + at]) == NO_TEXT
+        found = texts.come(as_rows(part))
+        assert texts.digests(found.astype(np.intp)) == part
+    found = texts.find_each(digests[:900])
+    assert len({*found.tolist()} - {NO_TEXT}) == 900
+    assert texts.digests(found.astype(np.intp)) == digests[:900]
+    assert (texts.things, layer.waiting) == (900, 900)

@@ -26,6 +26,7 @@ from opdbus.index.finder import Finder
 from opdbus.index.health import Health
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.insight.insight import Insight
 from opdbus.observe.supervisor import Supervisor
 from opdbus.observe.table import chosen
@@ -535,7 +536,7 @@ async def test_many_declared_objects_hold_the_loop_shortly(tmp_path: Path) -> No
     """Look at few things at a time, whatever number is declared."""
     async with checking(tmp_path) as checked:
         items = [StateObject(Identity(FILE, "p", "k", f"n{n}"), {"a": n}) for n in range(1000)]
-        await checked.memory.replace(FILE, {item.identity for item in items}, items)
+        await checked.memory.replace(FILE, Present({item.identity for item in items}), items)
         seen = [StateObject(i.identity._replace(source="publish:x"), {"a": 7}) for i in items]
         await checked.memory.publish(seen, 0)
         turns = 0

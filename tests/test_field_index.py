@@ -15,6 +15,7 @@ from opdbus.index.field_index import FieldIndex
 from opdbus.index.hash_table import HashTable
 from opdbus.index.memory import Memory
 from opdbus.index.names import Names
+from opdbus.index.present import Present
 from opdbus.index.texts import Texts
 from opdbus.index.values import Values, decoded, encoded
 from opdbus.index.view import View
@@ -101,7 +102,7 @@ async def change(memory: Memory, chance: random.Random) -> None:
         ]
         kept = {e.identity for e in memory.catalogue.of_source(source) if chance.random() < 0.7}
         present = kept | {item.identity for item in objects}
-        await memory.replace(source, present, objects)
+        await memory.replace(source, Present(present), objects)
         moving = [o.identity for o in objects if source.startswith("live")]
         memory.volatile.drop(one for one in moving if chance.random() < 0.3)
         memory.volatile.put(

@@ -21,6 +21,7 @@ from opdbus.index.events import Vectorized
 from opdbus.index.finder import Finder
 from opdbus.index.hits import Hit, Page
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.parsing import ProviderRequest
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, StateObject, Thing
@@ -172,7 +173,7 @@ def test_what_takes_the_place_of_what_met_a_condition_is_not_found(
 
     class Changing(ObjectVectors):
         async def ask(self, question: str, priority: Rank = Rank.FEW) -> Any:
-            await self.memory.replace(FILE, {o.identity for o in after}, after)
+            await self.memory.replace(FILE, Present({o.identity for o in after}), after)
             return await super().ask(question, priority)
 
     after = [unit("other", "the mail"), *units(4)]

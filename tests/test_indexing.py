@@ -19,6 +19,7 @@ from opdbus.engine.session import Session
 from opdbus.index.catalogue import thing_of
 from opdbus.index.events import Changed, Vectorized
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.state.object import FILE, Thing
 
 
@@ -69,8 +70,8 @@ def test_only_what_changed_is_computed(live: Callable[..., Any]) -> None:
         await made.declare(*before)
         await made.event(Vectorized)
         changed = [unit("u3", "printing"), *before[5:]]
-        changes = await made.memory.replace(FILE, {o.identity for o in changed}, changed)
-        names = {thing.name: what for thing, what in changes.items()}
+        assert await made.declare(*changed) == 5
+        names = {t.name: what for t, what in (await made.event(Changed)).changes.items()}
         assert names == {"u3": "changed"} | dict.fromkeys(["u0", "u1", "u2", "u4"], "removed")
         done = await made.event(Vectorized)
         assert (done.computed, done.reused) == (1, 15)
@@ -88,7 +89,7 @@ def test_a_restart_computes_nothing(live: Callable[..., Any]) -> None:
 
     async def second(made: House) -> None:
         assert made.known == 30
-        assert await made.declare(*units(30)) == {}
+        assert await made.declare(*units(30)) == 0
         done = await made.event(Vectorized)
         assert (done.generation, done.computed, done.reused) == (1, 0, 30)
         await agree(made)
@@ -220,7 +221,7 @@ class Forgetful(Memory):
         """Return texts, and let objects go."""
         found = await super().texts(digests, again=again)
         stays = {entry.identity for entry in self.catalogue if entry.identity.name == "stays"}
-        await self.replace(FILE, stays, [])
+        await self.replace(FILE, Present(stays), [])
         return found
 
 

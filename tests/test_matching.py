@@ -15,6 +15,7 @@ from opdbus.index.finder import Finder
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.index.raising import NAME_WEIGHT
 from opdbus.index.search import SAID_WEIGHT
 from opdbus.serving.serving import Serving
@@ -69,7 +70,7 @@ def run(
         async with Memory(folder / "memory.db") as memory:
             for source in {item.identity.source for item in objects}:
                 mine = [item for item in objects if item.identity.source == source]
-                await memory.replace(source, {item.identity for item in mine}, mine)
+                await memory.replace(source, Present({item.identity for item in mine}), mine)
             before = await work(memory)
             await memory.fields.catch_up()
             assert not memory.fields.unread().ids

@@ -21,6 +21,7 @@ from opdbus.errors import (
 from opdbus.index.events import Changed
 from opdbus.index.hits import Page
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.state.object import FILE, StateObject, Thing
 
 
@@ -80,9 +81,9 @@ def test_a_large_state_file_is_written_in_parts(
                 yield item
 
         present = {item.identity for item in units(7)}
-        changes = await made.memory.replace(FILE, present, read())
+        count = await made.memory.replace(FILE, Present(present), read())
         parts = [len(event.changes) for event in made.events if isinstance(event, Changed)]
-        assert (parts, found[:4], len(changes)) == ([2, 2, 2, 2], [1, 1, 1, 1], 8)
+        assert (parts, found[:4], count) == ([2, 2, 2, 2], [1, 1, 1, 1], 8)
         assert found[6] >= 3
         assert {entry.identity for entry in made.memory.catalogue} == present
 
@@ -110,12 +111,12 @@ def test_what_can_wait_for_a_large_state_file_waits_for_it(
                 yield item
 
         present = {item.identity for item in units(9)}
-        await memory.replace(FILE, present, read())
+        await memory.replace(FILE, Present(present), read())
         assert seen[:4] == [True] * 4
         assert seen[6:] == [False] * 3
         await memory.fields.is_read.wait()
         with pytest.raises(AssertionError):
-            await memory.replace(FILE, present, read(failing=units(9)[7].identity.name))
+            await memory.replace(FILE, Present(present), read(failing=units(9)[7].identity.name))
         assert calm.is_set()
         reading.cancel()
 

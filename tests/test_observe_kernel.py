@@ -10,6 +10,7 @@ from hardware import uevent
 from observing import Host, in_loop, observed, rows
 from own_network import own_network
 
+from opdbus.index.present import Present
 from opdbus.observe import kernel
 from opdbus.observe.kernel import Kernel
 from opdbus.observe.netlink import UEVENT
@@ -179,7 +180,7 @@ async def declare(host: Host, **settings: int) -> None:
     values = {name.replace("__", "."): value for name, value in settings.items()}
     identity = Identity(FILE, "sysctl", SETTINGS, "settings")
     item = StateObject(identity, values)
-    await host.memory.replace(FILE, {identity}, [item])
+    await host.memory.replace(FILE, Present({identity}), [item])
 
 
 @in_loop

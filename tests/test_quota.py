@@ -9,6 +9,7 @@ import pytest
 
 from opdbus.errors import AccessDenied, LimitsExceeded
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.index.quota import Quota, Usage
 from opdbus.state.object import FILE, Identity, StateObject, Thing
 
@@ -98,7 +99,7 @@ def test_a_file_declares_without_limit(tmp_path: Path) -> None:
 
     async def work(memory: Memory) -> None:
         declared = [unit(f"d{n}", source=FILE) for n in range(50)]
-        await memory.replace(FILE, {item.identity for item in declared}, declared)
+        await memory.replace(FILE, Present({item.identity for item in declared}), declared)
         await memory.publish(units(10), ROOT)
 
     run(tmp_path, Quota(10, ROOMY), Quota(10, ROOMY), work)

@@ -21,6 +21,7 @@ from opdbus.history.verify import Report, verify
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, NewerStore, connect_to_read
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.state import redact
 from opdbus.state.object import FILE, Identity, StateObject
 
@@ -301,7 +302,7 @@ def test_declared_objects_survive_without_their_file(tmp_path: Path) -> None:
 
     async def declare(memory: Memory) -> None:
         item = StateObject(Identity(FILE, "systemd", "unit", "a"), {"description": "text"})
-        await memory.replace(FILE, {item.identity}, [item])
+        await memory.replace(FILE, Present({item.identity}), [item])
 
     run(tmp_path, declare)
     without_table(tmp_path / "memory.db")

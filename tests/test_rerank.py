@@ -20,6 +20,7 @@ from opdbus.index.hits import Page
 from opdbus.index.indexer import Indexer
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.index.rerank import RERANKED, Reranker
 from opdbus.index.search import LEXICAL_WEIGHT, Score
 from opdbus.index.store import Content, Entry
@@ -156,7 +157,7 @@ def test_search_with_another_level(both: Config) -> None:
             memory.notify = told.put_nowait
             indexing = asyncio.create_task(Indexer(vectors).run())
             objects = things(60)
-            await memory.replace(FILE, {o.identity for o in objects}, objects)
+            await memory.replace(FILE, Present({o.identity for o in objects}), objects)
             while vectors.waiting():
                 await told.get()
             finder = Finder(vectors, Reranker(serving))

@@ -16,6 +16,7 @@ from opdbus.history.forget import Target
 from opdbus.index import columns, matching, postings, sealed_entries
 from opdbus.index.field_index import FieldIndex, Item
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.index.sealed_entries import SEALED
 from opdbus.state.conditions import Condition
 from opdbus.state.object import FILE, Identity, StateObject, Thing
@@ -124,7 +125,7 @@ async def changed(memory: Memory, chance: random.Random) -> None:
         numbers = chance.sample(range(60), 12)
         await memory.publish([item(source, n, chance.randrange(4)) for n in numbers], OWNER)
     declared = [item(FILE, n, chance.randrange(4)) for n in chance.sample(range(60), 15)]
-    await memory.replace(FILE, {one.identity for one in declared}, declared)
+    await memory.replace(FILE, Present({one.identity for one in declared}), declared)
     published = [e for source in SOURCES for e in memory.catalogue.of_source(source)]
     gone = {Thing(*e.identity[1:]) for e in chance.sample(published, 4)}
     await memory.withdraw(gone, OWNER)

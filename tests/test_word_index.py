@@ -9,7 +9,7 @@ import pytest
 from remembering import OWNER, run, unit
 
 from opdbus.errors import StoreError
-from opdbus.index import word_index
+from opdbus.index import postings, word_index, words
 from opdbus.index.catalogue import thing_of
 from opdbus.index.memory import Memory
 from opdbus.index.postings import Vocabulary, sums
@@ -54,6 +54,9 @@ async def _read(memory: Memory) -> None:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_index, "_PAUSES", 0)
+    # what is read in parts is so of a hundred objects
+    monkeypatch.setattr(postings, "_AT_A_TIME", 32)
+    monkeypatch.setattr(words, "_PARSED", 32)
 
 
 def test_the_words_in_memory_are_those_of_the_database(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from opdbus.index.hits import Page
 from opdbus.index.matching import things
 from opdbus.index.memory import Memory
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.present import Present
 from opdbus.index.search import MODES, Score
 from opdbus.observe.table import chosen
 from opdbus.parsing import AUTO
@@ -97,7 +98,7 @@ async def opened(host: str, level: str, scratch: Path) -> AsyncIterator[ObjectVe
         if host in EXAMS:
             await memory.observe(*_as_observed(found))
         else:
-            await memory.replace(FILE, {each.identity for each in found}, found)
+            await memory.replace(FILE, Present({each.identity for each in found}), found)
         await vectorize(vectors)
         yield vectors
 
@@ -197,10 +198,10 @@ async def _without(memory: Memory, host: str, names: set[str]) -> AsyncIterator[
     gone = [each for each in objects if "/".join(each.identity[1:]) in names]
     every = {each.identity for each in objects}
     if names:
-        await memory.replace(FILE, every - {each.identity for each in gone}, [])
+        await memory.replace(FILE, Present(every - {each.identity for each in gone}), [])
     yield
     if names:
-        await memory.replace(FILE, every, gone)
+        await memory.replace(FILE, Present(every), gone)
 
 
 async def _answer(finder: Finder, host: str, row: Question, mode: str) -> Answer:

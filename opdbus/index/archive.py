@@ -71,6 +71,7 @@ class Archive:
         """
         loop = asyncio.get_running_loop()
         self._stopping = Event()
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="store-prepare")
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store-write")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-read")
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="store-read-apart")
@@ -155,6 +156,13 @@ class Archive:
         if work not in self._waiting:
             self._waiting.add(work)
             self.start(wait())
+
+    async def prepare(self, work: Callable[[], T]) -> T:
+        """Run work that makes ready what is written, or has been.
+
+        One at a time: two would take turns with each other, and with the event loop.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._preparing, work)
 
     async def write(self, work: Callable[[Store], T]) -> T:
         """Run work that changes the database, to its end even if the caller is cancelled."""
@@ -256,6 +264,7 @@ class Archive:
         self._apart.shutdown()
         self._reading.shutdown()
         self._writing.shutdown()
+        self._preparing.shutdown()
         self._open.close()
 
 

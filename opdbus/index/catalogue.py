@@ -13,6 +13,7 @@ from opdbus.errors import UnknownObject
 from opdbus.index.columns import Columns
 from opdbus.index.hash_table import HashTable
 from opdbus.index.listing import Listing, in_order
+from opdbus.index.present import Present
 from opdbus.index.quota import Quota, Usage
 from opdbus.index.shared import Shared, SharedThings
 from opdbus.index.store import Entry
@@ -153,6 +154,7 @@ class Catalogue:
     def make_room(self, count: int) -> None:
         """Make room for so many more entries, while nothing else is put; on any thread."""
         self._by_thing.make_room(count, self.view.end + count - 1)
+        self.texts.make_room(count)
         self.view.make_room(count)
 
     def put_made(self, new: Made) -> tuple[dict[Thing, Change], list[Entry]]:
@@ -344,18 +346,14 @@ class Catalogue:
         places = np.array([place for thing in things for place in self._at(thing)], np.intp)
         return Found(places, self.view.ids[places])
 
-    def of_source(self, source: str, present: AbstractSet[Identity] = frozenset()) -> list[Entry]:
+    def of_source(self, source: str, present: Present | None = None) -> list[Entry]:
         """Return all entries of a source, without those that are known to be present."""
         if not self.sources[source]:
             return []
         places = self.view.of_sorts(lambda sort: sort[0] == source)
-        things = self.view.things(places)
-        gone = (
-            place
-            for place, thing in zip(places.tolist(), things, strict=True)
-            if not present or Identity(source, *thing) not in present
-        )
-        return [*filter(None, map(self.view.at, gone))]
+        if present:
+            places = places[present.lacks(self._by_thing.keys(places))]
+        return [*filter(None, map(self.view.at, places.tolist()))]
 
     def things(self, wanted: Mapping[str, str], within: Found | None = None) -> Sequence[Thing]:
         """Return things of which an entry has all wanted values, in listing order.

@@ -17,6 +17,7 @@ from opdbus.history.sentence import of_change
 from opdbus.index import records_apart
 from opdbus.index.events import Claimed
 from opdbus.index.memory import Memory
+from opdbus.index.present import Present
 from opdbus.index.records import DECLARED, WRITTEN_BY
 from opdbus.index.store import Record, Store
 from opdbus.models.child import ChildFailed
@@ -76,7 +77,7 @@ class Declared:
                 noted = await self._noted()
                 present, changed = await asyncio.to_thread(self._stream, noted)
                 await self._record("")
-                changes = await self._memory.replace(FILE, present, changed)
+                count = await self._memory.replace(FILE, present, changed)
             except OpDbusError as error:
                 # what was read but not stored is read again as soon as it can be stored
                 if isinstance(error, StateFileError):
@@ -88,10 +89,8 @@ class Declared:
                 raise
             self._set_error("")
             await self._note()
-            count = len(present)
-            await asyncio.to_thread(_free, present)
         self._memory.notify(Claimed(self._file.claims))
-        log.info("state file read", path=str(self.path), objects=count, changed=len(changes))
+        log.info("state file read", path=str(self.path), objects=len(present), changed=count)
 
     async def _record(self, fault: str) -> None:
         """Record that the file cannot be read, or can be again: once, also across restarts."""
@@ -122,10 +121,10 @@ class Declared:
         mark = _mark(await asyncio.to_thread(signature, self.path))
         return bool(mark) and mark == await self._noted()
 
-    def _stream(self, noted: str) -> tuple[set[Identity], Iterator[StateObject | Record]]:
+    def _stream(self, noted: str) -> tuple[Present, Iterator[StateObject | Record]]:
         is_new = not self._memory.catalogue.sources[FILE]
         if self._optional and is_new and _is_missing(self.path):
-            return set(), iter(())
+            return Present(), iter(())
         found = signature(self.path)
         same = found if _mark(found) == noted else ""
         if _size(self.path) >= self._large:
@@ -135,7 +134,8 @@ class Declared:
                 # if the file is bad, what follows says why
                 log.info("state file not read apart", path=str(self.path), reason=str(error))
         try:
-            return self._file.stream(same)
+            present, changed = self._file.stream(same)
+            return Present(present), changed
         except StateFileError as error:
             kept = "nothing is declared" if is_new else "what it declared last stays declared"
             raise StateFileError(f"{error}; {kept} until {_advice(self.path)}") from error
@@ -201,12 +201,6 @@ def _mark(signature: str) -> str:
 def _note(mark: str, store: Store) -> None:
     with store.transaction():
         store.set_fact(DECLARED, mark)
-
-
-def _free(identities: set[Identity]) -> None:
-    """Free identities one by one: nothing else runs while a million are freed together."""
-    while identities:
-        identities.pop()
 
 
 def _size(path: Path) -> int:

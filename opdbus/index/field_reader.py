@@ -14,6 +14,7 @@ from opdbus.index.catalogue import Catalogue
 from opdbus.index.field_index import FieldIndex, Written
 from opdbus.index.sealed_file import Sealed
 from opdbus.index.store import Entry
+from opdbus.slices import slices
 from opdbus.state.object import Identity, Json
 
 # Objects as they are stored, by id.
@@ -121,13 +122,15 @@ class FieldReader:
         while self._after < (last := self._last):
             rows = await self._take(self._after, "id <= ?", last)
             self._after = rows[-1][0] if len(rows) == _AT_A_TIME else last
-        while changed := dict(itertools.islice(self._changed.items(), _AT_A_TIME)):
-            listed = json.dumps([*changed])
-            await self._take(0, "id IN (SELECT value FROM json_each(?))", listed)
-            # what has changed again meanwhile is read again
-            for number, change in changed.items():
-                if self._changed.get(number) == change:
-                    del self._changed[number]
+        while self._changed:
+            # the first ones of a dictionary that lost a million are far behind its beginning
+            for part in slices([*self._changed], _AT_A_TIME):
+                changed = {number: self._changed.get(number) for number in part}
+                await self._take(0, "id IN (SELECT value FROM json_each(?))", json.dumps(part))
+                # what has changed again meanwhile is read again
+                for number, change in changed.items():
+                    if self._changed.get(number) == change:
+                        self._changed.pop(number, None)
 
     async def _take(self, after: int, clause: str, value: str | int) -> Rows:
         """Read objects into rows of the index, and return them."""

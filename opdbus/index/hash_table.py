@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.slices import slices
+
 _EMPTY: Final = -1
 _GONE: Final = -2
 _ALL_BITS: Final = (1 << 64) - 1
@@ -13,6 +15,8 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 _FIRST_BITS: Final = 7
 # Slots that may be in use, of three.
 _FULL: Final = 2
+# Numbers that are put into slots at a time: less than a millisecond's work.
+_TOGETHER: Final = 1 << 14
 
 
 class _State(NamedTuple):
@@ -35,6 +39,8 @@ class HashTable:
         # slots that are not empty
         self._used = 0
         self._count = 0
+        # grows with every change
+        self.version = 0
         self._renew()
 
     def __len__(self) -> int:
@@ -54,6 +60,10 @@ class HashTable:
                 found.append(number)
             at = (at + 1) & last
         return found
+
+    def keys(self, numbers: NDArray[np.intp]) -> NDArray[np.uint64]:
+        """Return the keys of numbers that are there."""
+        return self._keys[numbers]
 
     def find_each(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return a number with each key, -1 where there is none."""
@@ -83,6 +93,7 @@ class HashTable:
         self._used += slots[at] == _EMPTY
         slots[at] = number
         self._count += 1
+        self.version += 1
 
     def add_each(self, keys: NDArray[np.uint64], numbers: NDArray[np.intp]) -> None:
         """Add numbers that are not there."""
@@ -92,6 +103,7 @@ class HashTable:
             _insert(self._slots, self._keys, numbers.astype(np.int32))
             self._used += len(numbers)
             self._count += len(numbers)
+            self.version += 1
 
     def remove(self, number: int) -> None:
         """Remove a number that is there."""
@@ -102,6 +114,25 @@ class HashTable:
             at = (at + 1) & last
         slots[at] = _GONE
         self._count -= 1
+        self.version += 1
+
+    def has_room(self, more: int, last: int) -> bool:
+        """Return whether there is room for so many more numbers, none of them beyond the last."""
+        return last < len(self._keys) and not self._is_full(more)
+
+    def with_room(self, more: int, last: int) -> "HashTable":
+        """Return a table with room for these, which may take this one's place; on any thread.
+
+        While this one has the same version.
+        """
+        made = HashTable()
+        made.version, made._slots, made._keys = self.version, self._slots, self._keys
+        made._used, made._count = self._used, self._count
+        made.make_room(more, last)
+        return made
+
+    def _is_full(self, more: int) -> bool:
+        return 3 * (self._used + more) > _FULL * len(self._slots)
 
     def make_room(self, more: int, last: int) -> None:
         """Make room for so many more numbers, none of them beyond the last."""
@@ -109,7 +140,7 @@ class HashTable:
             size = max(last + 1, len(self._keys) + len(self._keys) // 4)
             self._keys = np.append(self._keys, np.zeros(size - len(self._keys), np.uint64))
             self._renew()
-        if 3 * (self._used + more) > _FULL * len(self._slots):
+        if self._is_full(more):
             numbers = self._slots[self._slots >= 0]
             bits = _FIRST_BITS
             # with room for some more, so that this is rare
@@ -131,10 +162,14 @@ def _first_slots(keys: NDArray[np.uint64], slots: int) -> NDArray[np.intp]:
 
 
 def _insert(slots: NDArray[np.int32], keys: NDArray[np.uint64], numbers: NDArray[np.int32]) -> None:
-    """Put numbers into slots: each slot takes one of those that are there, the others go on."""
-    at = _first_slots(keys[numbers], len(slots))
-    while len(numbers):
-        is_free = slots[at] < 0
-        slots[at[is_free]] = numbers[is_free]
-        is_left = slots[at] != numbers
-        numbers, at = numbers[is_left], (at[is_left] + 1) & (len(slots) - 1)
+    """Put numbers into slots: each slot takes one of those that are there, the others go on.
+
+    In parts, so that other threads run between: the GIL is held for each step.
+    """
+    for part in slices(numbers, _TOGETHER):
+        left, at = part, _first_slots(keys[part], len(slots))
+        while len(left):
+            is_free = slots[at] < 0
+            slots[at[is_free]] = left[is_free]
+            is_left = slots[at] != left
+            left, at = left[is_left], (at[is_left] + 1) & (len(slots) - 1)

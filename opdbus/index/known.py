@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -76,14 +77,15 @@ class Known:
         for part in slices(entries, _MADE):
             changes |= await self._put(part)
         if self.words.is_kept:
-            await self.words.change(freed, await asyncio.to_thread(self._rows, records, entries))
+            rows = await self._archive.prepare(partial(self._rows, records, entries))
+            await self.words.change(freed, rows)
         return changes
 
     async def _put(self, entries: Sequence[Entry]) -> Mapping[Thing, Change]:
         if len(entries) < _FEW:
             changes = self.catalogue.put(entries)
         else:
-            ready = await asyncio.to_thread(self._made, entries)
+            ready = await self._archive.prepare(partial(self._made, entries))
             changes, others = self.catalogue.put_made(ready)
             said: dict[Thing, Change] = {}
             for part in slices(others, _AT_A_TIME):

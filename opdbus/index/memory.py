@@ -21,6 +21,7 @@ from opdbus.index.events import Changed, Event, Recorded
 from opdbus.index.known import Known
 from opdbus.index.ownership import ROOT, owned, require_owner
 from opdbus.index.preparing import Made
+from opdbus.index.present import Present
 from opdbus.index.quota import Usage
 from opdbus.index.records import begin, load_entries
 from opdbus.index.store import Content, Entry, Record, Store
@@ -118,13 +119,13 @@ class Memory:
     # is never left halfway: database and catalogue agree even if a caller leaves meanwhile
 
     async def replace(
-        self, source: str, present: set[Identity], changed: Iterable[StateObject | Record]
-    ) -> Mapping[Thing, Change]:
-        """Make a source hold exactly the present identities, with the changed objects as given.
+        self, source: str, present: Present, changed: Iterable[StateObject | Record]
+    ) -> int:
+        """Make a source hold exactly the present objects, with the changed ones as given.
 
         Many are written in parts, which are found at once; others are gone with the last, until
         which `present` may grow. Objects of the first listing were there before: history has no
-        values of them, and no sentences.
+        values of them, and no sentences. Returns how many changed, with those that are gone.
         """
         is_first = not self.catalogue.sources[source] and not await self.was_listed(source)
         parts = batches(changed, _PART)
@@ -134,8 +135,8 @@ class Memory:
             part = await asyncio.to_thread(next, parts, None)
             return None if part is None else await self._writing.made(part, ROOT, self._clock())
 
-        async def work() -> Mapping[Thing, Change]:
-            changes: dict[Thing, Change] = {}
+        async def work() -> int:
+            count = 0
             part, later = await following() or self._nothing(), await following()
             async with self.archive.busy() if later else nullcontext():
                 while later is not None:
@@ -143,14 +144,14 @@ class Memory:
                     ahead = asyncio.ensure_future(following())
                     try:
                         async with self._one_writer:
-                            changes |= await self._write(part, [], why)
+                            count += len(await self._write(part, [], why))
                     finally:
                         part, later = later, await ahead
                 async with self._one_writer:
                     gone = await asyncio.to_thread(self.catalogue.of_source, source, present)
-                    changes |= await self._write(part, gone, why)
+                    count += len(await self._write(part, gone, why))
             await self.note_listed(source)
-            return changes
+            return count
 
         return await self.archive.shield(work())
 

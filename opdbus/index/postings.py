@@ -17,8 +17,8 @@ from opdbus.index.store import Store
 # Of BM25, as FTS5 has them.
 _K1: Final = 1.2
 _B: Final = 0.75
-# Occurrences of words that are read at a time: some ten milliseconds' work.
-_AT_A_TIME: Final = 1 << 18
+# Occurrences of words that are read at a time: some milliseconds' work.
+_AT_A_TIME: Final = 1 << 16
 # The fact by which the database keeps a mean length of objects, and the share by which today's may
 # differ from it: scores change by less than a hundredth then.
 MEAN_LENGTH: Final = "mean length of objects in words"
@@ -132,11 +132,12 @@ def read(store: Store, ids: NDArray[np.int64]) -> Postings:
     order = np.argsort(ids, kind="stable").astype(np.int32)
     for first, last in _parts(counts):
         store.require_running()
-        part = words.occurrences(vocabulary[first], vocabulary[last - 1])
-        at = slice(starts[first], starts[last])
-        found, times[at], own = once(part, counts[first:last], words.weights)
-        places[at] = _places(found, ids, order)
-        np.add.at(lengths, places[at], own)
+        said, end = words.occurrences(vocabulary[first], vocabulary[last - 1]), int(starts[first])
+        for part, of_words in _pieces(said, counts[first:last]):
+            found, often, own = once(part, of_words, words.weights)
+            at = slice(end, end := end + len(found))
+            times[at], places[at] = often, _places(found, ids, order)
+            np.add.at(lengths, places[at], own)
     mean = mean_length(store)
     for start in range(0, len(places), _AT_A_TIME):
         at = slice(start, start + _AT_A_TIME)
@@ -169,6 +170,24 @@ def _parts(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         last = max(first + 1, int(np.searchsorted(ends, said + _AT_A_TIME, "right")))
         yield first, last
         first = last
+
+
+def _pieces(
+    said: NDArray[np.int64], counts: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield occurrences, and how many are of each word: those of one word in parts.
+
+    Those in one object are not parted.
+    """
+    if len(counts) > 1:
+        yield said, counts
+        return
+    start = 0
+    while start < len(said):
+        last = said[min(start + _AT_A_TIME, len(said)) - 1]
+        end = int(np.searchsorted(said, ((last >> 2) + 1) << 2))
+        yield said[start:end], np.array([end - start])
+        start = end
 
 
 def once(

@@ -14,6 +14,7 @@ import structlog
 
 from opdbus import gc_tuning
 from opdbus.index.ownership import ROOT
+from opdbus.index.present import Present
 from opdbus.index.records import Recorder, draft
 from opdbus.index.store import Record
 from opdbus.models import child
@@ -35,7 +36,7 @@ _OF_IDENTITY: Final = len(Identity._fields)
 # in the parent
 
 
-def stream(file: StateFile, same: str = "") -> tuple[set[Identity], Iterator[StateObject | Record]]:
+def stream(file: StateFile, same: str = "") -> tuple[Present, Iterator[StateObject | Record]]:
     """Read a file as `StateFile.stream` does; raises ChildFailed where it does not begin.
 
     A file whose signature is the `same` is known. The identities are complete after the last
@@ -50,12 +51,12 @@ def stream(file: StateFile, same: str = "") -> tuple[set[Identity], Iterator[Sta
             next(parts, None)
     except OSError as error:
         raise ChildFailed(f"cannot tell it what is known: {error.strerror}") from None
-    present = set[Identity]()
+    present = Present()
     return present, _received(file, parts, present)
 
 
 def _received(
-    file: StateFile, parts: Iterator[bytes], present: set[Identity]
+    file: StateFile, parts: Iterator[bytes], present: Present
 ) -> Iterator[StateObject | Record]:
     try:
         for part in parts:
@@ -64,15 +65,16 @@ def _received(
                 file.recall(found)
                 return
             if len(found[0]) == _OF_IDENTITY:
-                present.update(map(Identity._make, found))
+                present.add([*map(Identity._make, found)])
                 continue
             made = [*map(_record, found)]
-            present.update(record.identity for record in made)
+            present.add([record.identity for record in made])
             yield from made
     except ChildFailed as error:
         log.warning("state file is read again", path=str(file.path), reason=str(error))
     identities, objects = file.stream()
-    present |= identities
+    present.clear()
+    present.add(identities)
     yield from objects
 
 

@@ -1,8 +1,7 @@
 """The different texts of all entries, by number, and how many things wait for a row of theirs."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, Self
 from weakref import ref
 
 import numpy as np
@@ -35,6 +34,28 @@ class Layer:
         return any(rows[number] < 0 for number in numbers)
 
 
+class _Arrays(NamedTuple):
+    """What there is of each text, by number: see Texts; and the rows of some layers."""
+
+    held: NDArray[np.int32]
+    alone: NDArray[np.int32]
+    digests: NDArray[np.uint8]
+    unused: NDArray[np.bool_]
+    rows: list[NDArray[np.int32]]
+
+    @classmethod
+    def of(cls, size: int, layers: int) -> Self:
+        """Return those of so many texts, of which none is there."""
+        # written to, so that the kernel has given the room
+        return cls(
+            np.full(size, 0, np.int32),
+            np.full(size, 0, np.int32),
+            np.full((size, DIGEST_BYTES), 0, np.uint8),
+            np.full(size, False, np.bool_),  # noqa: FBT003 -- a value of the array
+            [np.full(size, NO_ROW, np.int32) for _ in range(layers)],
+        )
+
+
 class Texts:
     """Gives texts their numbers; what is counted is kept, and never counted again.
 
@@ -44,20 +65,20 @@ class Texts:
     def __init__(self) -> None:
         # how many things there are
         self.things = 0
-        # the digests by number
-        self._digests = np.zeros((_FIRST_SIZE, DIGEST_BYTES), np.uint8)
         self._numbers = HashTable()
         # how many numbers there ever were
         self._end = 1
-        # by number: how many things have the text, and how many of these have no other
-        self._held = np.zeros(_FIRST_SIZE, np.int32)
-        self._alone = np.zeros(_FIRST_SIZE, np.int32)
+        # by number: how many things have the text, how many of these have no other, its digest, and
+        # whether it is known though nothing has it
+        self._held, self._alone, self._digests, self._unused, _ = _Arrays.of(_FIRST_SIZE, 0)
         # things of several texts, and those of each such text
         self._several: dict[Thing, frozenset[int]] = {}
         self._together: dict[int, set[Thing]] = {}
-        self._unused: set[int] = set()
         self._free: list[int] = []
         self._layers: list[ref[Layer]] = []
+        # what `make_room` made ready
+        self._larger = _Arrays.of(0, 0)
+        self._wider = self._numbers
 
     def __len__(self) -> int:
         """Count the texts."""
@@ -88,7 +109,7 @@ class Texts:
         number = self.find(digest)
         if not number:
             number = self._new(digest)
-            self._unused.add(number)
+            self._unused[number] = True
         return number
 
     def digest(self, number: int) -> bytes:
@@ -105,6 +126,18 @@ class Texts:
         """Return the digests of texts."""
         which = numbers if isinstance(numbers, np.ndarray) else np.array([*numbers], np.intp)
         return split(self._digests[which].tobytes())
+
+    def make_room(self, count: int) -> None:
+        """Make room ready for so many more texts, which come next; on any thread.
+
+        What is there is moved only then, since it may change meanwhile: that takes some
+        milliseconds of a million, and to have the kernel give the room takes ten times as long.
+        """
+        size = self._end + count
+        if size > len(self._held):
+            self._larger = _Arrays.of(self._larger_than(size), len(self._alive()))
+        if not self._numbers.has_room(count, size - 1):
+            self._wider = self._numbers.with_room(count, size - 1)
 
     def come(self, digests: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Count new things, each of one text (things, 16), and return the texts' numbers.
@@ -130,7 +163,8 @@ class Texts:
         """Count things of one text each, that have it now or had it."""
         np.add.at(self._held, numbers, sign)
         np.add.at(self._alone, numbers, sign)
-        self._unused.difference_update(numbers.tolist() if self._unused and sign > 0 else ())
+        if sign > 0:
+            self._unused[numbers] = False
         for layer in self._alive():
             layer.waiting += sign * int(np.count_nonzero(layer.rows[numbers] < 0))
 
@@ -162,7 +196,11 @@ class Texts:
         free = [self._free.pop() for _ in range(min(count, len(self._free)))]
         new = range(self._end, self._end + count - len(free))
         self._end = new.stop
-        self._reserve(self._end)
+        if self._end > len(self._held):
+            self._move()
+        if self._wider.version == self._numbers.version:
+            self._numbers = self._wider
+        self._wider = self._numbers
         return np.array([*free, *new], np.intp)
 
     def is_used(self, digest: bytes) -> bool:
@@ -187,23 +225,23 @@ class Texts:
         self._count(layers, old, -1)
         if len(old) > 1 or len(new) > 1:
             self._tie(thing, old, new)
-        self._unused -= new
-        self._leave(number for number in old if not self._held[number])
+        self._unused[[*new]] = False
+        self._leave([number for number in old if not self._held[number]])
 
     def _come(self, number: int) -> None:
         """Count a new thing of one text: thousands may come at a time."""
         self.things += 1
         self._held[number] += 1
         self._alone[number] += 1
-        self._unused.discard(number)
+        self._unused[number] = False
         for layer in self._alive():
             layer.waiting += int(layer.rows[number] < 0)
 
-    def _leave(self, numbers: Iterable[int]) -> None:
+    def _leave(self, numbers: list[int]) -> None:
         """Note texts that no thing has any more; what has no row anywhere is forgotten."""
-        self._unused.update(numbers)
-        if self._unused and not self._alive():
-            self._forget([*self._unused])
+        self._unused[numbers] = True
+        if numbers and not self._alive():
+            self._forget(self._all_unused().tolist())
 
     def _count(self, layers: Sequence[Layer], numbers: frozenset[int], sign: int) -> None:
         for layer in layers:
@@ -254,20 +292,24 @@ class Texts:
 
     def count_unused(self) -> int:
         """Count the texts that no thing has."""
-        return len(self._unused)
+        return int(np.count_nonzero(self._unused))
 
     def unused(self, most: int | None = None) -> list[bytes]:
         """Return texts that no thing has, at most so many."""
-        return self.digests(islice(self._unused, most))
+        return self.digests(self._all_unused()[:most])
+
+    def _all_unused(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._unused)
 
     def forget(self, digests: Sequence[bytes]) -> None:
         """Forget those of these texts that no thing has, with their rows."""
-        self._forget([n for n in self.find_each(digests).tolist() if n in self._unused])
+        numbers = self.find_each(digests)
+        self._forget(numbers[self._unused[numbers]].tolist())
 
     def _forget(self, numbers: list[int]) -> None:
         for number in numbers:
             self._numbers.remove(number)
-        self._unused.difference_update(numbers)
+        self._unused[numbers] = False
         self._free += numbers
         for layer in self._alive():
             layer.filled -= int((layer.rows[numbers] >= 0).sum())
@@ -280,17 +322,22 @@ class Texts:
         self._numbers.add(int.from_bytes(digest[:8], "little"), number)
         return number
 
-    def _reserve(self, size: int) -> None:
-        """Make room for numbers below a size."""
+    def _move(self) -> None:
+        """Move all to larger arrays."""
+        layers, known, room = self._alive(), len(self._held), self._larger
+        if len(room.held) < self._end or len(room.rows) < len(layers):
+            room = _Arrays.of(self._larger_than(self._end), len(layers))
+        self._larger = _Arrays.of(0, 0)
+        room.held[:known], room.alone[:known] = self._held, self._alone
+        room.digests[:known], room.unused[:known] = self._digests, self._unused
+        self._held, self._alone, self._digests, self._unused, _ = room
+        for layer, rows in zip(layers, room.rows, strict=False):
+            rows[:known] = layer.rows
+            layer.rows = rows
+
+    def _larger_than(self, size: int) -> int:
         known = len(self._held)
-        if size > known:
-            more = max(size, known + known // 4) - known
-            self._held = np.append(self._held, np.zeros(more, np.int32))
-            self._alone = np.append(self._alone, np.zeros(more, np.int32))
-            digests = np.zeros((more, DIGEST_BYTES), np.uint8)
-            self._digests = np.append(self._digests, digests, axis=0)
-            for layer in self._alive():
-                layer.rows = np.append(layer.rows, np.full(more, NO_ROW, np.int32))
+        return max(size, known + known // 4)
 
     def _alive(self) -> list[Layer]:
         return [layer for one in self._layers if (layer := one())]

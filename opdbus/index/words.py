@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from opdbus.history.full_text import FullText, quoted
 from opdbus.state.object import Json
 
+# Characters of a list of numbers that are read at a time: some milliseconds' work.
+_PARSED: Final = 1 << 17
 # A number of FTS5 goes on in the next byte if this bit is set.
 _MORE: Final = 128
 
@@ -155,4 +157,11 @@ def _varints(record: bytes) -> list[int]:
 
 
 def _numbers(listed: str | None) -> NDArray[np.int64]:
-    return np.fromstring(listed or "", np.int64, sep=",")
+    """Read numbers in parts, so that other threads run between: the GIL is held for each."""
+    listed, start, found = listed or "", 0, [np.empty(0, np.int64)]
+    while start < len(listed):
+        end = listed.find(",", start + _PARSED)
+        end = len(listed) if end < 0 else end
+        found.append(np.fromstring(listed[start:end], np.int64, sep=","))
+        start = end + 1
+    return np.concatenate(found)

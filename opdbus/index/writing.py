@@ -1,6 +1,5 @@
 """Changes are written one after the other: to the database, and then to what is known in memory."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -48,8 +47,9 @@ class Writing:
         transient: bool = False,
     ) -> Made:
         """Make records of those objects that are not stored just so."""
-        make = partial(preparing.records, transient=transient)
-        return Made(now, await asyncio.to_thread(make, self._known.catalogue, objects, owner, now))
+        known = self._known.catalogue
+        make = partial(preparing.records, known, objects, owner, now, transient=transient)
+        return Made(now, await self._archive.prepare(make))
 
     async def write(
         self,
@@ -64,8 +64,9 @@ class Writing:
         now, records = made
         if not records and not events and not gone:
             return Written(self.generation, {}, range(0))
-        put = partial(preparing.update, withdrawn=withdrawn)
-        update = await asyncio.to_thread(put, self._known.catalogue, records, gone, why, events)
+        known = self._known.catalogue
+        put = partial(preparing.update, known, records, gone, why, events, withdrawn=withdrawn)
+        update = await self._archive.prepare(put)
         generation, at = self.generation + bool(records or gone), int(now * 1e6)
         entries, rows, moved = await self._archive.write(
             lambda store: commit(store, update, generation, at, self._boot)
