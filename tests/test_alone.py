@@ -26,7 +26,7 @@ async def test_what_may_be_observed_is_left_to_be_looked_at(tmp_path: Path) -> N
         await checked.observe({"net/interface/lo": {}}, [])
         catalogue = checked.memory.catalogue
         pairs = Pairs(catalogue)
-        alone = Alone(catalogue, pairs, Coverage(pairs, lambda: 0.0))
+        alone = Alone(catalogue, pairs, Coverage(pairs, lambda: 0.0, catalogue.of_sorts))
         there = [*catalogue.things({}), Thing("systemd", "unit", "gone")]
         taken = alone.take(there, Crossings())
         assert set(taken.left) == {
@@ -54,3 +54,31 @@ async def test_what_was_taken_together_is_compared_once_a_source_lists_it(tmp_pa
         await checked.declare({}, tmp_path)
         await checked.until(4000.0)
         assert checked.fields == {}
+
+
+@in_loop
+async def test_what_is_alone_is_known_to_be_missing_without_being_listed(tmp_path: Path) -> None:
+    """Of sorts that nothing tells of all things are missing, until they are looked at, or gone."""
+    async with checking(tmp_path) as checked:
+        await checked.declare(PLUGINS, tmp_path)
+        catalogue = checked.memory.catalogue
+        coverage = Coverage(Pairs(catalogue), lambda: 5.0, catalogue.of_sorts)
+        units = [Thing("systemd", "unit", name) for name in ("a", "b.service")]
+        coverage.note_alone(("systemd", "unit"))
+        coverage.note(units[0], is_missing=True)
+        assert sorted(coverage.all_missing()) == units
+        assert coverage.unlisted(set()) == {"systemd"}
+        coverage.note(units[0], is_missing=False)
+        assert [*coverage.all_missing()] == units[1:]
+        coverage.note(units[0], is_missing=True)
+        assert coverage.left_at(units[0]) == 5.0
+        coverage.note_alone(("net", "interface"))
+        found = [*coverage.missing(("net", "interface"))]
+        assert sorted(thing.name for thing in found) == ["eth0", "eth1"]
+        assert [*coverage.missing(("net", "interface"))] == []
+        coverage.note_alone(("net", "interface"))
+        await checked.declare({}, tmp_path)
+        for thing in (*units, *found):
+            coverage.forget(thing)
+        assert [*coverage.all_missing()] == []
+        assert coverage.unlisted(set()) == set()

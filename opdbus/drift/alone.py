@@ -67,5 +67,5 @@ class Alone:
         )
 
     def _declare(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
-        self._coverage.note_missing(sort, things)
+        self._coverage.note_alone(sort)
         return self._pairs.declare_each(sort, things)

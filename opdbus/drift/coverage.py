@@ -1,7 +1,8 @@
 """Which declared things are not observed, and whether they would be if they were there."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Final
 
 from opdbus.drift import table
@@ -13,15 +14,25 @@ _STILL: Final = float("inf")
 
 
 class Coverage:
-    """What sources list; `wall` is the time of day."""
+    """What sources list; `wall` is the time of day, `of_sorts` yields all things of some sorts."""
 
-    def __init__(self, pairs: Pairs, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        pairs: Pairs,
+        wall: Callable[[], float],
+        of_sorts: Callable[[Collection[Sort]], Iterator[Thing]],
+    ) -> None:
         self._pairs = pairs
         self._wall = wall
+        self._of_sorts = of_sorts
         # the sorts that each source has listed
         self._listed: dict[str, frozenset[Sort]] = {}
         # declared things that are not observed, by the sort that they would be of
         self._missing: dict[Sort, set[Thing]] = {}
+        # declared sorts of which nothing is observed: a million things are not listed here, too
+        self._alone: set[Sort] = set()
+        # those of them of which something has gone since
+        self._fewer: set[Sort] = set()
         # until when declared things were observed, if they ever were
         self._until: dict[Thing, float] = {}
 
@@ -42,17 +53,26 @@ class Coverage:
 
         Such as are declared and not observed, or of which the file declares all.
         """
-        wanted = claimed | {sort for sort, things in self._missing.items() if things}
+        for sort in self._fewer & self._alone:
+            if not any(True for _ in self._of_sorts({sort})):
+                self._alone.remove(sort)
+        self._fewer.clear()
+        alone = {table.of_declared(sort).observed for sort in self._alone}
+        wanted = claimed | alone | {sort for sort, things in self._missing.items() if things}
         return {sort[0] for sort in wanted if not self.lists(sort)}
 
-    def missing(self, sort: Sort) -> AbstractSet[Thing]:
-        """Return the declared things of an observed sort that are not observed."""
-        return self._missing.get(sort, set())
+    def missing(self, sort: Sort) -> Iterator[Thing]:
+        """Return the declared things of an observed sort that are not observed.
+
+        They are to be looked at one by one.
+        """
+        alone = {one for one in self._alone if table.of_declared(one).observed == sort}
+        self._alone -= alone
+        return chain(tuple(self._missing.get(sort, ())), self._of_sorts(alone) if alone else ())
 
     def all_missing(self) -> Iterator[Thing]:
-        """Yield all declared things that are not observed."""
-        for things in self._missing.values():
-            yield from things
+        """Yield all declared things that are not observed; others may come and go meanwhile."""
+        yield from chain(*map(tuple, self._missing.values()), self._of_sorts(self._alone))
 
     def left_at(self, thing: Thing) -> float:
         """Return when a declared thing ceased to be observed; 0 if it never was."""
@@ -71,19 +91,25 @@ class Coverage:
     def note(self, thing: Thing, *, is_missing: bool) -> None:
         """Note whether a declared thing is observed."""
         missing = self._missing.setdefault(table.of_declared(thing[:2]).observed, set())
+        is_alone = thing[:2] in self._alone
         if not is_missing:
+            if is_alone:
+                self._alone.remove(thing[:2])
+                missing.update(self._of_sorts({thing[:2]}))
             missing.discard(thing)
             self._until[thing] = _STILL
             return
-        missing.add(thing)
+        if not is_alone:
+            missing.add(thing)
         if self._until.get(thing) == _STILL:
             self._until[thing] = self._wall()
 
-    def note_missing(self, sort: Sort, things: Iterable[Thing]) -> None:
-        """Note declared things of a sort that were never observed."""
-        self._missing.setdefault(table.of_declared(sort).observed, set()).update(things)
+    def note_alone(self, sort: Sort) -> None:
+        """Note that no thing of a declared sort was ever observed."""
+        self._alone.add(sort)
 
     def forget(self, thing: Thing) -> None:
         """Forget a thing that is not declared any more."""
+        self._fewer.add(thing[:2])
         self._missing.get(table.of_declared(thing[:2]).observed, set()).discard(thing)
         self._until.pop(thing, None)

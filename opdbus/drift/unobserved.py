@@ -14,7 +14,7 @@ from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Sort
 from opdbus.drift.waiting import AT_A_TIME
 from opdbus.index.memory import Memory
-from opdbus.slices import slices
+from opdbus.slices import batches, slices
 from opdbus.state.object import FILE, Json, Thing
 
 # Names that are given of a sort, each of so many characters, and rows in all.
@@ -70,8 +70,7 @@ async def unobserved(
 async def _meant(memory: Memory, pairs: Pairs, coverage: Coverage) -> list[Thing]:
     """Return the declared things that are not observed, and of which that is not told as drift."""
     things: list[Thing] = []
-    missing = list(coverage.all_missing())
-    for part in slices(missing, _MOST):
+    for part in batches(coverage.all_missing(), _MOST):
         things += [thing for thing in part if _is_silent(thing, coverage)]
         await asyncio.sleep(0)
     entries = {thing: pairs.sides(thing).declared for thing in things[:_MOST]}
