@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from house import beside
 
 from opdbus.index import field_index, field_reader, matching
 from opdbus.index.field_column import FieldColumn
 from opdbus.index.field_index import FieldIndex
+from opdbus.index.field_reader import FieldReader
 from opdbus.index.hash_table import HashTable
 from opdbus.index.memory import Memory
 from opdbus.index.names import Names
@@ -123,6 +125,8 @@ def test_it_says_what_a_look_at_each_object_says(
     monkeypatch.setattr(field_reader, "_LEFT", 40)
     if seed % 2:
         monkeypatch.setattr(field_index, "MAX_VALUES", 3)
+    if seed % 4 > 1:
+        monkeypatch.setattr(field_reader, "_MANY", 5)
     if seed % 3 == 0:
         monkeypatch.setattr(field_index, "_MAX_COLUMNS", 12)
 
@@ -141,19 +145,57 @@ def test_it_says_what_a_look_at_each_object_says(
     asyncio.run(look())
 
 
-def test_a_change_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("many", [0, 50_000])
+def test_a_change_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
     """Say of an object what it has now, whatever was being read when it changed."""
+    monkeypatch.setattr(field_reader, "_MANY", many)
+    monkeypatch.setattr(field_reader, "_AT_A_TIME", 2)
+
+    name = Identity("live:systemd", "systemd", "unit", "u")
+
+    async def reading(memory: Memory) -> None:
+        while True:
+            await memory.fields.catch_up()
+            await asyncio.sleep(0)
+
+    async def look() -> None:
+        async with Memory(tmp_path / "memory.db") as memory, beside(reading(memory)):
+            for state in range(1, 20):
+                others = [
+                    StateObject(name._replace(name=f"{n}"), {"state": -state}) for n in range(9)
+                ]
+                await memory.observe([StateObject(name, {"state": state}), *others], set(), {})
+                asked = [Condition("state", "=", str(state))]
+                for _ in range(9):
+                    assert await matching.things(memory, asked) == {Thing(*name[1:])}
+                    await asyncio.sleep(0.0003)
+
+    asyncio.run(look())
+
+
+def test_what_is_to_be_read_anew_meanwhile_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take nothing as read that was read before all was to be read anew."""
+    taking, units = FieldReader._take, [Identity("live:s", "s", "unit", f"{n}") for n in range(9)]
+    monkeypatch.setattr(field_reader, "_AT_A_TIME", 4)
+
+    async def take(self: FieldReader, *given: Any) -> Any:
+        rows = await taking(self, *given)
+        monkeypatch.setattr(FieldReader, "_take", taking)
+        self.begin()
+        return rows
 
     async def look() -> None:
         async with Memory(tmp_path / "memory.db") as memory:
-            name = Identity("live:systemd", "systemd", "unit", "u")
-            for state in range(20):
-                item = StateObject(name, {"state": state})
-                reading = asyncio.create_task(memory.fields.catch_up())
-                await memory.observe([item], set(), {})
-                found = await matching.things(memory, [Condition("state", "=", str(state))])
-                assert found == {Thing(*name[1:])}
-                await reading
+            for state in (1, 2):
+                monkeypatch.setattr(FieldReader, "_take", take)
+                await memory.observe([StateObject(one, {"a": state}) for one in units], set(), {})
+                await memory.fields.catch_up()
+                found = await matching.things(memory, [Condition("a", "=", str(state))])
+                assert len(found) == len(units)
 
     asyncio.run(look())
 
