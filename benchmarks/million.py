@@ -5,6 +5,7 @@ all figures of daemons that were filled, as JSON. A filled folder can be measure
 `first FOLDER` follows first starts with a state file of so many objects, in FOLDER-LEVEL each,
 until all have static vectors, and how long others wait meanwhile; those of a level with a model
 take minutes.
+`reload FOLDER` follows one with a state file of a million small objects, all of which change then.
 With `--mixed`, vectors are mixed of two real texts' ones each, since a model takes hours for a
 million; recall is measured on real texts, by recall.py.
 """
@@ -203,6 +204,49 @@ async def followed(daemon: Running, count: int) -> dict[str, dict[str, float]]:
     return {**figures, "pings from serving on": waits}
 
 
+# a reload
+
+
+def reload(folder: Path, count: int) -> dict[str, Any]:
+    """Start a daemon on a state file, have all in it change, and give what both cost others."""
+    folder.mkdir(parents=True)
+    file = folder / "none.json"
+    file.write_text(declared(count, "cable"))
+    with placed(folder, "static") as daemon, daemon:
+        figures: dict[str, Any] = {"objects": count, "MiB": round(file.stat().st_size / 2**20, 1)}
+        figures |= asyncio.run(followed(daemon, count))
+        settled(daemon)
+        figures["all changed"] = asyncio.run(reloaded(daemon, file, declared(count, "fibre")))
+        figures["memory"] = sizes.memory(daemon.pid)
+        sizes.stop(daemon)
+    return figures
+
+
+def declared(count: int, what: str) -> str:
+    """Make a state file of objects so small that a million are below its limit."""
+    rows = [
+        {"name": f"p{n}", "description": f"{what} {n % 4999} rack {n % 37}"} for n in range(count)
+    ]
+    content = {"version": 1, "plugins": {"net": {"interfaces": rows}}}
+    return json.dumps(content, separators=(",", ":"))
+
+
+async def reloaded(daemon: Running, file: Path, text: str) -> dict[str, float]:
+    """Replace a state file, and give the seconds until it is stored, and all has its vectors."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    async with Client(daemon.bus) as client:
+        began, used = time.perf_counter(), sizes.processor_seconds(daemon.pid)
+        with pinging(daemon) as waits:
+            new.replace(file)
+            await client.reload()
+            stored = time.perf_counter() - began
+            await sizes.until_all_have_vectors(daemon.bus)
+        took, computed = time.perf_counter() - began, sizes.processor_seconds(daemon.pid) - used
+    seconds = {"stored s": stored, "all vectors s": took, "computed s": computed}
+    return {name: round(each, 1) for name, each in seconds.items()} | waits
+
+
 # measuring
 
 
@@ -307,6 +351,9 @@ def main() -> None:
     starting.add_argument("folder", type=Path)
     starting.add_argument("--objects", type=int, default=100_000)
     starting.add_argument("--levels", nargs="+", default=["static", "medium"])
+    reloading = commands.add_parser("reload")
+    reloading.add_argument("folder", type=Path)
+    reloading.add_argument("--objects", type=int, default=1_000_000)
     measuring = commands.add_parser("measure")
     measuring.add_argument("folders", type=Path, nargs="+")
     measuring.add_argument("--limit", default="2G")
@@ -324,6 +371,8 @@ def main() -> None:
         }
         starts = [first(path, given.objects, level) for level, path in named.items()]
         print(json.dumps(headed({"starts": starts}), indent=1))
+    elif given.command == "reload":
+        print(json.dumps(headed(reload(given.folder, given.objects)), indent=1))
     else:
         rows = [measure(folder, given.limit, given.rounds) for folder in given.folders]
         print(json.dumps(headed(with_more({"sizes": rows})), indent=1))

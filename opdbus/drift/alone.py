@@ -3,7 +3,7 @@
 There is nothing to compare them with, and a state file may declare 100,000.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -66,6 +66,7 @@ class Alone:
             or any(source != FILE for source, *_ in others)
         )
 
-    def _declare(self, sort: Sort, things: Iterable[Thing]) -> set[Sort]:
-        self._coverage.note_alone(sort)
+    def _declare(self, sort: Sort, things: Sequence[Thing]) -> set[Sort]:
+        if things:
+            self._coverage.note_alone(sort)
         return self._pairs.declare_each(sort, things)

@@ -17,6 +17,12 @@ A first start with a state file, from `benchmarks/results/{first_file}`:
 
 {first}
 
+A state file of {objects:,} small objects ({mib:.0f} MiB), read at a first start, and again when
+all of them had changed, from `benchmarks/results/{reload_file}`. A ping is the simplest call that
+there is, made all the time meanwhile:
+
+{reload}
+
 The same vectors in other stores, from `benchmarks/results/{beside_file}` (`benchmarks/beside.py`),
 asked in turns: {vectors:,} of {dimension} numbers. Recall is that of the ten with the highest exact
 products.
@@ -28,7 +34,9 @@ _MS = ("p50 ms", "p99 ms")
 
 def many() -> str:
     """Make the tables of the newest reports of benchmarks/million.py and beside.py."""
-    (file, report), (first_file, first), (beside_file, beside) = map(_newest, _KINDS)
+    (file, report), (first_file, first), (reload_file, reload), (beside_file, beside) = map(
+        _newest, _KINDS
+    )
     sizes = report["sizes"]
     heads = ("", *(f"{one['fill']['objects']:,} objects" for one in sizes))
     rows = [(name, *map(read, sizes)) for name, read in _ROWS.items()]
@@ -42,6 +50,13 @@ def many() -> str:
             ("", "first answer", "all stored", "all static vectors", "computed"),
             map(_first, first["starts"]),
         ),
+        objects=reload["objects"],
+        mib=reload["MiB"],
+        reload_file=reload_file,
+        reload=table(
+            ("", "all stored", "all static vectors", "ping, p50", "p99", "longest"),
+            _reloaded(reload),
+        ),
         beside_file=beside_file,
         vectors=beside["vectors"],
         dimension=beside["dimension"],
@@ -52,7 +67,7 @@ def many() -> str:
     )
 
 
-_KINDS = ("million", "first", "beside")
+_KINDS = ("million", "first", "reload", "beside")
 _BESIDE = ("p50", "p99")
 
 
@@ -89,6 +104,20 @@ def _first(one: Any) -> list[str]:
     computed = one.get("settled, computed s", one["all static vectors"]["computed s"])
     name = f"{one['objects']:,} objects, level {one['level']}"
     return [name, *(f"{each:.1f} s" for each in times), f"{computed:.0f} s"]
+
+
+def _reloaded(report: Any) -> list[list[str]]:
+    first, changed = report["pings from serving on"], report["all changed"]
+    starts = (report[name]["s"] for name in ("all stored", "all static vectors"))
+    reloads = (changed[name] for name in ("stored s", "all vectors s"))
+    pings = ("ping p50 ms", "ping p99 ms", "ping p100 ms")
+    return [
+        [name, *(f"{each:.0f} s" for each in seconds), *(f"{waits[one]:.1f} ms" for one in pings)]
+        for name, seconds, waits in (
+            ("first start", starts, first),
+            ("all changed", reloads, changed),
+        )
+    ]
 
 
 def _held(one: Any) -> list[str]:
