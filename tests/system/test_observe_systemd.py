@@ -42,7 +42,7 @@ def test_all_units_are_listed(bare: Host, units: Watched) -> None:
     loaded = {f"systemd/unit/{row[0]}" for row in rows if row[1] != "not-found"}
     assert len(loaded) > 50
     units.until(SERVICE, description="Tidies up", enabled=False)
-    assert not loaded - units.objects.keys()
+    units.until_there(loaded)
     root = units.objects["systemd/unit/-.mount"]
     assert (root["where"], root["fstype"], root["read_only"]) == ("/", "overlay", False)
 

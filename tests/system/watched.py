@@ -46,6 +46,13 @@ class Watched:
             self._listen(1.0)
         return self.objects.get(name, {})
 
+    def until_there(self, names: set[str]) -> None:
+        """Wait until all of these objects are there: they come in any order."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while missing := names - self.objects.keys():
+            assert time.monotonic() < end, f"there is no {sorted(missing)}"
+            self._listen(1.0)
+
     def _is(self, name: str, values: dict[str, object]) -> bool:
         if not values or name not in self.objects:
             return not values and name not in self.objects
