@@ -219,3 +219,14 @@ def test_cancelled_again_and_again_leaves_no_child(
         assert not set(started()) - before
 
     asyncio.run(work())
+
+
+def test_a_child_that_goes_second_leaves_the_processor_to_others() -> None:
+    """Have a lower priority than before, unless it is the lowest already."""
+    code = (
+        "import os; from opdbus.models import child; before = os.nice(0); child.go_second();"
+        " print(before, os.nice(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert after > before or before == 19
