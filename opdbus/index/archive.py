@@ -158,7 +158,7 @@ class Archive:
             self.start(wait())
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Run work that makes ready what is written, or has been.
+        """Run work that makes ready what is to be written, or to be known of it in memory.
 
         One at a time: two would take turns with each other, and with the event loop.
         """

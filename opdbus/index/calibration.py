@@ -34,9 +34,9 @@ class Features(NamedTuple):
     `distinct` says by how many standard deviations its cosine is above the mean one, `highest` is
     the highest cosine of all; `unknown` and `named` are what no object has of the question, as of
     Missing; `total_margin` and `lexical_margin` say how much better it is than the best of the
-    others, by each. `alike`, `lacking` and `domain` are as of Evidence. `both` and `besides` are
+    others, by each. `alike`, `lacking` and `domain` are as of Evidence. The last two are
     products: words count for more where the cosine says the same, and a word that is lacking counts
-    otherwise where the cosine says that something else is meant by it.
+    otherwise where the cosine is high without it.
     """
 
     vector: float
@@ -55,8 +55,8 @@ class Features(NamedTuple):
     spread: float
     alike: float
     lacking: float
-    both: float
-    besides: float
+    distinct_lexical: float
+    distinct_lacking: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ def _of(score: Score, highest: float, total_margin: float, lexical_margin: float
         spread=spread,
         alike=alike,
         lacking=lacking,
-        both=distinct * score.lexical,
-        besides=distinct * lacking,
+        distinct_lexical=distinct * score.lexical,
+        distinct_lacking=distinct * lacking,
     )
 
 

@@ -121,9 +121,9 @@ class HashTable:
         return last < len(self._keys) and not self._is_full(more)
 
     def with_room(self, more: int, last: int) -> "HashTable":
-        """Return a table with room for these, which may take this one's place; on any thread.
+        """Return a table with room for these, which may be made on any thread.
 
-        While this one has the same version.
+        It may take the place of this one as long as this one has the same version.
         """
         made = HashTable()
         made.version, made._slots, made._keys = self.version, self._slots, self._keys

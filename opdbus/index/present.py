@@ -11,7 +11,7 @@ from opdbus.state.object import Identity
 class Present:
     """Identities of one source by the hashes of what they name, each given once.
 
-    A million are 8 MB; in a set they take 300 MB, and nothing else runs for 80 ms when it grows.
+    A million are 8 MB; a set of them takes 110 MB, and nothing else runs for 24 ms when it grows.
     Two have the same hash as seldom as random numbers of 64 bits are the same.
     """
 

@@ -47,7 +47,7 @@ class RecentWords:
             self._lengths |= {row.place: self._words.length(row.place) for row in rows}
 
     def find(self, word: bytes, mean_length: float) -> Having:
-        """Return what has a word: see Postings.find and Postings.mean_length."""
+        """Return what has a word: see Postings.find, and postings.mean_length."""
         with self._one_at_a_time:
             said = self._words.occurrences(word, word)
             places, times, _ = once(said, np.array([len(said)]), self._words.weights)

@@ -12,7 +12,6 @@ from opdbus.errors import StoreError
 from opdbus.index import postings, sealed_entries
 from opdbus.index.archive import Archive
 from opdbus.index.field_reader import FieldReader
-from opdbus.index.postings import MEAN_LENGTH
 from opdbus.index.sealed_entries import SEALED, Moment
 from opdbus.index.store import Store
 from opdbus.index.view import View
@@ -101,7 +100,7 @@ def _begin(store: Store) -> int:
     with store.transaction():
         if not store.fact(SEALED):
             store.set_fact(SEALED, "no file yet")
-        store.set_fact(MEAN_LENGTH, str(postings.mean_length(store)))
+        store.set_fact(postings.MEAN_LENGTH, str(postings.mean_length(store)))
     return store.noted.count()
 
 

@@ -15,7 +15,7 @@ from opdbus.errors import OpDbusError
 
 # By these systemd watches the process that it started; a child must not answer for it.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
-# What a child gets of a busy processor that goes second: a tenth of what its parent does.
+# A child that goes second gets a tenth of what its parent gets of a busy processor.
 _NICE: Final = 10
 # How far a child that answers in parts may be ahead, in bytes; and those of the length of a part.
 _AHEAD: Final = 1 << 20
