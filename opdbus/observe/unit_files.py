@@ -8,7 +8,8 @@ from pathlib import Path
 from stat import S_ISLNK
 from typing import Final, NamedTuple
 
-from opdbus.observe.reading import changed_at, files_in
+from opdbus.observe import unit_syntax
+from opdbus.observe.reading import changed_at, files_in, read_at_most
 from opdbus.state.object import Json
 
 TYPES: Final = "service socket timer mount automount swap device target path slice scope".split()
@@ -17,8 +18,8 @@ _NAME: Final = re.compile(rf"[A-Za-z0-9:_.\\@-]{{1,247}}\.({'|'.join(TYPES)})")
 _FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
 # Far more than any host has; of one file, the beginning is enough.
 _MAX_FILES: Final = 20_000
-_MAX_BYTES: Final = 1 << 16
-_SECTION: Final = "[Unit]"
+_MAX_BYTES: Final = 2 * unit_syntax.MAX_LINE
+_TEMPLATE: Final = re.compile(r"@.*\.")
 
 
 class Stamp(NamedTuple):
@@ -56,9 +57,9 @@ def changed(before: Mapping[Path, Stamp], after: Mapping[Path, Stamp]) -> dict[s
 
 
 def described(names: Iterable[str], folders: Sequence[str]) -> dict[str, dict[str, Json]]:
-    """Return description and documentation of units as their files say, those of masked ones too.
+    """Return description and documentation of units as their files and drop-ins say.
 
-    An instance is described by its template.
+    A masked unit is described by the file that is hidden, and an instance by its template.
     """
     return {name: _described(name, folders) for name in names}
 
@@ -85,38 +86,60 @@ def _unit_of(path: Path) -> str:
 
 
 def _described(name: str, folders: Sequence[str]) -> dict[str, Json]:
-    template = re.sub(r"@.*\.", "@.", name)
-    for candidate in dict.fromkeys((name, template)):
+    for path in _fragments(name, folders):
+        with suppress(OSError):
+            content, _ = read_at_most(path, _MAX_BYTES)
+            # an empty file masks as a link to /dev/null does: what it hides still tells most
+            if content:
+                return _told(name, [path, *_drop_ins(name, folders)])
+    return {}
+
+
+def _fragments(name: str, folders: Sequence[str]) -> Iterator[Path]:
+    """Yield where the file of a unit may be, that which counts first."""
+    for candidate in dict.fromkeys((name, _TEMPLATE.sub("@.", name))):
+        yield from (Path(folder, candidate) for folder in folders)
+
+
+def _drop_ins(name: str, folders: Sequence[str]) -> list[Path]:
+    """Return the drop-ins of a unit in the order in which they are read.
+
+    One of an earlier folder, or of a more exact name, replaces others of its file name.
+    """
+    found: dict[str, Path] = {}
+    whole, _, kind = name.rpartition(".")
+    names = list(dict.fromkeys((name, _TEMPLATE.sub("@.", name))))
+    prefix, is_instance, _ = whole.partition("@")
+    while "-" in prefix.rstrip("-"):
+        prefix = prefix.rstrip("-").rpartition("-")[0] + "-"
+        names.append(f"{prefix}{'@' if is_instance else ''}.{kind}")
+    for each in (names, [kind]):
         for folder in folders:
-            if found := _read(Path(folder, candidate)):
-                return found
-    return {}
+            for one in each:
+                for path in files_in(Path(folder, f"{one}.d")):
+                    found.setdefault(path.name, path)
+    return [found[each] for each in sorted(found) if each.endswith(".conf")]
 
 
-def _read(path: Path) -> dict[str, Json]:
-    """Return what a unit's file says of it; a masked one is a link to /dev/null."""
-    with suppress(OSError):
-        if not path.is_file():
-            return {}
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return _parsed(file.read(_MAX_BYTES))
-    return {}
-
-
-def _parsed(text: str) -> dict[str, Json]:
-    section = ""
-    found: dict[str, str] = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        key, separator, value = map(str.strip, line.partition("="))
-        if line.startswith("["):
-            section = line.strip()
-        elif section == _SECTION and separator and value:
-            # of this key systemd takes all lines
-            before = f"{found[key]} " if key == "Documentation" and key in found else ""
-            found[key] = before + value
+def _told(name: str, files: Iterable[Path]) -> dict[str, Json]:
+    """Return what the files of a unit say of it, each a drop-in of those before."""
+    description = ""
+    documentation: list[str] = []
+    for path in files:
+        content = b""
+        with suppress(OSError):
+            content, _ = read_at_most(path, _MAX_BYTES)
+        for section, key, written in unit_syntax.assignments(content):
+            value = unit_syntax.expand(written, name, str(path))
+            if section != "Unit" or value is None:
+                continue
+            if key == "Description":
+                description = value
+            elif key == "Documentation":
+                documentation = documentation + unit_syntax.references(value) if written else []
     told: dict[str, Json] = {}
-    if "Description" in found:
-        told["description"] = found["Description"]
-    if "Documentation" in found:
-        told["documentation"] = sorted(found["Documentation"].split())
+    if description:
+        told["description"] = description
+    if documentation:
+        told["documentation"] = sorted(documentation)
     return told
