@@ -120,7 +120,7 @@ _FILES = {
     "specifiers of documents": "[Unit]\nDocumentation=man:%p(8) https://x/%%20 man:%N\n",
     "user": "[Unit]\nDescription=One\n[Service]\nUser=bin\nExecStart=/bin/true %n\n",
     "two commands": (
-        "[Unit]\nDescription=One\n[Service]\nType=oneshot\nExecStart=/bin/true a \\\n # no\n 'b c'\n"
+        "[Unit]\nDescription=One\n[Service]\nType=oneshot\nExecStart=/bin/true a \\\n# no\n'b c'\n"
         "ExecStart=/bin/false\n"
     ),
     "commands reset": (

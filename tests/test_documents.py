@@ -137,7 +137,8 @@ def test_rpm_answers_for_many_files(tmp_path: Path) -> None:
     program.write_text(
         f"#!{sys.executable}\n"
         "import sys\n"
-        "known = {'/a': ['one\\tfirst'], '/both': ['one\\tfirst', 'two\\tsecond']}\n"
+        "one, two = (\"'%s'\\t'%s'\" % each for each in (('one', 'first'), ('two', 'second')))\n"
+        "known = {'/a': [one], '/both': [one, two]}\n"
         "for path in sys.argv[sys.argv.index('--') + 1 :]:\n"
         "    print('\\n'.join(known.get(path, [f'file {path} is not owned by any package'])))\n"
     )

@@ -1,7 +1,10 @@
 """The observer of packages: dpkg's own files, and a fake rpm."""
 
+import asyncio
+import shutil
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, less_than, observed
 
 from opdbus.observe import rpm
-from opdbus.observe.documents import Places
+from opdbus.observe.documents import Documents, Owner, Places
 from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
 from opdbus.observe.packages import Packages
 from opdbus.observe.report import MAX_OBJECTS, LostSource, Observer
@@ -261,6 +264,14 @@ def fake_rpm(places: Places, code: str) -> None:
     program.chmod(0o755)
 
 
+def quoted(fields: Sequence[str]) -> str:
+    """Write fields as rpm quotes them for a shell: no numbers, and not one that is not there."""
+    words = (word.replace("'", "'\\''") for word in fields)
+    return "\t".join(
+        word if word == "(none)" or word.isdecimal() else f"'{word}'" for word in words
+    )
+
+
 @in_loop
 async def test_packages_of_rpm(places: Places) -> None:
     """The program rpm is asked at first, and again when its database changes."""
@@ -270,8 +281,8 @@ async def test_packages_of_rpm(places: Places) -> None:
         ["kernel", "1", "6.1", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
         ["kernel", "1", "6.2", "1", "x86_64", "0", "kernel.src.rpm", "Unspecified"],
     ]
-    lines = ["\t".join([*row, "https://example.org", f"the {row[0]}"]) for row in rows]
-    answer.write_text("\n".join([*lines, "of a summary's second line"]) + "\n")
+    lines = [quoted([*row, "https://example.org", f"the {row[0]}'s"]) for row in rows]
+    answer.write_text("\n".join([*lines, "no package is called so"]) + "\n")
     fake_rpm(places, f"sys.stdout.write(open({str(answer)!r}).read())")
     async with watched(places) as host:
         shown = await host.until_shown("packages/package/bash", version="5.2-1.fc40")
@@ -281,6 +292,75 @@ async def test_packages_of_rpm(places: Places) -> None:
         answer.write_text(lines[1] + "\n")
         (places.rpm_databases[0] / "rpmdb.sqlite").write_text("changed")
         await host.until(lambda: host.names == {"packages/package/kernel"})
+
+
+@in_loop
+@pytest.mark.parametrize(
+    "summary",
+    ["a\ttab", "two\nlines", "it's 'quoted'", "\\\\' \x1f\x1e\v\x85\u2028end", "", "'\t'\n'"],
+)
+async def test_separators_in_the_summary_of_an_rpm(places: Places, summary: str) -> None:
+    """No character in a field ends it: the package is listed, its summary in one line."""
+    row = ["odd", "0", "1", "1", "noarch", "1", "(none)", "(none)", "(none)", summary]
+    plain = ["even", *row[1:-1], "plain"]
+    answer = places.root / "answer"
+    answer.write_text(f"{quoted(row)}\n{quoted(plain)}\n", newline="")
+    fake_rpm(places, f"sys.stdout.buffer.write(open({str(answer)!r}, 'rb').read())")
+    first, second = await rpm.listed(places.rpm)
+    assert first["summary"] == summary
+    assert (second["name"], second["summary"], second["homepage"]) == ("even", "plain", "(none)")
+    async with watched(places) as host:
+        shown = await host.until_shown("packages/package/odd", version="1-1")
+        assert shown.get("description", "") == " ".join(summary.split())
+
+
+@in_loop
+async def test_rows_that_are_cut(places: Places) -> None:
+    """A row with too few fields is a fault that is told, not a missing package."""
+    fake_rpm(places, "print(\"'odd'\\t'0'\")")
+    with pytest.raises(LostSource, match="no list of packages"):
+        await rpm.listed(places.rpm)
+
+
+SPEC = """\
+Name: odd
+Version: 1.0
+Release: 1
+Summary: A\ttab and its 'quotes'
+License: none
+BuildArch: noarch
+%description
+x
+%install
+mkdir -p %{buildroot}/usr/share/odd
+touch %{buildroot}/usr/share/odd/it
+%files
+/usr/share/odd/it
+"""
+
+
+def test_a_real_rpm_with_separators(tmp_path: Path) -> None:
+    """A package that rpmbuild made with a tab in its summary is listed, and owns its file."""
+    if not shutil.which("rpmbuild"):
+        pytest.skip("rpmbuild is not installed: `apt install rpm`")
+    (tmp_path / "odd.spec").write_text(SPEC)
+    build = ["rpmbuild", "--define", f"_topdir {tmp_path}", "-bb", str(tmp_path / "odd.spec")]
+    subprocess.run(build, check=True, capture_output=True)
+    # into the database only
+    install = "-i --justdb --nodeps --ignoresize --noscripts --force-debian".split()
+    built = str(tmp_path / "RPMS/noarch/odd-1.0-1.noarch.rpm")
+    subprocess.run(
+        ["rpm", "--dbpath", f"{tmp_path}/db", *install, built], check=True, capture_output=True
+    )
+    program = tmp_path / "rpm"
+    program.write_text(f'#!/bin/sh\nexec rpm --dbpath {tmp_path}/db "$@"\n')
+    program.chmod(0o755)
+    (row,) = asyncio.run(rpm.listed(str(program)))
+    assert row["summary"] == "A\ttab and its 'quotes'"
+    places = Places(tmp_path, tmp_path / "dpkg", tmp_path, str(program), (tmp_path / "db",))
+    path = "/usr/share/odd/it"
+    owners = Documents(places).owners([path, "/no/such"])
+    assert owners == {path: Owner("odd", "A tab and its 'quotes'")}
 
 
 @in_loop

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.observe import rpm
 from opdbus.observe.dpkg import Owners, StatusFile
 from opdbus.observe.manual_page import described
 from opdbus.observe.reading import read_at_most
@@ -22,6 +23,7 @@ _SOURCED = re.compile(r"\.so\s+(?:.*/)?([^\s/]+)\.(\w+?)(?:\.gz)?\s*", re.ASCII)
 _PORT = re.compile(r"(\S+)\s+(\d{1,5})/(\w+)[^#\n]*(?:#[ \t]*(.*))?")
 _RPM_SECONDS: Final = 10.0
 _MAX_RPM_PATHS: Final = 500
+_RPM_TAGS: Final = ("NAME", "SUMMARY")
 
 
 class Owner(NamedTuple):
@@ -137,12 +139,12 @@ def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner
     """Ask rpm for many paths at once: it answers in order, one line or more for each."""
     if not paths:
         return
-    lines = _rpm_lines(program, paths[:_MAX_RPM_PATHS])
-    if len(lines) == len(paths) or len(paths) == 1:
-        for path, line in zip(paths, lines, strict=False):
-            name, tab, summary = line.partition("\t")
-            if tab:  # without: a sentence that no package has it
-                yield path, Owner(name, summary)
+    rows = _rpm_rows(program, paths[:_MAX_RPM_PATHS])
+    if len(rows) == len(paths) or len(paths) == 1:
+        for path, row in zip(paths, rows, strict=False):
+            if len(row) == len(_RPM_TAGS):  # without: a sentence that no package has it
+                name, summary = row
+                yield path, Owner(name, " ".join(summary.split()))
         return
     # too many, or one that several packages have
     half = len(paths) // 2
@@ -150,12 +152,12 @@ def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner
     yield from _rpm_owners(program, paths[half:])
 
 
-def _rpm_lines(program: str, paths: Sequence[str]) -> list[str]:
+def _rpm_rows(program: str, paths: Sequence[str]) -> list[list[str]]:
     done = subprocess.run(  # noqa: S603 -- paths are arguments of their own, after `--`
-        [program, "-qf", "--queryformat", "%{NAME}\t%{SUMMARY}\n", "--", *paths],
+        [program, "-qf", "--queryformat", rpm.query_format(_RPM_TAGS), "--", *paths],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_RPM_SECONDS,
         check=False,
     )
-    return done.stdout.decode(errors="replace").split("\n")[:-1]
+    return list(rpm.rows(done.stdout.decode(errors="replace")))

@@ -135,7 +135,7 @@ def _of_rpm(row: Mapping[str, str]) -> _Named:
         "version": f"{epoch}{version}-{release}",
         "architecture": row["architecture"],
         "status": "installed",
-        "description": row["summary"],
+        "description": " ".join(row["summary"].split()),
         "source": row["source"].removesuffix(".rpm"),
         "section": row["section"],
         "homepage": row["homepage"],

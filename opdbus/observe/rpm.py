@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ _TAGS: Final = {
     "architecture": "ARCH", "size": "LONGSIZE", "source": "SOURCERPM", "section": "GROUP",
     "homepage": "URL", "summary": "SUMMARY",
 }  # fmt: skip
-_FORMAT: Final = "\t".join(f"%{{{tag}}}" for tag in _TAGS.values()) + "\n"
+# A field as `query_format` has it; numbers and what is not there have no quotes.
+_FIELD: Final = re.compile(r"(?:'([^']*(?:'\\''[^']*)*)'|(\(none\)|\d+))[\t\n]")
 # Of all formats of its database, newest first.
 _FILES: Final = ("rpmdb.sqlite", "rpmdb.sqlite-wal", "Packages.db", "Packages")
 
@@ -30,17 +32,42 @@ async def listed(program: str, seconds: float = _SECONDS) -> list[dict[str, str]
     """Return the fields of each package; raises LostSource."""
     try:
         async with asyncio.timeout(seconds):
-            lines = await _lines(program, "-qa", "--queryformat", _FORMAT)
+            text = await _text(program, "-qa", "--queryformat", query_format(_TAGS.values()))
     except TimeoutError:
         raise LostSource(f"{program} -qa took more than {seconds:g} s") from None
     except OSError as error:
         raise LostSource(f"cannot run {program}: {error.strerror}") from None
-    rows = (line.split("\t") for line in lines)
-    # a summary may have lines of its own
-    return [dict(zip(_TAGS, row, strict=True)) for row in rows if len(row) == len(_TAGS)]
+    found = list(filter(None, rows(text)))
+    if any(len(row) != len(_TAGS) for row in found):
+        raise LostSource(f"{program} -qa said what is no list of packages")
+    return [dict(zip(_TAGS, row, strict=True)) for row in found]
 
 
-async def _lines(*command: str) -> list[str]:
+def query_format(tags: Iterable[str]) -> str:
+    """Return a format of rpm in which no text of a package can end a field or a row."""
+    return "\t".join(f"%{{{tag}:shescape}}" for tag in tags) + "\n"
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """Yield the fields of each row that was printed in a `query_format`.
+
+    A line that is no row, such as that no package owns a file, has no fields.
+    """
+    at = 0
+    row: list[str] = []
+    while at < len(text):
+        if match := _FIELD.match(text, at):
+            row.append(match[2] or match[1].replace("'\\''", "'"))
+            at = match.end()
+        else:
+            row = []
+            at = text.find("\n", at) + 1 or len(text)
+        if text[at - 1] == "\n":
+            yield row
+            row = []
+
+
+async def _text(*command: str) -> str:
     child = await asyncio.create_subprocess_exec(
         *command,
         env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
@@ -57,7 +84,7 @@ async def _lines(*command: str) -> list[str]:
             await child.wait()
     if code:
         raise LostSource(f"{command[0]} -qa ended with code {code}")
-    return content.decode(errors="replace").split("\n")
+    return content.decode(errors="replace")
 
 
 async def _read(child: asyncio.subprocess.Process) -> bytes:
