@@ -282,10 +282,28 @@ def test_changes_are_told_to_people(served: Running) -> None:
     assert told.stderr == "nothing is known to have changed\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ("--since=2h --before=tomorrow --within=2d", 3),
+        ("--since=2h --before=tomorrow --within=1s", 0),
+        ("--since=2h --before=1h --within=5h", 0),
+        ("--since=2h --before=+1h --within=3h", 3),
+        # 1M is a month, as in systemd.time(7)
+        ("--since=1M --within=1M", 3),
+        ("--since=1M --within=1m", 0),
+    ],
+)
+def test_changes_between_two_times(served: Running, words: str, count: int) -> None:
+    """Of --since and --within before --before the later one holds; all three may be given."""
+    done = command(served, "changes", *words.split())
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, count)
+
+
 BAD_WORDS = [
-    (["changes", "--since", "tomorrow"], "'tomorrow' is no time: a time is now, today"),
+    (["changes", "--since", "next week"], "'next week' is no time: a time is now, today"),
+    (["changes", "--since", "tomorrow"], "tomorrow is yet to come: give a time that is past"),
     (["changes", "--within", "soon"], "'soon' is no span of time"),
-    (["changes", "--since=2h", "--before=1h", "--within=1m"], "not with both"),
     (["changes", "--since=1h", "--before=2h"], "--before 2h is earlier than --since 1h"),
     (["changes", "--watch", "--by", "cause"], "without --by and --before"),
     (["changes", "--what", "exploded"], "there are appeared, changed"),

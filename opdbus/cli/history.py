@@ -36,7 +36,7 @@ as_lines = click.option("--json", "json_", is_flag=True, help="Print JSON, one o
     metavar="TIME|EVENT",
     help="Before then, or what may have led to an EVENT, such as 'nginx failed'.",
 )
-@click.option("--within", metavar="SPAN", help="So long before --before, or after --since: 30m.")
+@click.option("--within", metavar="SPAN", help="So long before --before, else after --since: 30m.")
 @click.option(
     "--by", type=click.Choice(["cause"]), metavar="cause", help="Put together what has one cause."
 )
@@ -77,7 +77,8 @@ def changes(
     """Tell what changed on this host, the newest last.
 
     Many alike changes of one cause are one line; --json tells each. TIME is yesterday, today, now,
-    boot, 2 hours ago, 03:10, 2026-11-22 or 2026-11-22 03:10; SPAN is 30m, 2 hours or 1d.
+    boot, 2 hours ago, 03:10, 2026-11-22 or 2026-11-22 03:10, or as systemctl and journalctl print
+    it; SPAN is 30m, 2 hours or 1d. As in systemd.time(7), 1m is a minute and 1M a month.
     """
     if watch and (by or given["before"]):
         raise InvalidArgs("--watch goes on with what is new: without --by and --before")
@@ -236,15 +237,14 @@ async def _print_new(client: Client, asked: dict[str, Any], last: int, printer: 
 def _times(since: str | None, before: str | None, within: str | None) -> dict[str, int]:
     if before and when.is_said(before):
         return {"since": moment_of(since), "within": when.span(within) if within else 0}
-    if since and before and within:
-        raise InvalidArgs("--within goes with --since or with --before, not with both")
     first, last = moment_of(since), moment_of(before, may_come=True)
-    if within and since:
-        last = first + when.span(within)
-    elif within:
-        first = max(0, (last or _now()) - when.span(within))
     if before and since and last < first:
         raise InvalidArgs(f"--before {before} is earlier than --since {since}")
+    if within and since and not before:
+        last = first + when.span(within)
+    elif within:
+        # of two limits that are given the later one holds
+        first = max(first, (last or _now()) - when.span(within))
     return {"since": first, "before": last}
 
 

@@ -1,7 +1,7 @@
 """Dates in objects beside today, which a question asks for: `expired`, `no backup for ten days`.
 
 What ends, such as a certificate by its `not_after`, and what was last done, such as a backup by its
-`last_success`, is raised where its date is as asked.
+`last_success`, is raised where its date is as asked. Times that options give are read by cli/when.py.
 """
 
 import re
@@ -25,7 +25,7 @@ LASTS: Final = (
     " last_completed last_finished last_update"
 ).split()
 _SOON: Final = timedelta(days=30)
-_UNITS: Final = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 30.0, "year": 365.0}
+_UNITS: Final = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 30.4375, "year": 365.25}
 _NUMBERS: Final = {
     **dict.fromkeys(("", "a", "an", "one", "the", "this", "next", "last"), 1),
     **dict(zip("two three four five six seven eight nine ten".split(), range(2, 11), strict=True)),
