@@ -346,6 +346,35 @@ async def test_a_thing_of_two_names_has_both_sides(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_an_interface_is_declared_by_another_name(tmp_path: Path) -> None:
+    """Find an interface, its addresses and ports also by the other names that the kernel knows."""
+    address = {"address": "192.0.2.1", "prefix": 24, "family": "ipv4", "interface": "ens3"}
+    observed = {
+        "net/interface/ens3": {
+            "aliases": ["enp0s3", "uplink0"], "addresses": ["192.0.2.1/24"], "mtu": 1500,
+            "master": "br0",
+        },
+        "net/interface/br0": {"type": "bridge", "addresses": []},
+        "net/address/192.0.2.1/24 on ens3": address,
+    }  # fmt: skip
+    uplink = {"name": "uplink0", "mtu": 1500, "ipv4": {"address": ["192.0.2.1/24"]}}
+    async with checking(tmp_path) as checked:
+
+        async def drifted(*interfaces: dict[str, Any]) -> list[str]:
+            await checked.declare({"net": {"interfaces": list(interfaces)}}, tmp_path)
+            await checked.observe(observed, ["net/interface", "net/address", "net/route"])
+            await checked.until(checked.clock.now + 100)
+            return [field[0] for fields in checked.fields.values() for field in fields]
+
+        assert await drifted(uplink, {"name": "br0", "ports": ["enp0s3"]}) == []
+        other = {**uplink, "mtu": 9000, "ipv4": {"address": ["192.0.2.2/24"]}}
+        assert sorted(await drifted(other, {"name": "br0", "ports": ["eth9"]})) == [
+            "ipv4.address", "mtu", "ports",
+        ]  # fmt: skip
+        assert await drifted({"name": "enp0s4"}) == ["presence"]
+
+
+@in_loop
 async def test_what_was_not_compared_since_the_start_is_not_listed(tmp_path: Path) -> None:
     """After a restart nothing is said of drift whose values are not known yet."""
     async with checking(tmp_path) as checked:

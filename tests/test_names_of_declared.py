@@ -31,6 +31,7 @@ OBSERVED = [
         "tools.service",
         {"aliases": ["extra.timer", "extra.service", "Tool.service"]},
     ),
+    ("net", "interface", "ens3", {"aliases": ["enp0s3", "uplink0"], "addresses": []}),
     ("users", "account", "extra", {}),
     ("users", "account", "bob smith", {}),
     ("users", "group", "bob smith", {}),
@@ -77,6 +78,9 @@ def test_the_observed_one_is_meant(served: Callable[..., Any]) -> None:
             # a name that only a unit's aliases have
             ("extra.timer", "systemd/unit/tools.service"),
             ("unit/tool.service", "systemd/unit/tools.service"),
+            # other names of an interface, as `ip link property` gives them
+            ("uplink0", "net/interface/ens3"),
+            ("net/interface/enp0s3", "net/interface/ens3"),
         ):
             found, close = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", name, {})
             assert (["/".join(row[1:]) for row in found], close) == ([meant], [])

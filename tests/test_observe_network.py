@@ -38,6 +38,11 @@ async def test_interfaces_come_and_go(tmp_path: Path) -> None:
         )
         net.ip("link", "set", "br0", "name", "lan")
         await host.until_shown("net/interface/uplink", master="lan")
+        for name in ("uplink0", "a-name-that-is-longer-than-others"):
+            net.ip("link", "property", "add", "dev", "uplink", "altname", name)
+        names = ["a-name-that-is-longer-than-others", "uplink0"]
+        await host.until_shown("net/interface/uplink", aliases=names)
+        assert "aliases" not in await host.until_shown("net/interface/lan", type="bridge")
         net.ip("link", "del", "uplink")
         await host.until(lambda: "net/interface/other" not in host.names)
         assert "net/interface/uplink" not in host.names

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from opdbus.drift import compare, table
+from opdbus.drift import compare, network, table
 from opdbus.drift.field import MISSING, Field
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Row, Sort
@@ -151,8 +151,13 @@ def _view(row: Row, one: Observed, contents: Mapping[int, Content]) -> dict[str,
             seen[row.members[1]] = []
     for place, entries in one.parts:
         if isinstance(held := seen.get(place), list):
+            part = merged(entries, contents)
             is_member = row.members is not None and place == row.members[1]
-            held.append(entries[0].identity.name if is_member else merged(entries, contents))
+            held.append(entries[0].identity.name if is_member else part)
+            if is_member and isinstance(names := part.get(row.aliases), list):
+                others = seen.setdefault(network.OTHER_NAMES, {})
+                if isinstance(others, dict):
+                    others |= dict.fromkeys(map(str, names), entries[0].identity.name)
     return seen
 
 

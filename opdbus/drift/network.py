@@ -22,6 +22,8 @@ _ALSO: Final = {
 _KERNEL: Final = frozenset(
     "ethernet loopback bridge bond vlan wireguard vxlan veth dummy tun".split()
 )
+# Where the members of an interface are by their other names.
+OTHER_NAMES: Final = "other_names"
 
 
 def kind(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
@@ -93,7 +95,9 @@ def ports(declared: Json, _observed: Json, seen: Seen) -> Difference | None:
     wanted = [str(item) for item in values.items(declared)]
     if "parent" in seen:
         return _other([str(seen["parent"])], wanted)
-    found = seen.get("members", [])
+    found, others = seen.get("members", []), seen.get(OTHER_NAMES)
+    if isinstance(others, dict):
+        wanted = [str(others.get(one, one)) for one in wanted]
     return _other(sorted(map(str, found)), wanted) if "members" in seen else None
 
 

@@ -151,6 +151,7 @@ _INTERFACES: Final = Row(
         (("net", "route"), r"default\b.* dev (\S+).*", "default_routes"),
     ),
     members=("master", "members"),
+    aliases="aliases",
 )
 _PACKAGES: Final = Row(
     _sorts(

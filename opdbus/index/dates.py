@@ -1,7 +1,8 @@
 """Dates in objects beside today, which a question asks for: `expired`, `no backup for ten days`.
 
 What ends, such as a certificate by its `not_after`, and what was last done, such as a backup by its
-`last_success`, is raised where its date is as asked. Times that options give are read by cli/when.py.
+`last_success`, is raised where its date is as asked. Times that are given as options are read by
+cli/when.py, with the same lengths of months and years.
 """
 
 import re

@@ -60,6 +60,11 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
     return {kind & _ATTRIBUTE_TYPE: value for (_, kind), value in records(data[start:], _ATTRIBUTE)}
 
 
+def values_of(kind: int, data: bytes) -> list[bytes]:
+    """Return the attributes of one type, which may come several times."""
+    return [value for (_, one), value in records(data, _ATTRIBUTE) if one & _ATTRIBUTE_TYPE == kind]
+
+
 def records(data: bytes, header: struct.Struct) -> Iterator[tuple[tuple[int, ...], bytes]]:
     """Yield the header and content of records that begin with their length.
 

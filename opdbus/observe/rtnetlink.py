@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from opdbus.observe import net_words
-from opdbus.observe.netlink import Message, attributes, number, text
+from opdbus.observe.netlink import Message, attributes, number, text, values_of
 from opdbus.state.object import Json
 
 Properties = dict[str, Json]
@@ -24,6 +24,8 @@ REQUESTS: Final = (
 FAMILIES: Final = {2: "ipv4", 10: "ipv6"}
 _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 
+# Other names of an interface, which `ip link property` gives it: IFLA_PROP_LIST, IFLA_ALT_IFNAME.
+_PROPERTIES, _OTHER_NAME = 52, 53
 _UP, _LOOPBACK, _PROMISCUOUS, _LOWER_UP = 0x1, 0x8, 0x100, 0x10000
 _STATES: Final = {4: "testing", 5: "dormant", 6: "up"}
 # What is made by no driver of its own is named by its hardware, see linux/if_arp.h.
@@ -117,6 +119,8 @@ class Links:
             found["promiscuous"] = True
         if alias := text(values.get(20)):
             found["description"] = alias
+        if names := values_of(_OTHER_NAME, values.get(_PROPERTIES, b"")):
+            found["aliases"] = sorted(map(text, names))
         return found
 
 
