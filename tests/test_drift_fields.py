@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from opdbus.drift import table, versions
 from opdbus.drift.compare import compare, unseen
 from opdbus.state.leaves import leaves
+from opdbus.state.object import SETTINGS
 
 ANY = table.of_declared(("test", "thing"))
 
@@ -56,6 +57,13 @@ def test_fields_of_one_side_are_no_drift() -> None:
         ("2001:DB8::0:1", "2001:db8::1"),
         ("02-1B-21-7A-00-01", "02:1b:21:7a:00:01"),
         ("/srv/", "/srv"),
+        ("0644", "644"),
+        ("0x1f", 31),
+        ("0x1F", "31"),
+        ("+5", "5"),
+        ("95%", 95),
+        ("1 ", "1"),
+        ("a  b", "a b"),
     ],
 )
 def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
@@ -82,12 +90,91 @@ def test_spelling_is_no_drift(declared: Any, observed: Any) -> None:
         ("1", [1]),
         (0, None),
         ("", "x"),
+        # these look alike
+        ("a\u00a0b", "a b"),
+        ("1\u200b", "1"),
+        ("p\u0430ssw", "passw"),
+        ("\uff11", "1"),
+        ("1.0", "1.00"),
     ],
 )
 def test_other_value_is_drift(declared: Any, observed: Any) -> None:
     """Take values as drifted that mean something else."""
     assert names({"a": declared}, {"a": observed}) == ["a"]
     assert names({"a": observed}, {"a": declared}) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed", "is_same"),
+    [
+        ("644", "0644", True),
+        (644, "0644", True),
+        ("0o644", "0644", True),
+        ("-rw-r--r--", "0644", True),
+        ("rwsr-xr-t", "5755", True),
+        ("02755", "2755", True),
+        ("0640", "0644", False),
+        (420, "0644", False),
+        ("rw-rw-r--", "0644", False),
+    ],
+)
+def test_modes_of_files(declared: Any, observed: str, *, is_same: bool) -> None:
+    """Take a file's mode as one, however it is written: with a zero or not, or in letters."""
+    row = table.of_declared(("files", "file"))
+    fields = compare(row, {"mode": declared}, {"mode": observed})
+    assert [field.name for field in fields] == ([] if is_same else ["mode"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed", "is_same"),
+    [
+        ("0x10", "16", True),
+        ("010", "8", True),
+        ("010", "10", False),
+        (10, "10", True),
+        (True, "1", True),
+        ("on", "0", False),
+        ([4096, 131072], "4096 131072 6291456", True),
+        ("4096\t131072", "4096 131072", True),
+        ("4096 131073", "4096 131072", False),
+        ("core", "core.%p", False),
+    ],
+)
+@pytest.mark.parametrize("sort", ["sysctl/settings", "sysctl/setting", "kernel/sysctl"])
+def test_settings_of_the_kernel(sort: str, declared: Any, observed: str, *, is_same: bool) -> None:
+    """Compare declared settings by the rule by which sysctl.d's are compared: the kernel's."""
+    plugin, _, kind = sort.partition("/")
+    row = table.of_declared((plugin, SETTINGS if kind == "settings" else kind))
+    name = "vm.probe" if row.each else "value"
+    fields = compare(row, {name: declared}, {name: observed})
+    assert bool(fields) is not is_same
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed", "is_same"),
+    [
+        ("/dev/vg0/root", "/dev/mapper/vg0-root", True),
+        ("/dev/my-vg/a-b", "/dev/mapper/my--vg-a--b", True),
+        ("/dev/mapper/vg0-root", "/dev/vg0/root", True),
+        ("/dev/vg0/root", "/dev/mapper/vg0-home", False),
+        ("/dev/disk/by-label/data", "/dev/sda1", True),
+        ("UUID=1-2", "/dev/sda1", True),
+        ("/dev/sdb1", "/dev/sda1", False),
+    ],
+)
+def test_names_of_one_device(declared: str, observed: str, *, is_same: bool) -> None:
+    """Take a logical volume as one under both of its names."""
+    row = table.of_declared(("mounts", "mount"))
+    assert bool(compare(row, {"source": declared}, {"source": observed})) is not is_same
+
+
+def test_long_values_are_cut_where_they_differ() -> None:
+    """Show of two long values that begin alike the part in which they differ."""
+    row = table.of_declared(("any", "thing"))
+    declared, observed = "a" * 5000 + "b" + "c" * 5000, "a" * 5000 + "d" + "c" * 5000
+    (field,) = compare(row, {"x": declared}, {"x": observed})
+    assert field.declared != field.observed
+    assert all(len(str(side)) <= 1000 for side in (field.declared, field.observed))
 
 
 def test_commands_have_an_order() -> None:

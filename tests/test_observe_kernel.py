@@ -157,6 +157,21 @@ async def test_settings_that_differ(root: Path) -> None:
         ("|/bin/dump %P %u", "|/bin/dump  %P %u", False),
         ("|/bin/dump %P %u", "|/bin/dump", True),
         ("", "1", True),
+        ("16", "0x10", False),
+        ("16", "0X10", False),
+        ("8", "010", False),
+        ("10", "010", True),
+        ("-16", "-0x10", False),
+        ("0", "00", False),
+        ("1", "+1", True),
+        ("8", "08", True),
+        ("1", " 1\t", False),
+        ("4096 131072 6291456", "4096\t0x20000   6291456", False),
+        ("10", "10 # ten", False),
+        ("10", "ten", True),
+        ("10", "11 # ten", True),
+        ("1", "1\u00a0", True),
+        ("bbr", "BBR", True),
     ],
 )
 def test_values_that_mean_the_same(root: Path, value: str, wanted: str, *, differs: bool) -> None:
@@ -213,12 +228,56 @@ def test_the_last_file_counts_and_names_count_before_patterns(root: Path) -> Non
     conf(root, "etc/sysctl.d/50-a.conf", "vm.swappiness=2")
     conf(root, "run/sysctl.d/70-c.conf", "-net.ipv4.conf.all.rp_filter", "kernel/core_pattern=x")
     conf(root, "run/sysctl.d/60-b.conf", "net.ipv4.conf.*.rp_filter=1", "-vm/swappiness = 3")
-    conf(root, "etc/sysctl.conf", "vm.swappiness=4")
     found = Sysctls(root).read()
     assert {name: values["wanted"] for name, values in found.items()} == {
-        "vm.swappiness": "4", "kernel.core_pattern": "x", "net.ipv4.conf.eth0/100.rp_filter": "1"
+        "vm.swappiness": "3", "kernel.core_pattern": "x", "net.ipv4.conf.eth0/100.rp_filter": "1"
     }  # fmt: skip
-    assert found["vm.swappiness"]["file"] == "/etc/sysctl.conf"
+    assert found["vm.swappiness"]["file"] == "/run/sysctl.d/60-b.conf"
+
+
+def test_sysctl_conf_counts_where_a_link_leads_to_it(root: Path) -> None:
+    """Count /etc/sysctl.conf only if a file in a folder is a link to it, as systemd-sysctl does."""
+    conf(root, "etc/sysctl.conf", "vm.swappiness=4")
+    conf(root, "usr/lib/sysctl.d/50-a.conf", "vm.swappiness=60")
+    assert Sysctls(root).read()["vm.swappiness"]["differs"] is False
+    conf(root, "etc/sysctl.d/README.sysctl", "vm.swappiness=9")
+    (root / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    found = Sysctls(root).read()["vm.swappiness"]
+    assert (found["wanted"], found["differs"]) == ("4", True)
+    assert found["file"] == "/etc/sysctl.d/99-sysctl.conf"
+    (root / "etc/sysctl.d/50-a.conf").symlink_to("/dev/null")
+    (root / "etc/sysctl.d/99-sysctl.conf").unlink()
+    assert "vm.swappiness" not in Sysctls(root).read()
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "wanted"),
+    [
+        ("vm.swappiness=1", "vm.swappiness", "1"),
+        ("\tvm/swappiness\t=\t 1 \t", "vm.swappiness", "1"),
+        ("- vm.swappiness = 1", "vm.swappiness", "1"),
+        ("/vm/swappiness = 1", "vm.swappiness", "1"),
+        ("vm/./swappiness = 1", "vm.swappiness", "1"),
+        ("vm.swappiness = 1 # one", "vm.swappiness", "1 # one"),
+        ("kernel.core_pattern = a=b", "kernel.core_pattern", "a=b"),
+        ("net.ipv4.conf.eth0/100.rp_filter = 2", "net.ipv4.conf.eth0/100.rp_filter", "2"),
+        ("net/ipv4/conf/eth0.100/rp_filter = 2", "net.ipv4.conf.eth0/100.rp_filter", "2"),
+        ("vm.swappiness", "", ""),
+        ("; vm.swappiness = 1", "", ""),
+        ("  # vm.swappiness = 1", "", ""),
+        # a later line that wants a setting to be left alone
+        ("vm.swappiness = 1\n-vm.swappiness", "", ""),
+        ("-vm.swappiness\nvm.swappiness = 1", "vm.swappiness", "1"),
+        ("net.ipv4.conf.*.rp_filter = 1\n-net.ipv4.conf.*.rp_filter", "", ""),
+    ],
+)
+def test_lines_are_read_as_systemd_sysctl_reads_them(
+    root: Path, line: str, name: str, wanted: str
+) -> None:
+    """Read signs, blanks and separators of names; what each line does was seen of systemd 252."""
+    conf(root, "etc/sysctl.d/a.conf", line)
+    found = {name: values["wanted"] for name, values in Sysctls(root).read().items()}
+    assert found == ({name: wanted} if name else {})
 
 
 def test_what_a_sandbox_has_of_its_own_is_not_shown(root: Path) -> None:

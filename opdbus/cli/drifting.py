@@ -39,6 +39,8 @@ _PAUSE_SECONDS: Final = 0.3
 # Of what is not observed, in a line: names of a sort, and sorts.
 _MOST_NAMES: Final = 3
 _MOST_SORTS: Final = 5
+# Longer values are cut: what differs is to be read.
+_MAX_VALUE: Final = 1000
 # Fields that say by their values alone what they are about.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
@@ -254,7 +256,11 @@ def told(row: Row) -> Iterator[tuple[str, str]]:
     mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
-        values = f"declared {_said(declared)}, observed {_said(observed)}"
+        sides = _said(declared), _said(observed)
+        # of one text as a number and in quotes, for example, the JSON shows the difference
+        sides = (declared, observed) if sides[0] == sides[1] else sides
+        sides = listing.distinct(*sides, _MAX_VALUE)
+        values = f"declared {sides[0]}, observed {sides[1]}"
         if _said(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
         yield severity, f"{_name(path)}: {field}{values}{mark}"

@@ -76,10 +76,14 @@ def _value(old: str, new: str) -> Value:
     """Read a field's values, which are JSON; of lists is said what came and what left."""
     before, after = (json.loads(text) if text else None for text in (old, new))
     sides = (_said(before) if old else "", _said(after) if new else "")
+    if old and new:
+        sides = _beside(before, after)
     told = f"{sides[0] or 'none'} -> {sides[1] or 'none'}" if old or new else ""
     had, has = _members(before), _members(after)
     if had is not None and has is not None and set(had) != set(has):
         left, came = ([v for v in a if v not in b] for a, b in ((had, has), (has, had)))
+        if len(left) == len(came) == 1:
+            left, came = ([side] for side in listing.distinct(left[0], came[0], MAX_VALUE))
         told = " ".join([*(f"-{_short(v)}" for v in left), *(f"+{_short(v)}" for v in came)])
     return Value(*sides, told)
 
@@ -93,15 +97,28 @@ def _members(value: object) -> Sequence[str] | None:
     return None
 
 
+def _beside(before: object, after: object) -> tuple[str, str]:
+    """Give two values in few characters, so that their difference is seen."""
+    texts = _text(before), _text(after)
+    if before != after and texts[0] == texts[1]:
+        texts = json.dumps(before), json.dumps(after)
+    first, second = listing.distinct(*texts, MAX_VALUE)
+    return first or '""', second or '""'
+
+
 def _said(value: object) -> str:
     """Give a value in few characters."""
+    return _short(_text(value))
+
+
+def _text(value: object) -> str:
     if value in ([], {}):
         return "none"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "yes", False: "no"}[value]
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
-    return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _short(text: str) -> str:

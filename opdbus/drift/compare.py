@@ -19,7 +19,7 @@ from opdbus.drift.field import (
 )
 from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
-from opdbus.listing import shortened
+from opdbus.listing import cut_to_difference, shortened
 from opdbus.state.fields import split
 from opdbus.state.object import Json
 
@@ -202,7 +202,7 @@ class _Comparison:
         if is_state:
             difference = words.state(value, found[0], seen[0])
         else:
-            means = words.in_order if not _ORDERED.isdisjoint(split(name)) else words.equal
+            means = words.in_order if not _ORDERED.isdisjoint(split(name)) else self._row.means
             difference = means(value, found[0], seen[0])
         if difference:
             yield _field(path, value, difference, _severity(name))
@@ -230,7 +230,11 @@ def _field(path: Path, declared: Json, found: Difference, usual: Severity) -> Fi
 
 def _cut(field: Field) -> Field:
     path = tuple(shortened(key, _MAX_NAME) for key in field.path)
-    declared, observed = _short(field.declared), _short(field.observed)
+    declared, observed = field.declared, field.observed
+    if isinstance(declared, str) and isinstance(observed, str):
+        declared, observed = cut_to_difference(declared, observed, _MAX_TEXT)
+    else:
+        declared, observed = _short(declared), _short(observed)
     return replace(field, path=path, declared=declared, observed=observed)
 
 

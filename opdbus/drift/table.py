@@ -66,6 +66,8 @@ class Row:
     gone: tuple[str, frozenset[str]] = ("", frozenset())
     # how bad it is if there is no such object; None where not all that there are have such names
     missing: Severity | None = Severity.ERROR
+    # how fields without a rule are compared
+    means: Meaning = words.equal
     # declared fields that are not compared
     never: frozenset[str] = frozenset()
 
@@ -226,10 +228,12 @@ ROWS: Final[Sequence[Row]] = (
         declared_key=lambda _kind, name: _sysctl(name),
         each="value",
         missing=None,
+        means=words.setting,
     ),
     Row(
         _sorts("kernel/sysctl sysctl/setting"),
         ("kernel", "sysctl"),
+        _rules(Rule("value", "value", words.setting)),
         declared_key=lambda _kind, name: _sysctl(name),
         gone=_LOOKED_FOR,
         missing=None,
@@ -240,9 +244,16 @@ ROWS: Final[Sequence[Row]] = (
         _rules(Rule("schedule line when", "line schedule", words.schedule)),
         missing=None,
     ),
+    Row(
+        _sorts("files/file"),
+        ("files", "file"),
+        _rules(Rule("mode permissions", "mode", words.mode)),
+        gone=_LOOKED_FOR,
+        missing=None,
+    ),
     *(
         Row((sort,), sort, gone=_LOOKED_FOR, missing=None)
-        for sort in _sorts("files/file net/listener net/route login1/inhibitor")
+        for sort in _sorts("net/listener net/route login1/inhibitor")
     ),
     Row(
         _sorts("dnsresolver/item"),

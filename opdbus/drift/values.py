@@ -5,22 +5,29 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final
 
-from opdbus.state.conditions import Number, number
+from opdbus.state.conditions import BOOLEANS, Number, mean_one, number
 from opdbus.state.fields import split
 from opdbus.state.object import Json, canonical
 from opdbus.state.secret_text import REDACTED
 
-_TRUE: Final = frozenset({"true", "yes", "on", "enabled"})
-_FALSE: Final = frozenset({"false", "no", "off", "disabled"})
+_TRUE: Final = frozenset({"enabled", *(word for word, value in BOOLEANS.items() if value)})
+_FALSE: Final = frozenset({"disabled", *(word for word, value in BOOLEANS.items() if not value)})
 # Words in keys of values that move by themselves.
 _VOLATILE: Final = frozenset(
     "pid mainpid ppid inode uptime timestamp bytes packets counter counters usage current percent"
     " usec nsec monotonic nrestarts restarts handshake since last temperature signal dbm elapsed"
     " heartbeat seen idle".split()
 )
+# What may be around a value, and several times in it; others, such as a no-break space, count.
+_BLANKS: Final = " \t\n"
+_GAP: Final = re.compile(r"[ \t\n]+")
 _BETWEEN: Final = re.compile(r"[,\s]+")
+# As `proc_dointvec` of the kernel reads them, which takes no plus sign.
+_KERNEL_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
+_KERNEL_BLANKS: Final = re.compile(r"[ \t\n\v\f\r]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
 _ADDRESS: Final = re.compile(r"[0-9a-f:.]*[:.][0-9a-f:.]*(/\d{1,3})?", re.IGNORECASE)
 # Lists of objects are compared element by element with all others up to so many.
@@ -43,6 +50,29 @@ def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
     if isinstance(declared, dict | list) or isinstance(observed, dict | list):
         return all(side in (None, "", [], {}) for side in (declared, observed))
     return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
+
+
+def same_setting(wanted: str, value: str) -> bool:
+    """Return whether the kernel makes the value that it has of a text that is written to it.
+
+    Of numbers the first ones may be written alone, and what comes after all of them is ignored.
+    """
+    one, other = _setting(wanted), _setting(value)
+    if other and all(isinstance(word, int) for word in other):
+        one = list(takewhile(lambda word: isinstance(word, int), one))[: len(other)]
+        return bool(one) and other[: len(one)] == one
+    return one == other
+
+
+def _setting(text: str) -> list[int | str]:
+    """Return the words of a setting, numbers as the kernel reads them: 0x10 is 16, and 010 is 8."""
+    return [
+        int(word, 16 if "x" in word.lower() else 8 if word.lstrip("-")[0] == "0" else 10)
+        if _KERNEL_NUMBER.fullmatch(word)
+        else word
+        for word in _KERNEL_BLANKS.split(text.strip(" \t\n\v\f\r"))
+        if word
+    ]
 
 
 def is_hidden(value: Json) -> bool:
@@ -119,12 +149,12 @@ def _form(value: Json) -> str:
     """Write a value so that most of those that mean the same are equal."""
     if isinstance(value, dict | list):
         return canonical(value)
-    return " ".join(str(value).split()).lower()
+    return _GAP.sub(" ", str(value).strip(_BLANKS)).lower()
 
 
 def _same_scalar(declared: Json, observed: Json) -> bool:
     if declared == observed or _form(declared) == _form(observed):
-        return "/" not in str(declared) or str(declared).strip() == str(observed).strip()
+        return "/" not in str(declared) or _stripped(declared) == _stripped(observed)
     if declared is None or observed is None:
         return "" in (declared, observed)
     if isinstance(declared, bool) or isinstance(observed, bool):
@@ -135,7 +165,11 @@ def _same_scalar(declared: Json, observed: Json) -> bool:
         if one is not None and other is not None:
             return one == other
         return is_true(declared) is not None and is_true(declared) is is_true(observed)
-    return _same_text(str(declared).strip(), str(observed).strip())
+    return _same_text(_stripped(declared), _stripped(observed))
+
+
+def _stripped(value: Json) -> str:
+    return str(value).strip(_BLANKS)
 
 
 def _same_text(one: str, other: str) -> bool:
@@ -147,9 +181,8 @@ def _same_text(one: str, other: str) -> bool:
         return first.replace("-", ":") == second.replace("-", ":")
     if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
         return address(one) == address(other)
-    # 4M is 4194304; of two numbers without a unit, 1.10 may be a version
-    if first.isdecimal() is not second.isdecimal() and number(first) is not None:
-        return number(first) == number(second)
+    if mean_one(first, second):
+        return True
     # /srv/ is /srv
     return one.startswith("/") and one.rstrip("/") == other.rstrip("/")
 

@@ -4,6 +4,7 @@ It gets the declared value, the observed one and all that is observed of the obj
 difference, or None where there is none or nobody can know.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -37,6 +38,13 @@ _NEITHER: Final = frozenset(
 _ENABLED: Final = frozenset({"enabled", "enabled-runtime"})
 # Between two states of dpkg, or left behind by a run of it that failed.
 _HALFWAY: Final = frozenset("unpacked half-installed half-configured".split())
+# A logical volume by its group, and not a name in one of the system's own folders.
+_VOLUME: Final = re.compile(
+    r"^/dev/(?!(?:mapper|disk|block|char|md|zvol|shm|pts)/)([^/]+)/([^/]+)$"
+)
+# Modes of files.
+_OCTAL: Final = re.compile("(?:0[oO])?[0-7]{1,6}")
+_SYMBOLIC: Final = re.compile("[-bcdlps]?(?:[r-][w-][xsS-]){2}[r-][w-][xtT-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,39 @@ def _word(value: Json) -> str:
 def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare two values, lists without order."""
     return None if values.same(declared, observed) else Difference(observed)
+
+
+def setting(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare settings of the kernel, numbers as it reads them."""
+    parts = declared if isinstance(declared, list) else [declared]
+    wanted = " ".join(map(str, parts))
+    is_word = values.is_true(declared) is not None and not wanted.isdecimal()
+    if is_word or values.is_hidden(wanted) or values.is_hidden(observed):
+        return equal(declared, observed, seen)
+    return None if values.same_setting(wanted, str(observed)) else Difference(observed)
+
+
+def mode(declared: Json, observed: Json, seen: Seen) -> Difference | None:
+    """Compare modes of files: 0644, 644 and rw-r--r-- are one."""
+    wanted, found = _bits(declared), _bits(observed)
+    if wanted is None or found is None:
+        return equal(declared, observed, seen)
+    return None if wanted == found else Difference(observed)
+
+
+def _bits(value: Json) -> int | None:
+    """Return a mode of a file as a number."""
+    text = str(value).strip()
+    if _OCTAL.fullmatch(text):
+        return int(text.lower().removeprefix("0o"), 8)
+    if not _SYMBOLIC.fullmatch(text):
+        return None
+    bits = 0
+    for at, letter in enumerate(text[-9:]):
+        bits |= (letter in "rwxst") << 8 - at
+        # of the user, the group and others in place of what may run it
+        bits |= (letter in "sStT") << 11 - at // 3
+    return bits
 
 
 def in_order(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
@@ -163,11 +204,19 @@ def _version(wanted: str, found: Json, *, exactly: bool) -> Difference | None:
 
 
 def source(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
-    """Compare devices; what is named by a label or an identifier has another name in the kernel."""
-    wanted, found = (str(side).rstrip("/") for side in (declared, observed))
+    """Compare devices; what is named by a label or an identifier has another name in the kernel.
+
+    A logical volume has two: /dev/GROUP/VOLUME is /dev/mapper/GROUP-VOLUME.
+    """
+    wanted, found = (_VOLUME.sub(_mapped, str(side).rstrip("/")) for side in (declared, observed))
     if "=" in wanted or wanted.startswith("/dev/disk/"):
         return None
     return None if values.same(wanted, found) else Difference(observed)
+
+
+def _mapped(found: re.Match[str]) -> str:
+    group, volume = (part.replace("-", "--") for part in found.groups())
+    return f"/dev/mapper/{group}-{volume}"
 
 
 def filesystem(declared: Json, observed: Json, _seen: Seen) -> Difference | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from opdbus.index.rows import extended
 from opdbus.index.values import BOOLEAN, NUMBER, TEXT, Values, decoded, encoded
-from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, number
+from opdbus.state.conditions import BOOLEANS, IS, ORDERS, Condition, mean_one, number
 from opdbus.state.object import Json
 
 # From here on float64 leaves out integers.
@@ -185,7 +185,14 @@ class FieldColumn:
         if limit is not None:
             same_number = Condition(condition.field, "=", text)
             numeric = self._compared(same_number, np.equal, float(limit))
-            found.append(numeric[self._values.marked(numeric, NUMBER)])
+            is_number = self._values.marked(numeric, NUMBER)
+            found.append(numeric[is_number])
+            texts = numeric[~is_number]
+            # only of two numbers with a point each digit counts
+            if "." in text:
+                is_one = (mean_one(str(self._values.take(int(at))).lower(), text) for at in texts)
+                texts = texts[np.fromiter(is_one, np.bool_, len(texts))]
+            found.append(texts)
         return np.concatenate(found)
 
     def _numbers_of(self, value: bytes) -> NDArray[np.intp]:

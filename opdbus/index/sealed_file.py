@@ -25,7 +25,7 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 # The sum of all that follows it, and the length of the header.
 _HEAD: Final = np.dtype([("sum", "<u4"), ("length", "<u4")])
 # To be raised when files come to hold something else: older ones are not read then.
-_FORM: Final = 2
+_FORM: Final = 3
 # Arrays begin at multiples of so many bytes.
 _ALIGNED: Final = 64
 

@@ -1,12 +1,12 @@
 """Settings of the kernel that sysctl.d(5) or the state file names: what they are, and should be."""
 
-import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.drift.values import same_setting
 from opdbus.observe.reading import files_in, read_at_most, text_of
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
@@ -14,9 +14,9 @@ from opdbus.state.secret_text import REDACTED
 
 # A file of an earlier folder replaces one of the same name in a later one.
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
-_LAST: Final = "etc/sysctl.conf"
-_ASSIGNED = re.compile(r"(-?)([^=#;\s][^=]*?)\s*(?:=\s*(.*?))?\s*")
-_NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})", re.ASCII)
+_LINKED: Final = "etc/sysctl.conf"
+_BLANKS: Final = " \t\n\r"
+_GAP: Final = re.compile(r"[ \t\n\v\f\r]+")
 _WILD = re.compile(r"[*?\[]")
 # Each namespace has its own: a service in a sandbox does not see those of the host.
 _OF_NAMESPACES = re.compile(
@@ -56,8 +56,11 @@ class Sysctls:
 
     @property
     def file(self) -> str:
-        """The file that is read besides."""
-        return str(self.root / _LAST)
+        """The file that a link in one of the folders leads to on many hosts.
+
+        Without such a link nothing reads it when the host boots.
+        """
+        return str(self.root / _LINKED)
 
     def read(self, others: Collection[str] = ()) -> dict[str, dict[str, Json]]:
         """Return all settings that files or `others` name, by their names with dots."""
@@ -67,18 +70,20 @@ class Sysctls:
         return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
 
     def _wanted(self) -> Mapping[str, _Wanted]:
-        """Return what is wanted, by path: the last file counts, and names count before patterns."""
-        named: dict[str, _Wanted] = {}
-        patterns: dict[str, _Wanted] = {}
-        excluded: set[str] = set()
+        """Return what is wanted, by path: the last line counts, and names count before patterns.
+
+        That is also so for a line that wants a setting to be left alone.
+        """
+        last: dict[str, _Wanted | None] = {}
         for file in self._files():
             for path, value in _assignments(text_of(file, _MAX_BYTES)):
-                if value is None:
-                    excluded.add(path)
-                else:
-                    found = patterns if _WILD.search(path) else named
-                    found.pop(path, None)
-                    found[path] = _Wanted(value, f"/{file.relative_to(self.root)}")
+                last.pop(path, None)
+                named_by = f"/{file.relative_to(self.root)}"
+                last[path] = None if value is None else _Wanted(value, named_by)
+        excluded = {path for path, each in last.items() if each is None}
+        every = {path: each for path, each in last.items() if each is not None}
+        patterns = {path: each for path, each in every.items() if _WILD.search(path)}
+        named = {path: each for path, each in every.items() if path not in patterns}
         matching = {
             path: each for pattern, each in patterns.items() for path in self._matches(pattern)
         }
@@ -91,11 +96,7 @@ class Sysctls:
             for path in files_in(folder):
                 found.setdefault(path.name, path)
         files = [found[name] for name in sorted(found) if name.endswith(".conf")][:_MAX_FILES]
-        last = Path(self.file)
         yield from files
-        # often there is a link to it
-        if os.path.realpath(last) not in map(os.path.realpath, files):
-            yield last
 
     def _matches(self, pattern: str) -> list[str]:
         """Return the settings that a pattern means; itself where they are not those of the host."""
@@ -131,7 +132,7 @@ class Sysctls:
         shown: Json = _hidden(name, value)
         if not found:
             return {"description": f"is {shown}", "value": shown}
-        differs = _differs(_comparable(value), _comparable(wanted.value))
+        differs = not same_setting(wanted.value, value)
         said = f"is {shown}, "
         said += f"but {wanted.file} says {should}" if differs else f"as {wanted.file} says"
         return {"description": said, "value": shown, **found, "differs": differs}
@@ -139,13 +140,14 @@ class Sysctls:
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
     """Yield settings by their paths and values; None for what patterns shall not mean."""
-    for line in text.splitlines():
-        found = _ASSIGNED.fullmatch(line.strip())
-        if not found or (found[3] is None and not found[1]):
+    for line in (each.strip(_BLANKS) for each in text.splitlines()):
+        name, is_assigned, value = line.partition("=")
+        # where there is no value, the name is left alone
+        if not line or line[0] in "#;" or not (is_assigned or line[0] == "-"):
             continue
-        path = _path(found[2])
+        path = _path(name.removeprefix("-").strip(_BLANKS))
         if _is_path(path):
-            yield path, found[3] and _plain(found[3])[:_MAX_VALUE]
+            yield path, _plain(value)[:_MAX_VALUE] if is_assigned else None
 
 
 def _is_path(path: str) -> bool:
@@ -155,8 +157,9 @@ def _is_path(path: str) -> bool:
 
 def _path(name: str) -> str:
     """Return where a setting is: the first of `.` and `/` in its name separates the parts."""
-    first = re.search(r"[./]", name)
-    return name if first and first[0] == "/" else name.translate(_SWAPPED)
+    first = next((char for char in name if char in "./"), "")
+    path = name if first == "/" else name.translate(_SWAPPED)
+    return "/".join(part for part in path.split("/") if part not in {"", "."})
 
 
 def _dotted(path: str) -> str:
@@ -167,22 +170,7 @@ _SWAPPED: Final = str.maketrans("./", "/.")
 
 
 def _plain(value: str) -> str:
-    return " ".join(value.split())
-
-
-def _comparable(value: str) -> list[int | str]:
-    """Return the words of a value, numbers as numbers."""
-    return [_number(word) if _NUMBER.fullmatch(word) else word for word in value.split()]
-
-
-def _number(word: str) -> int:
-    return int(word, 16 if "x" in word else 10)
-
-
-def _differs(value: Sequence[int | str], wanted: Sequence[int | str]) -> bool:
-    """Return whether a value is another; of several numbers the first ones may be wanted alone."""
-    is_part = bool(wanted) and all(isinstance(word, int) for word in wanted)
-    return (value[: len(wanted)] if is_part else value) != wanted
+    return _GAP.sub(" ", value).strip(" ")
 
 
 def _hidden(name: str, value: str) -> str:

@@ -36,7 +36,11 @@ _CONDITION = re.compile(
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
-_NUMBER = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*(?:%|([kmgtp]?)(?:i?b)?)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"([+-]?\d{1,30}(?:\.\d{1,30})?)[ \t]*(?:%|([kmgtp]?)(?:i?b)?)|[+-]?0x[0-9a-f]{1,16}",
+    re.IGNORECASE | re.ASCII,
+)
+_BEFORE_NUMBERS: Final = frozenset("+-0123456789 \t\n")
 _UNITS: Final = ("", "k", "m", "g", "t", "p")
 BOOLEANS: Final = {
     **dict.fromkeys(("true", "yes", "on"), True),
@@ -91,10 +95,7 @@ class Condition:
             return BOOLEANS.get(self.value) is value
         if isinstance(value, int | float):
             return number(self.value) == value
-        text = _lower(value)
-        return text == self.value or (
-            text in BOOLEANS and BOOLEANS[text] is BOOLEANS.get(self.value)
-        )
+        return mean_one(_lower(value), self.value)
 
     def _is_part(self, value: Json) -> bool:
         return self.value in _lower(value)
@@ -170,11 +171,28 @@ class AllOf:
         return all(c.is_met_by(found.get(c.field, ())) for c in self.conditions)
 
 
+def mean_one(one: str, other: str) -> bool:
+    """Return whether two texts in lower case are one value: the same word, truth or number.
+
+    Drift and conditions have this rule. 0644 is 644, 4g is 4294967296, 0x10 is 16 and yes is true;
+    of two numbers with a point, 1.10 may be a version, and is not 1.1.
+    """
+    if one == other:
+        return True
+    if one in BOOLEANS or other in BOOLEANS:
+        return BOOLEANS.get(one) is BOOLEANS.get(other)
+    # most are no numbers
+    found = number(one) if one[:1] in _BEFORE_NUMBERS else None
+    return found is not None and found == number(other) and not ("." in one and "." in other)
+
+
 def number(text: str) -> Number | None:
-    """Read a number, a percentage or a size with a binary unit, such as 0.5, 95% and 4G."""
-    match = _NUMBER.fullmatch(text.strip())
+    """Read a number, a percentage or a size with a binary unit, such as 0.5, 0x1f, 95% and 4G."""
+    match = _NUMBER.fullmatch(text.strip(" \t\n"))
     if not match:
         return None
+    if match[1] is None:
+        return int(match[0], 16)
     unit = 1 << 10 * _UNITS.index((match[2] or "").lower())
     return (float(match[1]) if "." in match[1] else int(match[1])) * unit
 

@@ -1,0 +1,67 @@
+"""Values that differ little are shown so that the difference is seen."""
+
+import json
+
+import pytest
+
+from opdbus.cli import field_values
+from opdbus.cli.drifting import told
+from opdbus.listing import distinct
+
+ALIKE = [
+    ("a ", "a"),
+    ("a b", "a\N{NO-BREAK SPACE}b"),
+    ("a  b", "a b"),
+    ("a\tb", "a b"),
+    ("1", "1\N{ZERO WIDTH SPACE}"),
+    ("pass", "p\N{CYRILLIC SMALL LETTER A}ss"),
+    ("1", "\N{FULLWIDTH DIGIT ONE}"),
+    ("abc", "abc\x1b"),
+    ("abc", "a\N{RIGHT-TO-LEFT OVERRIDE}bc"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("Line\n", "Line"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_what_looks_alike_is_quoted_and_escaped(one: str, other: str) -> None:
+    """Quote two values that look alike, and write all that is not plain ASCII by its number."""
+    assert distinct(one, other, 40) == (json.dumps(one), json.dumps(other))
+    assert distinct(other, one, 40) == (json.dumps(other), json.dumps(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a", "b"), ("a", ""), ("gr\u00fcn", "blau"), ("/srv/a", "/srv/A"), ("", "x y")],
+)
+def test_what_differs_visibly_is_shown_as_it_is(one: str, other: str) -> None:
+    """Leave two values alone whose difference everybody sees."""
+    assert distinct(one, other, 40) == (one, other)
+
+
+@pytest.mark.parametrize("at", [0, 20, 39, 40, 500, 999])
+def test_long_values_show_where_they_differ(at: int) -> None:
+    """Cut two long values so that both are short and different, wherever the difference is."""
+    one, other = "x" * 1000, "x" * at + "y" + "x" * (999 - at)
+    sides = distinct(one, other, 40)
+    assert sides[0] != sides[1]
+    assert all(len(side) <= 40 for side in sides)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [*ALIKE, (1, "1"), (True, "yes"), ("", None), ([1], "[1]")]
+)
+def test_messages_show_the_difference(one: object, other: object) -> None:
+    """Never write one text for two values: in drift, in history, and in lists of one member."""
+    sides = json.dumps(one), json.dumps(other)
+    row = ("/org/opdbus/state/a/b/c", "drift", "error", 0, 0.0, [("x", *sides, "error")])
+    ((_, line),) = told(row)
+    declared, observed = line.split("declared ")[1].split(", observed ")
+    assert declared != observed
+    assert line.isascii()
+    value = field_values.read([("x", *sides)])["x"]
+    assert value.before != value.after
+    lists = json.dumps([one]), json.dumps([other])
+    value = field_values.read([("x", *lists)])["x"]
+    assert value.before != value.after
+    assert "-" in value.said
