@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observing import Host, in_loop, observed, rows
+from observing import Host, history, in_loop, observed, rows
 from units import NAME, PATH, FakePid1, fake_pid1, install_tidy, path_of
 
 from opdbus.observe import systemd, unit_files
@@ -248,6 +248,37 @@ async def test_what_the_documents_say(tmp_path: Path, system_bus: str) -> None:
             fake.tell_of("UnitNew", "four.service")
             await host.until_shown("systemd/unit/four.service", **told)
             assert [what for what, _, _ in rows(tmp_path, "four.service")] == ["appeared"]
+
+
+@in_loop
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_what_is_found_later_is_no_change(
+    tmp_path: Path, system_bus: str, *, is_loaded: bool
+) -> None:
+    """A manual page or a package that is found later, also after a restart, has no row."""
+    name = "systemd/unit/tidy.service"
+    async with pid1(system_bus, tmp_path) as fake:
+        path = fake.file("tidy.service", "enabled")
+        path.write_text("[Unit]\nDocumentation=man:tidyd(8)\n")
+        if is_loaded:
+            fake.load("tidy.service", FragmentPath=str(path), Documentation=["man:tidyd(8)"])
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown(name, documentation=["man:tidyd(8)"])
+        install_tidy(tmp_path, str(path))
+        (tmp_path / "man" / "man8").mkdir(parents=True)
+        page = ".TH TIDY 8\n.SH NAME\ntidyd \\- tidies each night\n"
+        (tmp_path / "man" / "man8" / "tidyd.8").write_text(page)
+        async with watched(tmp_path, files_after=0.0) as host:
+            await host.until_shown(name, manual="tidies each night", package="tidy")
+            # what is another at the same time is told, and it alone
+            if is_loaded:
+                fake.change("tidy.service", ActiveState="failed", Documentation=[])
+                await host.until_shown(name, active_state="failed")
+    first, *later = [row for row in history(tmp_path) if row["name"] == "tidy.service"]
+    assert first["what"] == "appeared"
+    assert [row["what"] for row in later] == ["changed"] * is_loaded
+    assert all("active_state" in str(row["fields"]) for row in later)
+    assert not any(word in str(row["fields"]) for row in later for word in ("manual", "package"))
 
 
 @in_loop

@@ -219,7 +219,7 @@ def _put(update: Update, record: Record, before: Mapping[int, Content]) -> Itera
         yield Change(record.identity, what, why, [])
         return
     fields = change.differences(_read(old), json.loads(record.properties))
-    fields = [field for field in fields if field.path[0] not in why.seen]
+    fields = [field for field in fields if not entry or field.path[0] not in why.seen]
     if entry and why.is_event and not fields:
         what = "event"
     item = Change(record.identity, what, why, fields)

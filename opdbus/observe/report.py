@@ -51,7 +51,8 @@ class Observer:
 
     `observe` lists and then follows until it is cancelled; it raises Absent and LostSource.
     `volatile` has the fields of each kind that move by themselves: they are shown, and are part of
-    no text and no comparison. `appears` waits until what is absent may be there.
+    no text and no comparison. Those that are `derived` are looked up elsewhere, perhaps later: that
+    they differ is no change of an object. `appears` waits until what is absent may be there.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Observer:
     observe: Callable[[Report], Coroutine[Any, Any, None]]
     volatile: Mapping[str, frozenset[str]] = field(default_factory=dict)
     appears: Callable[[], Coroutine[Any, Any, None]] = _never
+    derived: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def source(self) -> str:

@@ -172,6 +172,7 @@ class Sightings:
     def _put(self, new: Prepared, key: Key, properties: Mapping[str, Json], why: Why) -> None:
         before, hashes = self._seen.get(key), self._hashes.of(properties)
         moving = self._moving(key.kind)
+        why = why._replace(seen=why.seen | self._observer.derived.get(key.kind, frozenset()))
         fate: Fate = "written"
         if before:
             can_wait = frozenset[str]() if self._is_due(key) else new.restless(key.kind)

@@ -13,7 +13,7 @@ from opdbus.observe.pid1 import Loaded, Pid1, UnitFile
 from opdbus.observe.report import MAX_OBJECTS, Observer, Report
 from opdbus.observe.system_bus import BURST_SECONDS, Signal
 from opdbus.observe.unit_causes import UnitCauses
-from opdbus.observe.unit_documents import UnitDocuments
+from opdbus.observe.unit_documents import FACTS, UnitDocuments
 from opdbus.observe.unit_folders import UnitFolders
 from opdbus.observe.unit_loops import UnitLoops
 from opdbus.observe.unit_report import KIND, UnitReport
@@ -325,4 +325,10 @@ class _Units:
             self._pace.changed(name)
 
 
-OBSERVER: Final = Observer("systemd", "systemd", observe, volatile={KIND: unit_properties.VOLATILE})
+OBSERVER: Final = Observer(
+    "systemd",
+    "systemd",
+    observe,
+    volatile={KIND: unit_properties.VOLATILE},
+    derived={KIND: FACTS},
+)

@@ -122,4 +122,4 @@ def _loaded(name: str, others: dict[str, EntryPoint], there_are: Sequence[str]) 
         raise ConfigError(
             f"OP_DBUS_OBSERVE: {others[name].value} is no opdbus.observe.report.Observer"
         )
-    return Observer(name, found.plugin, found.observe, found.volatile)
+    return Observer(name, found.plugin, found.observe, found.volatile, derived=found.derived)
