@@ -84,6 +84,8 @@ def test_the_observed_one_is_meant(served: Callable[..., Any]) -> None:
         ):
             found, close = await caller.call(STATE_PATH, f"{STATE}.Resolve", "sa{sv}", name, {})
             assert (["/".join(row[1:]) for row in found], close) == ([meant], [])
+        found = await command("search", "uplink0")
+        assert "ens3" in found.stdout.splitlines()[1]
         told = await command("history", "acme")
         assert [line[17:].split(" (")[0] for line in told.stdout.splitlines()] == [
             "acme declared",

@@ -61,16 +61,20 @@ _WEEKDAY: Final = (
 )
 _DATE: Final = r"(?P<year>\d\d(?:\d\d)?)-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _MONTH_AND_DAY: Final = rf"(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}})"
+_DAY_AND_MONTH: Final = (
+    rf"(?P<day>\d{{1,2}})[ -](?P<name>{'|'.join(_MONTHS)})(?:[ -](?P<year>\d{{4}}))?"
+)
 _CLOCK: Final = (
     r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
 )
 _ZONE: Final = r"(?: ?(?P<zone>[+-]\d\d(?::?\d\d)?|[a-z][\w+/-]{0,40}))?"
-# as systemctl, journalctl and RFC 3339 write them, and as syslog, dmesg -T and date do
+# As systemctl, journalctl and RFC 3339 write them; as syslog, dmesg -T and date do; and as mail.
 _STAMPS: Final = tuple(
     re.compile(text, re.IGNORECASE | re.ASCII)
     for text in (
         rf"{_WEEKDAY}{_DATE}(?:(?:T| +){_CLOCK})?{_ZONE}",
         rf"{_WEEKDAY}{_MONTH_AND_DAY}(?: +{_CLOCK}{_ZONE})?(?: +(?P<year>\d{{4}}))?",
+        rf"{_WEEKDAY}{_DAY_AND_MONTH}(?: +{_CLOCK}{_ZONE})?",
         _CLOCK + _ZONE,
     )
 )
@@ -91,7 +95,7 @@ def moment(text: str, now: float, boot: float) -> int:
     clocks show twice in autumn the first is meant, the second with its zone, such as CET, or its
     offset. In the hour that they skip in spring the clock is taken as not set forward yet.
     """
-    word = _SINCE.sub("", text).strip()
+    word = _word(text)
     try:
         found = _named(word, now, boot)
         found = _before(word, now) if found is None else found
@@ -105,12 +109,16 @@ def moment(text: str, now: float, boot: float) -> int:
 
 def is_said(text: str) -> bool:
     """Return whether a text is rather an event in words, such as `nginx failed`, than a time."""
-    words = text.lower().split()
+    words, word = text.lower().split(), _word(text)
     is_time = words[-1:] in (["ago"], ["left"]) or any(
-        pattern.fullmatch(text.strip()) for pattern in (_SPAN, *_STAMPS)
+        pattern.fullmatch(word) for pattern in (_SPAN, *_STAMPS)
     )
-    is_time = is_time or _SINCE.search(text) is not None
     return len(words) > 1 and not is_time and any(word.isalpha() for word in words)
+
+
+def _word(text: str) -> str:
+    """Leave out what programs print around a time."""
+    return _SINCE.sub("", text).strip(" \t\n[]")
 
 
 def span(text: str) -> int:

@@ -24,7 +24,7 @@ _VOLATILE: Final = frozenset(
 # What may be around a value, and several times in it; others, such as a no-break space, count.
 _BLANKS: Final = " \t\n"
 _GAP: Final = re.compile(r"[ \t\n]+")
-_BETWEEN: Final = re.compile(r"[,\s]+")
+_BETWEEN: Final = re.compile(r"[, \t\n\r]+")
 # As `proc_dointvec` of the kernel reads them, which takes no plus sign.
 _KERNEL_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
 _KERNEL_BLANKS: Final = re.compile(r"[ \t\n\v\f\r]+")

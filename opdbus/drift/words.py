@@ -61,7 +61,7 @@ Meaning: TypeAlias = Callable[[Json, Json, Seen], Difference | None]
 
 
 def _word(value: Json) -> str:
-    return str(value).strip().lower()
+    return str(value).strip(" \t\n").lower()
 
 
 def equal(declared: Json, observed: Json, _seen: Seen) -> Difference | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.drift.values import same_setting
+from opdbus.listing import distinct
 from opdbus.observe.reading import files_in, read_at_most, text_of
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
@@ -133,8 +134,10 @@ class Sysctls:
         if not found:
             return {"description": f"is {shown}", "value": shown}
         differs = not same_setting(wanted.value, value)
-        said = f"is {shown}, "
-        said += f"but {wanted.file} says {should}" if differs else f"as {wanted.file} says"
+        said = f"is {shown}, as {wanted.file} says"
+        if differs:
+            has, other = distinct(str(shown), should, _MAX_VALUE)
+            said = f"is {has}, but {wanted.file} says {other}"
         return {"description": said, "value": shown, **found, "differs": differs}
 
 

@@ -1,0 +1,18 @@
+"""The record of what systemd says of odd unit files is that of a systemd that is booted now."""
+
+import json
+
+import make_unit_files
+import pytest
+
+from system.booting import why_not
+
+
+def test_the_record_is_what_systemd_says() -> None:
+    """Boot a systemd of the version of the record on all files: it says what was recorded."""
+    if reason := why_not():
+        pytest.skip(reason)
+    known, found = json.loads(make_unit_files.RECORD.read_text()), make_unit_files.record()
+    if known["systemd"].split()[:2] != found["systemd"].split()[:2]:
+        pytest.skip(f"the record is of {known['systemd']}, here is {found['systemd']}")
+    assert found["units"] == known["units"]
