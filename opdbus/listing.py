@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,9 +37,11 @@ def distinct(one: str, other: str, most: int) -> tuple[str, str]:
 
 def cut_to_difference(one: str, other: str, most: int) -> tuple[str, str]:
     """Cut two texts to `most` characters each, from a little before where they differ."""
-    pairs = enumerate(zip(one, other, strict=False))
-    shared = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-    if one != other and shared > most - 2 * _BEFORE and max(len(one), len(other)) > most:
+    near = most - 2 * _BEFORE
+    if one != other and max(len(one), len(other)) > most and one[:near] == other[:near]:
+        # halves are compared faster than characters
+        lengths = range(near, min(len(one), len(other)) + 1)
+        shared = near + bisect_left(lengths, 1, key=lambda n: one[:n] != other[:n]) - 1
         start = max(0, shared - _BEFORE)
         one, other = f"...{one[start:]}", f"...{other[start:]}"
     return shortened(one, most), shortened(other, most)

@@ -183,8 +183,12 @@ def _same_text(one: str, other: str) -> bool:
         return address(one) == address(other)
     if mean_one(first, second):
         return True
-    # /srv/ is /srv
-    return one.startswith("/") and one.rstrip("/") == other.rstrip("/")
+    # /srv/ and //srv are /srv
+    return one[:1] == other[:1] == "/" and _parts(one) == _parts(other)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
 
 
 def _number(value: Json) -> Number | None:
