@@ -181,7 +181,9 @@ async def test_a_line_that_is_not_to_be_logged(etc: Path) -> None:
 @in_loop
 async def test_what_debians_cron_ignores(etc: Path) -> None:
     """One line that it does not understand, or no newline at the end, costs the whole file."""
-    (etc / "cron.d" / "typo").write_text("0 3 * * * root /opt/a\nMAILTO=\n-61 3 * * * root /opt/b\n")
+    (etc / "cron.d" / "typo").write_text(
+        "0 3 * * * root /opt/a\nMAILTO=\n-61 3 * * * root /opt/b\n"
+    )
     (etc / "cron.d" / "open").write_text("0 3 * * * root /opt/a\n# end")
     (etc / "cron.d" / "sane").write_text("MAILTO=''\n0 3 * * * root /opt/a\n")
     (etc / "crontab").unlink()
