@@ -388,3 +388,31 @@ def test_engine_needs_neither_bus_nor_runtime(missing: Sequence[str]) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert {"opdbus.engine.embedder", "opdbus.models.build"} <= set(ran.stdout.split())
+
+
+# Methods of texts that know a dozen characters besides blank, tab and newline, which names of
+# files, units and packages may have; `opdbus/lines.py` has others.
+UNICODE_SPACES = {"split", "rsplit", "splitlines", "strip", "lstrip", "rstrip"}
+SPACE_IN_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\[sS]")
+# Where a text is our own, a person's question, or a format whose white space is all of them.
+KNOWS_SPACES = {
+    # what people ask, write and see is theirs
+}
+
+
+def splits_at_unicode(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the lines that split or strip a text at every white space there is, and how."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method, of = node.func.attr, node.func.value
+            if method == "maketrans":
+                continue
+            is_all = not node.args or (
+                isinstance(node.args[0], ast.Constant) and node.args[0].value is None
+            )
+            is_ours = isinstance(of, ast.Constant)
+            if method in UNICODE_SPACES and is_all and not is_ours:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and node.attr in UNICODE_SPACES:
+            if isinstance(node.value, ast.Name) and node.value.id == "str":
+                yield node.lineno, ast.unparse(node)

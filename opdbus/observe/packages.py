@@ -64,6 +64,8 @@ class Packages:
                 started = time.monotonic()
                 report.replace("package", await in_thread(lambda: self._listed(status)), cause)
                 report.busy(status.limited)
+                report.skip("package", status.skipped)
+                report.skip("run", runs.skipped)
                 await sleep(allowance.rest(time.monotonic() - started))
         finally:
             runs.close()

@@ -8,21 +8,29 @@ from opdbus.state.redact import redact_text
 # Places that are named, and of each so many characters.
 _MAX_NAMED: Final = 5
 _MAX_PLACE: Final = 200
+# What is skipped, and how it is said.
+_SAID: Final = {
+    "line": "not understood", "row": "not understood", "file": "not read or not understood",
+}  # fmt: skip
 
 
 class Skipped:
     """Counts what readers skip, and remembers where the first ones are."""
 
     def __init__(self) -> None:
-        self._counts = {"line": 0, "file": 0}
-        self._places: dict[str, list[str]] = {"line": [], "file": []}
+        self._counts = dict.fromkeys(_SAID, 0)
+        self._places: dict[str, list[str]] = {kind: [] for kind in _SAID}
 
     def line(self, path: Path | str, number: int) -> None:
         """Note a line, by its number from 1, that was not understood."""
         self._add("line", f"{_place(path)}:{number}")
 
+    def row(self, what: str) -> None:
+        """Note a row of a program or of the kernel, by what it is."""
+        self._add("row", _place(what))
+
     def file(self, path: Path | str) -> None:
-        """Note a file, a message or another whole that was not understood or could not be read."""
+        """Note a file that could not be read, or not to its end, or that was not understood."""
         self._add("file", _place(path))
 
     def include(self, other: "Skipped") -> None:
@@ -34,9 +42,8 @@ class Skipped:
     @property
     def sentence(self) -> str:
         """The note for the status; empty if nothing was skipped."""
-        said = {"line": "not understood", "file": "not read or not understood"}
         return "; ".join(
-            f"{count:,} {kind}{'s' if count > 1 else ''} {said[kind]}: {self._named(kind)}"
+            f"{count:,} {kind}{'s' if count > 1 else ''} {_SAID[kind]}: {self._named(kind)}"
             for kind, count in self._counts.items()
             if count
         )

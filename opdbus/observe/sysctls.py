@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.lines import join_words, split_lines, split_words
 from opdbus.observe.reading import files_in, read_at_most, text_of
+from opdbus.observe.skipped import Skipped
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
@@ -15,7 +17,9 @@ from opdbus.state.secret_text import REDACTED
 # A file of an earlier folder replaces one of the same name in a later one.
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 _LAST: Final = "etc/sysctl.conf"
-_ASSIGNED = re.compile(r"(-?)([^=#;\s][^=]*?)\s*(?:=\s*(.*?))?\s*")
+# What systemd-sysctl strips, and what it takes for a comment.
+_SPACES: Final = " \t\n\r"
+_COMMENTS: Final = "#;"
 _NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})", re.ASCII)
 _WILD = re.compile(r"[*?\[]")
 # Each namespace has its own: a service in a sandbox does not see those of the host.
@@ -59,20 +63,23 @@ class Sysctls:
         """The file that is read besides."""
         return str(self.root / _LAST)
 
-    def read(self, others: Collection[str] = ()) -> dict[str, dict[str, Json]]:
+    def read(
+        self, others: Collection[str] = (), skipped: Skipped | None = None
+    ) -> dict[str, dict[str, Json]]:
         """Return all settings that files or `others` name, by their names with dots."""
         paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
         named = dict.fromkeys(paths, _NO_FILE)
-        wanted = dict([*{**named, **self._wanted()}.items()][:_MAX_SETTINGS])
+        wanted = dict([*{**named, **self._wanted(skipped or Skipped())}.items()][:_MAX_SETTINGS])
         return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
 
-    def _wanted(self) -> Mapping[str, _Wanted]:
+    def _wanted(self, skipped: Skipped) -> Mapping[str, _Wanted]:
         """Return what is wanted, by path: the last file counts, and names count before patterns."""
         named: dict[str, _Wanted] = {}
         patterns: dict[str, _Wanted] = {}
         excluded: set[str] = set()
         for file in self._files():
-            for path, value in _assignments(text_of(file, _MAX_BYTES)):
+            text = text_of(file, _MAX_BYTES, skipped)
+            for path, value in _assignments(text, file, skipped):
                 if value is None:
                     excluded.add(path)
                 else:
@@ -137,15 +144,18 @@ class Sysctls:
         return {"description": said, "value": shown, **found, "differs": differs}
 
 
-def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
+def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str, str | None]]:
     """Yield settings by their paths and values; None for what patterns shall not mean."""
-    for line in text.splitlines():
-        found = _ASSIGNED.fullmatch(line.strip())
-        if not found or (found[3] is None and not found[1]):
+    for number, row in enumerate(split_lines(text), 1):
+        line = row.strip(_SPACES)
+        if not line or line[0] in _COMMENTS:
             continue
-        path = _path(found[2])
-        if _is_path(path):
-            yield path, found[3] and _plain(found[3])[:_MAX_VALUE]
+        name, is_set, value = line.partition("=")
+        path = _path(name.removeprefix("-").strip(_SPACES))
+        if _is_path(path) and (is_set or name.startswith("-")):
+            yield path, _plain(value)[:_MAX_VALUE] if is_set else None
+        else:
+            skipped.line(file, number)
 
 
 def _is_path(path: str) -> bool:
@@ -167,12 +177,12 @@ _SWAPPED: Final = str.maketrans("./", "/.")
 
 
 def _plain(value: str) -> str:
-    return " ".join(value.split())
+    return join_words(value.replace("\r", ""))
 
 
 def _comparable(value: str) -> list[int | str]:
     """Return the words of a value, numbers as numbers."""
-    return [_number(word) if _NUMBER.fullmatch(word) else word for word in value.split()]
+    return [_number(word) if _NUMBER.fullmatch(word) else word for word in split_words(value)]
 
 
 def _number(word: str) -> int:
