@@ -244,6 +244,11 @@ async def test_inodes_are_told_where_they_run_out(mountinfo: Path) -> None:
     assert "used_percent" not in found["/snap/x"]
 
 
+def write(mountinfo: Path, text: str) -> None:
+    """Have other mounts."""
+    mountinfo.write_text(text)
+
+
 BOUND = """\
 27 1 254:0 / / rw - ext4 /dev/vda rw
 36 27 254:0 /srv/data /var/www rw - ext4 /dev/vda rw
@@ -258,7 +263,7 @@ BOUND = """\
 @in_loop
 async def test_mounts_of_one_file_system(mountinfo: Path) -> None:
     """Mounts of one file system are told apart by their folder, and one says how full it is."""
-    mountinfo.write_text(BOUND)
+    write(mountinfo, BOUND)
     disk = Disk()
     disk.used = dict.fromkeys(("/", "/var/www", "/mnt/again"), 97.0)
     async with watched(mountinfo, disk) as host:
@@ -286,12 +291,12 @@ async def test_bind_mounts_of_systemd(mountinfo: Path, system_bus: str) -> None:
     """Units do not say which folder they show: that is read where we see the same mount."""
     bound = "36 27 254:0 /srv/data /var/www rw - ext4 /dev/root rw\n"
     private = "37 27 0:50 /systemd-private-1-x/tmp /tmp rw - tmpfs tmpfs rw\n"
-    mountinfo.write_text(INFO.replace("ext4 /dev/vda", "ext4 /dev/root") + bound + private)
+    write(mountinfo, INFO.replace("ext4 /dev/vda", "ext4 /dev/root") + bound + private)
     disk = Disk()
     disk.faults["/"] = Hidden()
     async with systemd(system_bus) as service, watched(mountinfo, disk) as host:
         service.properties[f"{PATH}/unit/www"] = unit("/var/www", "/dev/vda", "ext4")
-        service.properties[f"{PATH}/unit/tmp"] = unit("/tmp", "tmpfs", "tmpfs")
+        service.properties[f"{PATH}/unit/tmp"] = unit("/tmp", "tmpfs", "tmpfs")  # noqa: S108
         for name in ("www", "tmp"):
             path = f"{PATH}/unit/{name}"
             service.signal(PATH, f"{MANAGER}.UnitNew", "so", f"{name}.mount", path)

@@ -1,7 +1,7 @@
 """Devices of the host: PCI, USB, and block devices such as disks and partitions."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -72,6 +72,7 @@ class Devices:
         self._look_up([*paths["pci"], *paths["usb"]])
         self.skipped["device"] = skipped = Skipped()
         block = partial(_block, skipped=skipped)
+        readers: dict[str, Callable[[Path], Properties]]
         readers = {"pci": self._pci, "usb": self._usb, "block": block}
         return {
             kind: {path.name: told for path in found if (told := readers[kind](path))}

@@ -64,7 +64,7 @@ class Network:
         found = [await channel.dump(*request) for request in rtnetlink.REQUESTS]
         # thousands of routes take a tenth of a second
         skipped = Skipped()
-        listed = await in_thread(partial(self._read, *found, skipped))
+        listed = await in_thread(partial(self._read, skipped, *found))
         report.skip("route", skipped)
         routes = listed["route"]
         is_cut = len(routes) > _MAX_ROUTES or len(found[-1]) >= MAX_MESSAGES
@@ -76,10 +76,10 @@ class Network:
 
     def _read(
         self,
+        skipped: Skipped,
         links: list[Message],
         addresses: list[Message],
         routes: list[Message],
-        skipped: Skipped,
     ) -> dict[str, dict[str, Properties]]:
         """Return objects by kind and name; of routes one more than there may be."""
         found = rtnetlink.Links.read(links)
