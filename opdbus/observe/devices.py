@@ -90,9 +90,10 @@ class Devices:
     def _pci(self, path: Path) -> Properties:
         said = self.known.get(_database_name(path), {})
         number = _attribute(path, "class").removeprefix("0x")
+        unnamed = f"device of the class {number}" if number else ""
         return _described(
             {
-                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS, ""),
+                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS) or unnamed,
                 "class": said.get(_PCI_CLASS, ""),
                 "vendor": said.get(_VENDOR) or _attribute(path, "vendor"),
                 "model": said.get(_MODEL) or _attribute(path, "device"),
