@@ -80,9 +80,9 @@ def jobs(text: str, path: Path, skipped: Skipped, *, is_debian: bool = False) ->
         line = row.strip(BLANKS)
         if not line or line.startswith("#"):
             continue
-        if variable := _variable(line, may_be_empty=not is_debian):
+        if variable := _variable(line, is_debian=is_debian):
             zone = variable[1] if variable[0] == "CRON_TZ" and not is_debian else zone
-        elif job := _job(line, may_be_silent=not is_debian):
+        elif job := _job(line, is_debian=is_debian):
             ignored = end if number == len(lines) else ""
             found.append(job._replace(zone=zone, ignored=ignored))
         else:
@@ -93,13 +93,13 @@ def jobs(text: str, path: Path, skipped: Skipped, *, is_debian: bool = False) ->
     return found
 
 
-def _variable(line: str, *, may_be_empty: bool) -> tuple[str, str] | None:
+def _variable(line: str, *, is_debian: bool) -> tuple[str, str] | None:
     """Return the name and the value that a line sets; None for other lines."""
     name, is_set, value = line.partition("=")
     name, value = name.rstrip(C_SPACES), value.strip(C_SPACES)
     quote = name[:1] if name[:1] in {"'", '"'} else ""
     is_name = name[1:].find(quote) == len(name) - 2 if quote else not _has_space(name)
-    if not is_set or not is_name or not (value or may_be_empty):
+    if not is_set or not is_name or (is_debian and not value):
         return None
     quote = value[:1] if value[:1] in {"'", '"'} else ""
     if quote and value[1:].find(quote) != len(value) - 2:
@@ -111,10 +111,10 @@ def _has_space(text: str) -> bool:
     return any(char in C_SPACES for char in text)
 
 
-def _job(line: str, *, may_be_silent: bool) -> Job | None:
+def _job(line: str, *, is_debian: bool) -> Job | None:
     """Return the job of a line; None where cron would not understand it."""
     # SUSE has a dash before those that are not to be logged
-    line = line.removeprefix("-") if may_be_silent else line
+    line = line if is_debian else line.removeprefix("-")
     count = 1 if line.startswith("@") else len(_FIELDS)
     *when, rest = [*split_words(line, count), ""][: count + 1]
     # without a user the command is taken for one
@@ -122,11 +122,12 @@ def _job(line: str, *, may_be_silent: bool) -> Job | None:
     is_user = bool(user) and user[0] not in "*/"
     if len(when) < count or not is_user or not command:
         return None
-    known = when[0] in _NICKNAMES if count == 1 else all(map(_is_field, when, _FIELDS))
+    fields = zip(when, _FIELDS, strict=False)
+    known = when[0] in _NICKNAMES if count == 1 else all(_is_field(*f, is_debian) for f in fields)
     return Job(" ".join(when), in_words(" ".join(when)), user, *command) if known else None
 
 
-def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
+def _is_field(field: str, limits: tuple[int, int, list[str]], is_debian: bool) -> bool:
     """Return whether a list of numbers, ranges and names is one of a schedule."""
     least, most, names = limits
     short = {name[:_SHORT].lower() for name in names}
@@ -136,7 +137,8 @@ def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
 
     for item in field.split(","):
         found = _ITEM.fullmatch(item)
-        if not found or (found[3] and not int(found[3])):
+        # a random number of Debian's has a least one
+        if not found or (found[3] and not int(found[3])) or (is_debian and item[0] == "~"):
             return False
         parts = (part for number, part in enumerate(found.groups(), 1) if part and number != 3)
         if not all(map(is_one, parts)):
