@@ -253,6 +253,19 @@ def test_lines_that_are_no_jobs(line: str) -> None:
     assert skipped.sentence == ""
 
 
+def test_random_numbers_of_debian() -> None:
+    """Both crons know random numbers; those without a least one Debian's does not understand."""
+    for line, is_of_both in (
+        ("0~30 0 * * *", True),
+        ("~30 0 * * *", False),
+        ("0 1,~ * * *", False),
+    ):
+        for is_debian in (False, True):
+            text = f"{line} root x\n"
+            found = crontab.jobs(text, Path("/t"), Skipped(), is_debian=is_debian)
+            assert bool(found) == (is_of_both or not is_debian)
+
+
 def test_the_time_zone_of_jobs() -> None:
     """A job runs by the time zone that cronie's crontab names before it; Debian's has none."""
     table = "0 1 * * * root a\nCRON_TZ = 'Asia/Tokyo'\n0 1 * * * root b\n"

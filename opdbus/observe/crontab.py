@@ -13,6 +13,7 @@ _ONE: Final = "(?:[0-9]{1,4}|[A-Za-z]{3})"
 _ITEM: Final = re.compile(
     rf"(?:\*|({_ONE})-({_ONE}))(?:/([0-9]{{1,4}}))?|({_ONE})|({_ONE})?~({_ONE})?"
 )
+_OPEN: Final = re.compile("(?:^|[ ,])~")
 _ANACRON_NUMBER: Final = re.compile("[0-9]{1,9}")
 _NICKNAMES: Final = {
     "@reboot": "at every boot",
@@ -122,12 +123,15 @@ def _job(line: str, *, is_debian: bool) -> Job | None:
     is_user = bool(user) and user[0] not in "*/"
     if len(when) < count or not is_user or not command:
         return None
-    fields = zip(when, _FIELDS, strict=False)
-    known = when[0] in _NICKNAMES if count == 1 else all(_is_field(*f, is_debian) for f in fields)
-    return Job(" ".join(when), in_words(" ".join(when)), user, *command) if known else None
+    known = when[0] in _NICKNAMES if count == 1 else all(map(_is_field, when, _FIELDS))
+    line = " ".join(when)
+    # a random number of Debian's begins with the least one
+    if not known or (is_debian and _OPEN.search(line)):
+        return None
+    return Job(line, in_words(line), user, *command)
 
 
-def _is_field(field: str, limits: tuple[int, int, list[str]], is_debian: bool) -> bool:
+def _is_field(field: str, limits: tuple[int, int, list[str]]) -> bool:
     """Return whether a list of numbers, ranges and names is one of a schedule."""
     least, most, names = limits
     short = {name[:_SHORT].lower() for name in names}
@@ -137,8 +141,7 @@ def _is_field(field: str, limits: tuple[int, int, list[str]], is_debian: bool) -
 
     for item in field.split(","):
         found = _ITEM.fullmatch(item)
-        # a random number of Debian's has a least one
-        if not found or (found[3] and not int(found[3])) or (is_debian and item[0] == "~"):
+        if not found or (found[3] and not int(found[3])):
             return False
         parts = (part for number, part in enumerate(found.groups(), 1) if part and number != 3)
         if not all(map(is_one, parts)):
