@@ -37,7 +37,7 @@ _FIELDS: Final[tuple[tuple[int, int, list[str]], ...]] = (
 # What comes before the program of a line of shell, with options and numbers of its own, and what
 # is none.
 _BEFORE: Final = frozenset("if ! exec nice ionice chronic timeout env sudo time".split())
-_STEPS = re.compile(r"\$\([^)]*\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
+_STEPS = re.compile(r"\$\([^)]{0,200}\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
 _SKIPPED: Final = frozenset("test [ [[ cd true command sleep fi done".split())
 _OPTION: Final = frozenset("-0123456789")
 _NO_PROGRAM: Final = frozenset("<>-$!]&")

@@ -94,6 +94,8 @@ class StatusFile:
             self._limit(f"more than {MAX_STATUS_BYTES >> 20} MiB")
         before, self._parsed = self._parsed, {}
         found: dict[tuple[str, str], Package] = {}
+        # how many lines are above a paragraph, counted as far as one is named
+        above = counted = 0
         for path, start, paragraph in itertools.chain(self._paragraphs(content), self._updates()):
             key = digest(paragraph)
             if key not in self._parsed:
@@ -102,9 +104,11 @@ class StatusFile:
             if package:
                 found[package.name, package.architecture] = package
             odd = package.odd if package else (0,) * bool(paragraph.strip(b"\n"))
+            if odd and path == self.path:
+                above += content.count(b"\n", counted, start)
+                counted = start
             for number in odd:
-                above = content.count(b"\n", 0, start) if path == self.path else 0
-                self.skipped.line(path, above + number + 1)
+                self.skipped.line(path, (above if path == self.path else 0) + number + 1)
         return [package for package in found.values() if package.status != _GONE]
 
     def _updates(self) -> Iterator[_Paragraph]:

@@ -23,15 +23,15 @@ class Skipped:
 
     def line(self, path: Path | str, number: int) -> None:
         """Note a line, by its number from 1, that was not understood."""
-        self._add("line", f"{_place(path)}:{number}")
+        self._add("line", path, f":{number}")
 
     def row(self, what: str) -> None:
         """Note a row of a program or of the kernel, by what it is."""
-        self._add("row", _place(what))
+        self._add("row", what)
 
     def file(self, path: Path | str) -> None:
         """Note a file that could not be read, or not to its end, or that was not understood."""
-        self._add("file", _place(path))
+        self._add("file", path)
 
     def include(self, other: "Skipped") -> None:
         """Add what another reader has skipped."""
@@ -53,10 +53,10 @@ class Skipped:
         more = self._counts[kind] - len(places)
         return ", ".join(places) + (f" and {more:,} more" if more else "")
 
-    def _add(self, kind: str, place: str) -> None:
+    def _add(self, kind: str, path: Path | str, end: str = "") -> None:
         self._counts[kind] += 1
         if len(self._places[kind]) < _MAX_NAMED:
-            self._places[kind].append(place)
+            self._places[kind].append(_place(path) + end)
 
 
 def _place(path: Path | str) -> str:
