@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.lines import split_lines, strip_blanks
+
 _COMMENTS: Final = ("#", ";")
 # a line goes on after a backslash
 _CONTINUED: Final = "\\"
@@ -22,19 +24,22 @@ class Assignment(NamedTuple):
 
 def read(file: Path) -> Iterator[Assignment]:
     """Yield what the lines give, in their order; raises OSError and ValueError."""
-    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    # also a return ends a line
+    text = file.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
+    lines = enumerate(split_lines(text), 1)
     for number, line in lines:
         text = line
         while text.endswith(_CONTINUED):
             text = text.removesuffix(_CONTINUED) + next(lines, (0, ""))[1]
-        if not text.strip() or text.strip().startswith(_COMMENTS):
+        if not strip_blanks(text) or strip_blanks(text).startswith(_COMMENTS):
             continue
         name, is_given, value = text.partition("=")
-        is_name = bool(is_given and _NAME.fullmatch(name.strip()))
-        yield Assignment(name.strip() if is_name else "", _unquoted(value), f"{file}:{number}")
+        name = strip_blanks(name)
+        is_name = bool(is_given and _NAME.fullmatch(name))
+        yield Assignment(name if is_name else "", _unquoted(value), f"{file}:{number}")
 
 
 def _unquoted(value: str) -> str:
-    text = value.strip()
+    text = strip_blanks(value)
     is_quoted = text[:1] in {"'", '"'} and text.endswith(text[0]) and text[1:]
     return text[1:-1] if is_quoted else text

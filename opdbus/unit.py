@@ -14,6 +14,7 @@ from opdbus import env_file
 from opdbus.config import Given
 from opdbus.env_file import Assignment
 from opdbus.errors import ConfigError
+from opdbus.lines import split_lines
 
 NAME: Final = "op-dbus.service"
 SETTINGS: Final = "/etc/op-dbus/op-dbus.env"
@@ -128,7 +129,7 @@ def find() -> Unit | None:
     """Ask systemd for the service; None where there is no systemd or no such service."""
     printed = _printed("systemctl", "show", NAME, f"--property={','.join(_PROPERTIES)}")
     shown = dict.fromkeys(_PROPERTIES, "")
-    for key, value in _assignments(printed.splitlines()):
+    for key, value in _assignments(split_lines(printed)):
         # a property with several values has a line for each
         shown[key] = "\n".join(filter(None, [shown.get(key, ""), value]))
     return None if shown["LoadState"] in {"", "not-found"} else Unit(shown)
@@ -139,7 +140,7 @@ def _last_words() -> str:
     lines = _printed(
         "journalctl", "--quiet", "--output=cat", f"--lines={_KEPT_LINES}", "--unit", NAME
     )
-    said = [match for match in map(_FAULT.fullmatch, lines.splitlines()) if match]
+    said = [match for match in map(_FAULT.fullmatch, split_lines(lines)) if match]
     return said[-1]["early"] or said[-1]["late"] if said else ""
 
 

@@ -1,6 +1,7 @@
 """Rooms: imports between and inside them go one way, and some libraries have one importer."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,13 +12,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from opdbus import lines
+
 PACKAGE = ROOT / "opdbus"
 # Packages and modules in the order of imports: a room may import itself and the rooms before it.
 ROOMS = (
-    "errors parsing slices pip config env_file unit accounts privacy gc_tuning journal log tasks"
-    " listing state tables glossary vocabulary everyday kinds text history models engine arguments"
-    " api serving index insight drift bus observe http bench distil picture systemd reload daemon"
-    " doctor client publishers cli"
+    "errors parsing slices pip lines config env_file unit accounts privacy gc_tuning journal log"
+    " tasks listing state tables glossary vocabulary everyday kinds text history models engine"
+    " arguments api serving index insight drift bus observe http bench distil picture systemd"
+    " reload daemon doctor client publishers cli"
 ).split()
 # The same inside a room that has parts.
 PARTS = {"bus": "names paths async_cache transport admission authorization service".split()}
@@ -52,6 +55,7 @@ MAY_IMPORT = {
         "opdbus.bus.paths",
         "opdbus.drift.versions",
         "opdbus.history.jobs",
+        "opdbus.lines",
         "opdbus.listing",
         "opdbus.picture.scene",
         "opdbus.state.conditions",
@@ -388,3 +392,139 @@ def test_engine_needs_neither_bus_nor_runtime(missing: Sequence[str]) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert {"opdbus.engine.embedder", "opdbus.models.build"} <= set(ran.stdout.split())
+
+
+# Methods of texts that know a dozen characters besides blank, tab and newline, which names of
+# files, units and packages may have: `opdbus/lines.py` has others.
+OF_ALL_SPACES = {"split", "rsplit", "splitlines", "strip", "lstrip", "rstrip"}
+OF_STR = {f"str.{method}" for method in OF_ALL_SPACES}
+# Rooms that read what others wrote on the host: files, programs, the kernel, the bus.
+READING = ("observe/", "env_file.py", "unit.py", "engine/cpus.py", "history/witness.py")
+# These have the syntax of systemd, with lines of its own.
+APART = ("observe/unit_files.py", "observe/unit_syntax.py")
+# What of these is our own text, or a format that takes them all for blanks.
+EXCUSED = {
+    # five fields of a schedule, joined by blanks
+    "observe/crontab.py: when.split()",
+    # names in a table of ours
+    "observe/mirror_table.py: names.split()",
+    # lines of our own tables and texts, of what we print, or of which one is shown to a person
+    "bench/process.py: text.strip().splitlines()",
+    "cli/bench.py: captured.get().splitlines()",
+    "cli/distilling.py: file.read_text(encoding='utf-8').splitlines()",
+    "cli/map_scene.py: done.stderr.decode(errors='replace').strip().splitlines()",
+    "cli/top/lines.py: text.splitlines()",
+    "engine/session.py: str(error).strip().splitlines()",
+    "history/sentence.py: text.splitlines()",
+    "models/child.py: stderr.decode(errors='replace').strip().splitlines()",
+    "models/fetch.py: (str(error).strip() or type(error).__name__).splitlines()",
+    "models/packages.py: said.splitlines()",
+    "picture/table.py: file.read(last - first).splitlines()",
+    "tables.py: _file(name).read_text('utf-8').splitlines()",
+}
+# Patterns may have such a class where it stands for what the format itself takes for blanks.
+EXCUSED_PATTERNS = {
+    "observe/manual_page.py",  # roff
+    "observe/documents.py",  # roff, too
+    "observe/introspection.py",  # XML
+}
+
+
+def reads_the_host(name: str) -> bool:
+    """Tell whether a file of ours reads what others wrote on the host."""
+    return name.startswith(READING) and not name.startswith(APART)
+
+
+def splits(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield how a text is split or stripped at every white space there is, with the method."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            separator = node.args[0] if node.args else ast.Constant(None)
+            is_all = node.func.attr == "splitlines" or (
+                isinstance(separator, ast.Constant) and separator.value is None
+            )
+            is_ours = isinstance(node.func.value, ast.Constant)
+            if node.func.attr in OF_ALL_SPACES and is_all and not is_ours:
+                yield node.func.attr, ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in OF_STR:
+            yield node.attr, ast.unparse(node)
+
+
+def spaces_in_patterns(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts, but docstrings, that have the class of all white space."""
+    statements = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    prose = {id(node) for node in statements if isinstance(node, ast.Constant)}
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in prose and re.search(r"\\[sS]", node.value):
+            yield node.value
+
+
+def test_what_others_wrote_is_split_at_blanks_and_newlines_alone() -> None:
+    """Split no text of the host at characters that are part of names; no text at all at lines."""
+    found = set()
+    for path in FILES:
+        name = str(path.relative_to(PACKAGE))
+        for method, call in splits(ast.parse(path.read_text(encoding="utf-8"))):
+            if reads_the_host(name) or (method == "splitlines" and name not in APART):
+                found.add(f"{name}: {call}")
+    assert found - EXCUSED == set()
+    assert {call for call in EXCUSED if reads_the_host(call)} <= found
+
+
+def test_patterns_have_no_class_of_all_white_space() -> None:
+    """Name blanks and tabs in a pattern for what others wrote: a name may have the others."""
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if reads_the_host(str(path.relative_to(PACKAGE)))
+        and any(spaces_in_patterns(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found == EXCUSED_PATTERNS
+
+
+def test_text_files_of_the_host_are_read_as_they_are() -> None:
+    """Decode bytes: reading as text makes lines of returns, which are part of names, too."""
+    found = set()
+    for path in FILES:
+        name = str(path.relative_to(PACKAGE))
+        calls = (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call))
+        for call in map(ast.unparse, calls):
+            is_text = ".read_text(" in call or re.search(r"\.open\((?!'rb'|os\.|[^)]*os\.O_)", call)
+            if name.startswith("observe/") and name not in APART and is_text:
+                found.add(f"{name}: {call}")
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("text.split()", True),
+        ("text.split(None, 1)", True),
+        ("text.split(maxsplit=1)", True),
+        ("text.splitlines()", True),
+        ("text.splitlines(True)", True),
+        ("map(str.strip, rows)", True),
+        ("f(x)[0].strip()", True),
+        ("text.split(',')", False),
+        ("'a b'.split()", False),
+        ("text.strip(BLANKS)", False),
+    ],
+)
+def test_splitting_is_found(code: str, *, is_found: bool) -> None:
+    """Find each way to split or strip at all white space, so that the rule above is one."""
+    assert any(splits(ast.parse(code))) == is_found
+
+
+ODD = "a\x0bb\x0cc\x1cd\x85e\u2028f\xa0g\rh"
+
+
+def test_lines_and_words_are_those_of_the_kernel() -> None:
+    """Split at newlines, and at blanks and tabs, and at nothing else."""
+    assert lines.split_lines(f"{ODD}\n\n{ODD}\n") == [ODD, "", ODD]
+    assert lines.split_lines("") == []
+    assert lines.split_words(f" \t{ODD} \t {ODD}\n") == [ODD, ODD]
+    assert lines.split_words(f"a\t b  {ODD} c \n", 2) == ["a", "b", f"{ODD} c"]
+    assert lines.split_words(" \n") == lines.split_words("", 2) == []
+    assert lines.strip_blanks(f"\t{ODD}\xa0 \n") == f"{ODD}\xa0"
+    assert lines.join_words(f" {ODD}\n\t x") == f"{ODD} x"

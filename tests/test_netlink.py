@@ -17,6 +17,7 @@ from opdbus.observe import netlink, rtnetlink, sockets
 from opdbus.observe.netlink import Channel, Message, Refused
 from opdbus.observe.report import Absent
 from opdbus.observe.routes import read_routes
+from opdbus.observe.skipped import Skipped
 
 # Taken from Linux 6.18 on x86-64.
 CAPTURED = json.loads((ROOT / "tests/data/netlink.json").read_text())
@@ -85,6 +86,38 @@ def test_a_name_that_is_no_text() -> None:
     links = rtnetlink.Links.read([Message(16, 0, 1, head + attribute(3, b"a\xff\0b"))])
     assert links.name(1) == "a\ufffd"
     assert links.name(2) == "2"
+
+
+def test_numbers_that_have_no_name_yet() -> None:
+    """What a later kernel numbers is shown by its number, and nothing is lost or called usual."""
+    body = struct.pack("=BxHiII", 0, 4711, 3, 1, 0)
+    odd = Message(16, 0, 1, body + attribute(3, b"new0\0") + attribute(16, b"\x09"))
+    links = rtnetlink.Links.read([odd])
+    found = links.properties([])[3]
+    assert (found["type"], found["state"]) == ("hardware 4711", "state 9")
+    body = struct.pack("=BBBBI", 2, 24, 0x80, 77, 3) + attribute(2, bytes([192, 0, 2, 1]))
+    (address,) = rtnetlink.addresses([Message(20, 0, 1, body)], links)
+    assert address.properties["scope"] == "77"
+    body = struct.pack("=BBBBBBBBI", 2, 24, 0, 0, 99, 222, 0, 12, 0)
+    target = attribute(1, bytes([192, 0, 2, 0])) + attribute(4, struct.pack("=I", 3))
+    (route,) = read_routes([Message(24, 0, 1, body + target)], links, most=9).values()
+    shown = (route["type"], route["protocol"], route["table"])
+    assert shown == ("type 12", "222", "99")
+    assert route["description"] == "type 12, way to the network 192.0.2.0/24"
+
+
+def test_families_that_have_no_name_yet() -> None:
+    """Addresses, routes and ports of a family that is not read are noted."""
+    links, skipped = rtnetlink.Links.read([link_message(3, "eth0")]), Skipped()
+    address = Message(20, 0, 1, struct.pack("=BBBBI", 28, 20, 0, 0, 3) + attribute(2, b"abcd"))
+    assert list(rtnetlink.addresses([address], links, skipped)) == []
+    route = Message(24, 0, 1, struct.pack("=BBBBBBBBI", 28, 20, 0, 0, 254, 3, 0, 1, 0))
+    assert read_routes([route], links, 9, skipped) == {}
+    assert list(sockets.listeners("tcp", [Message(20, 0, 1, b"short")], skipped)) == []
+    assert skipped.sentence == (
+        "3 rows not understood: address of the family 28 on eth0,"
+        " route of the address family 28, message 20 of the kernel on tcp ports"
+    )
 
 
 def test_routes_past_the_limit_are_left_out() -> None:

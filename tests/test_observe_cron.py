@@ -10,6 +10,7 @@ from observing import Host, in_loop, observed
 from opdbus.observe import crontab
 from opdbus.observe.cron import Cron
 from opdbus.observe.report import Observer
+from opdbus.observe.skipped import Skipped
 
 CRONTAB = """\
 SHELL=/bin/sh
@@ -37,11 +38,16 @@ def etc(tmp_path: Path) -> Path:
     return folder
 
 
+# What the programs of Debian's cron and of cronie have in them, which SUSE calls cron, too.
+DEBIAN = "\x7fELF\0Syntax error, this crontab file will be ignored\0"
+CRONIE = "\x7fELF\0cronie 1.7.2\0"
+
+
 @asynccontextmanager
-async def watched(etc: Path) -> AsyncIterator[Host]:
+async def watched(etc: Path, content: str = "", called: str = "cron") -> AsyncIterator[Host]:
     """Observe the jobs of a folder, where there is a cron."""
-    program = etc.parent / "cron"
-    program.write_text("")
+    program = etc.parent / called
+    program.write_text(content)
     program.chmod(0o755)
     source = Cron(etc, str(etc.parent))
     async with observed(etc.parent, Observer("cron", "cron", source.observe)) as host:
@@ -62,8 +68,10 @@ async def test_jobs_are_objects(etc: Path) -> None:
         await host.until_shown(f"cron/job/{etc}/crontab run-parts", user="root")
         await host.until_shown(f"cron/job/{etc}/cron.daily/rotate", schedule="every day")
         assert len(host.names) == 4
-        assert host.status.detail == "crontabs of users in /var/spool/cron are not read"
-        assert "no cron here" not in host.status.detail
+        assert host.status.detail == (
+            "crontabs of users in /var/spool/cron are not read;"
+            f" 2 lines not understood: {etc}/crontab:7, {etc}/crontab:8"
+        )
 
 
 @in_loop
@@ -119,6 +127,162 @@ async def test_files_that_are_no_crontabs(etc: Path) -> None:
         await host.until_shown(f"cron/job/{etc}/cron.daily/rotate")
         assert len(host.names) < 6_000
         assert not [name for name in host.names if "old" in name]
+
+
+@in_loop
+async def test_files_that_each_cron_takes(etc: Path) -> None:
+    """Of Debian's cron only files whose names have no dot run; of cronie all but a few."""
+    names = (
+        "plain_Name-1",
+        "example.com",
+        "job.disabled",
+        "x~",
+        "a.rpmsave",
+        ".hidden",
+        "#y#",
+        "n\xa0o",
+    )
+    for name in names:
+        (etc / "cron.d" / name).write_text(f"@daily root /opt/run-{names.index(name)}\n")
+    (etc / "cron.daily" / "man-db.cron").write_text("")
+    (etc / "cron.daily" / "man-db.cron").chmod(0o755)
+    (etc / "cron.d" / "folder").mkdir()
+
+    def tables(host: Host) -> set[str]:
+        return {
+            name.split("/cron.d/")[1].rpartition(" ")[0] for name in host.names if "cron.d/" in name
+        }
+
+    for content, called, is_cronie in (
+        (DEBIAN, "cron", False), ("", "cron", False), (CRONIE, "cron", True), ("", "crond", True),
+    ):  # fmt: skip
+        async with watched(etc, content, called) as host:
+            await host.until_shown(f"cron/job/{etc}/cron.d/plain_Name-1 run-0", user="root")
+            more = {"example.com", "job.disabled", "n\xa0o"} if is_cronie else set()
+            await host.until(lambda: tables(host) == {"plain_Name-1"} | more)  # noqa: B023 -- at once
+            assert (f"cron/job/{etc}/cron.daily/man-db.cron" in host.names) is is_cronie
+            assert "cron.d" not in host.status.detail
+        (etc.parent / called).unlink()
+
+
+@in_loop
+async def test_a_line_that_is_not_to_be_logged(etc: Path) -> None:
+    """A dash before the schedule, as in SUSE's own crontab, is not a part of it."""
+    table = "-*/15 * * * *   root  test -x /usr/lib/cron/run-crons && /usr/lib/cron/run-crons\n"
+    (etc / "crontab").write_text(f"SHELL=/bin/sh\n#\n{table}-@hourly root /opt/x\n")
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(
+            f"cron/job/{etc}/crontab run-crons", line="*/15 * * * *", schedule="every 15 minutes"
+        )
+        await host.until_shown(f"cron/job/{etc}/crontab x", schedule="every hour")
+        assert "not understood" not in host.status.detail
+
+
+@in_loop
+async def test_what_debians_cron_ignores(etc: Path) -> None:
+    """One line that it does not understand, or no newline at the end, costs the whole file."""
+    (etc / "cron.d" / "typo").write_text(
+        "0 3 * * * root /opt/a\nMAILTO=\n-61 3 * * * root /opt/b\n"
+    )
+    (etc / "cron.d" / "open").write_text("0 3 * * * root /opt/a\n# end")
+    (etc / "cron.d" / "sane").write_text("MAILTO=''\n0 3 * * * root /opt/a\n")
+    (etc / "crontab").unlink()
+    async with watched(etc, DEBIAN) as host:
+        why = "line 2 is not understood"
+        typo = await host.until_shown(f"cron/job/{etc}/cron.d/typo a", ignored=why)
+        runs = "scheduled job, runs a every day at 03:00 as root"
+        assert typo["description"] == f"{runs}, but cron ignores it: {why}"
+        await host.until_shown(f"cron/job/{etc}/cron.d/open a", ignored="no newline ends line 2")
+        assert "ignored" not in await host.properties(f"cron/job/{etc}/cron.d/sane a")
+        places = f"{etc}/cron.d/typo:2, {etc}/cron.d/typo:3"
+        assert host.status.detail.endswith(f"2 lines not understood: {places}")
+    async with watched(etc, CRONIE) as host:
+        await host.until_shown(f"cron/job/{etc}/cron.d/typo a", description=runs)
+        assert f"1 line not understood: {etc}/cron.d/typo:3" in host.status.detail
+
+
+LINES = [
+    (
+        "0 0 * jan-MAR,12 mon-Fri root x",
+        "every Monday to Friday in January to March, December at 00:00",
+    ),
+    ("1-5/2,7,20-30 0 * * 0,7 root x", None),
+    ("0~30 ~ 3~ * * root x", None),
+    ("  \t0\t0  * *\t* \troot \tx y  ", "every day at 00:00"),
+    ("0 0 * * 5-7 www-data x%in%put; rm y", "every Friday to Sunday at 00:00"),
+    ("@midnight root\tx\x0by\u2028z", "every day at 00:00"),
+    ("*/90 * * * * root x", "every 90 minutes"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), LINES)
+def test_lines_that_cron_understands(line: str, words: str | None) -> None:
+    """What both crons take is a job, told in words where these are not unusual."""
+    skipped = Skipped()
+    (job,) = crontab.jobs(f"{line}\n", Path("t"), skipped)
+    assert (job.program[0], skipped.sentence, job.ignored) == ("x", "", "")
+    assert words in {None, job.schedule}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "60 0 * * * root x", "0 24 * * * root x", "0 0 0 * * root x", "0 0 * 13 * root x",
+        "0 0 * * 8 root x", "0 0 * * * * root x", "5/10 * * * * root x", "*/0 * * * * root x",
+        "1,,2 * * * * root x", "5x * * * * root x", "0 0 * monday * root x", "0 0 mon * * root x",
+        "0\x0b0 * * * * root x", "0\xa00 * * * * root x", "\u0661 0 * * * root x", "0 0 * * * root",
+        "@every root x", "@Daily root x", "@daily", "0 3 * * * /opt/backup.sh >> log", "FOO = 'x",
+        "A B=c", "nothing",
+    ],
+)  # fmt: skip
+def test_lines_that_cron_does_not_understand(line: str) -> None:
+    """What `crontab -n` and cronie refuse is no job, and is noted with its line."""
+    skipped = Skipped()
+    assert crontab.jobs(f"# c\n\n{line}\n", Path("/t"), skipped) == []
+    assert skipped.sentence == "1 line not understood: /t:3"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["A=b", " A = b", '"A B" = "c d" ', "'A'=x=y", "=x", "A=", "# 0 0 * * * root x", "\t", " #"],
+)
+def test_lines_that_are_no_jobs(line: str) -> None:
+    """Assignments, comments and empty lines are neither jobs nor a fault."""
+    skipped = Skipped()
+    assert crontab.jobs(f"{line}\n", Path("/t"), skipped) == []
+    assert skipped.sentence == ""
+
+
+def test_random_numbers_of_debian() -> None:
+    """Both crons know random numbers; those without a least one Debian's does not understand."""
+    for line, is_of_both in (
+        ("0~30 0 * * *", True),
+        ("~30 0 * * *", False),
+        ("0 1,~ * * *", False),
+    ):
+        for is_debian in (False, True):
+            text = f"{line} root x\n"
+            found = crontab.jobs(text, Path("/t"), Skipped(), is_debian=is_debian)
+            assert bool(found) == (is_of_both or not is_debian)
+
+
+def test_the_time_zone_of_jobs() -> None:
+    """A job runs by the time zone that cronie's crontab names before it; Debian's has none."""
+    table = "0 1 * * * root a\nCRON_TZ = 'Asia/Tokyo'\n0 1 * * * root b\n"
+    found = crontab.jobs(table, Path("/t"), Skipped())
+    assert [job.zone for job in found] == ["", "Asia/Tokyo"]
+    assert {job.zone for job in crontab.jobs(table, Path("/t"), Skipped(), is_debian=True)} == {""}
+
+
+def test_lines_of_anacron() -> None:
+    """A line goes on after a backslash, and what is no job is noted."""
+    table = (
+        "A = b\n# c\n7\\\n 25 weekly \\\n  nice x\n@monthly 9\tm y\n1 5 a/b x\n@often 1 o x\n1 x\n"
+    )
+    skipped = Skipped()
+    found = {name: job.schedule for name, job in crontab.anacron_jobs(table, Path("/t"), skipped)}
+    assert found == {"weekly": "every week", "m": "every month"}
+    assert skipped.sentence == "3 lines not understood: /t:7, /t:8, /t:9"
 
 
 @pytest.mark.parametrize(

@@ -255,3 +255,18 @@ async def test_history_tells_of_events(sys: Path) -> None:
         ("event", "0000:00:02.0", "kernel"),
         ("event", "nvme0n1", "kernel"),
     ]
+
+
+@in_loop
+async def test_what_of_a_device_is_not_understood(sys: Path) -> None:
+    """A size that is no number is left out and noted, as is a database that is none."""
+    (sys / "class/block/nvme0n1/size").write_text("much\n")
+    (sys / "class/block/nvme0n1/device/model").write_text("Swift\xa05\x0b00 \t x\n")
+    (sys.parent / "hwdb.bin").write_bytes(b"no database")
+    async with watched(sys) as (_, host):
+        disk = await host.until_shown("devices/block/nvme0n1", model="Swift\xa05\x0b00 x")
+        assert "size_gb" not in disk
+        assert "GB" not in disk["description"]
+        assert f"1 line not understood: {sys}/class/block/nvme0n1/size:1" in host.status.detail
+        database = f"1 file not read or not understood: {sys.parent}/hwdb.bin"
+        assert database in host.status.detail

@@ -310,3 +310,16 @@ def test_no_more_files_than_there_may_be(here: Path) -> None:
     listing = Conffiles(sources(here)).list()
     assert len(listing.origins) == most
     assert "more than 10,000 files" in listing.limited
+
+
+@in_loop
+async def test_what_of_ucfs_registry_is_not_understood(here: Path) -> None:
+    """A file keeps whatever its name has in it; a line without one is noted."""
+    path, md5 = configuration(here, "ssh\x0b\u2028x\xa0.conf")
+    install(here, {})
+    (here / "ucf").mkdir()
+    (here / "ucf" / "registry").write_text(f"ssh {path}\nnothing\n")
+    (here / "ucf" / "hashfile").write_text(f"{md5}  {path}\n")
+    async with watched(here) as host:
+        await host.until_shown(f"files/file/{path}", package="ssh", modified=False)
+        assert host.status.detail == f"1 line not understood: {here}/ucf/registry:2"

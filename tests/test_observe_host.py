@@ -2,13 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from observing import FakeService, Host, fake_service, in_loop, observed
 
+from opdbus.observe import host_facts, machine_facts
 from opdbus.observe.host import HostItself
 from opdbus.observe.report import Observer
+from opdbus.observe.skipped import Skipped
 
 MANAGER = "org.freedesktop.systemd1.Manager"
 PATH = "/org/freedesktop/systemd1"
@@ -143,8 +147,234 @@ async def test_files_that_are_not_sane(root: Path) -> None:
     (root / "etc/localtime").unlink()
     (root / "proc/sys/kernel/tainted").write_text("9" * 5000)
     async with watched(root) as host:
-        await host.until_shown("system/fact/time", timezone="UTC")
+        await host.until_shown("system/fact/time", timezone="unknown")
         described = "operating system, Linux distribution and release: unknown"
         await host.until_shown("system/fact/os", description=described)
-        await host.until_shown("system/fact/kernel", tainted=False)
+        kernel = await host.until_shown("system/fact/kernel")
+        hardware = await host.until_shown("system/fact/hardware")
+        assert {"tainted", "taints", "cpus", "memory_gb"}.isdisjoint({*kernel, *hardware})
+        assert "processors" not in hardware["description"]
         assert host.status.objects == 6
+        assert "lines not understood" in host.status.detail
+        assert f"{root}/proc/meminfo" in host.status.detail
+
+
+@in_loop
+async def test_what_a_file_says_and_is_not_understood(root: Path) -> None:
+    """A line that sets nothing is noted with its file and number; the others count."""
+    odd = "\n; c\n PRETTY_HOSTNAME='A\x0bB\u2028C'\r\nno assignment\nA-B=1\n"
+    (root / "etc/machine-info").write_text(odd, newline="")
+    async with watched(root) as host:
+        await host.until_shown("system/fact/hostname", pretty_name="A\x0bB\u2028C")
+        places = f"{root}/etc/machine-info:4, {root}/etc/machine-info:5"
+        assert host.status.detail.endswith(f"2 lines not understood: {places}")
+        (root / "etc/machine-info").write_text("DEPLOYMENT=test\n")
+        await host.until_shown("system/fact/hostname", deployment="test")
+        await host.until(lambda: "not understood" not in host.status.detail)
+
+
+@pytest.mark.parametrize(
+    ("text", "taints"),
+    [
+        ("131072\n", ["bit 17"]),
+        ("9223372036854775809", ["a proprietary module was loaded", "bit 63"]),
+        ("0\n", []),
+    ],
+)
+def test_warnings_of_the_kernel_that_have_no_name_yet(
+    tmp_path: Path, text: str, taints: list[str]
+) -> None:
+    """A bit that a later kernel sets taints it, too, and is called by its number."""
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/tainted").write_text(text)
+    facts = machine_facts.kernel(tmp_path, Skipped())
+    assert (facts["tainted"], facts["taints"]) == (bool(taints), taints)
+
+
+# As the kernels of these machines write /proc/cpuinfo, cut to what counts.
+PROCESSORS = {
+    "s390x": (
+        "vendor_id       : IBM/S390\n# processors    : 4\nbogomips per cpu: 3033.00\n"
+        "max thread id   : 0\nfeatures\t: esan3 zarch stfle\ncache0          : level=1 type=Data\n"
+        + "".join(
+            f"processor {n}: version = FF,  identification = 2733E8,  machine = 2964\n"
+            for n in range(4)
+        )
+        + "\ncpu number      : 0\nversion         : FF\nmachine         : 2964\n",
+        4,
+        "IBM/S390",
+    ),
+    "aarch64": (
+        "".join(
+            f"processor\t: {n}\nBogoMIPS\t: 108.00\nCPU implementer\t: 0x41\n\n" for n in range(8)
+        ),
+        8,
+        None,
+    ),
+    "armv7l": (
+        (
+            "processor\t: 0\nmodel name\t: ARMv7 Processor rev 3 (v7l)\nBogoMIPS\t: 108.00\n\n"
+            "Hardware\t: BCM2711\nRevision\t: c03112\nModel\t\t: Raspberry Pi 4 Model B Rev 1.2\n"
+        ),
+        1,
+        "ARMv7 Processor rev 3 (v7l)",
+    ),
+    "riscv64": (
+        (
+            "processor\t: 0\nhart\t\t: 2\nisa\t\t: rv64imafdc\nuarch\t\t: sifive,u74-mc\n\n"
+            "processor\t: 1\nhart\t\t: 1\nisa\t\t: rv64imafdc\nuarch\t\t: sifive,u74-mc\n"
+        ),
+        2,
+        "sifive,u74-mc",
+    ),
+    "ppc64le": (
+        (
+            "processor\t: 0\ncpu\t\t: POWER9 (architected), altivec supported\n\n"
+            "processor\t: 1\ncpu\t\t: POWER9 (architected), altivec supported\n\n"
+            "timebase\t: 512000000\nplatform\t: pSeries\nmachine\t\t: CHRP IBM pSeries\n"
+        ),
+        2,
+        "POWER9 (architected), altivec supported",
+    ),
+    "loongarch64": (
+        (
+            "system type\t\t: generic-loongson-machine\n\nprocessor\t\t: 0\npackage\t\t\t: 0\n"
+            "CPU Family\t\t: Loongson-64bit\nModel Name\t\t: Loongson-3A5000-HV\n"
+        ),
+        1,
+        "Loongson-3A5000-HV",
+    ),
+    "mips": (
+        (
+            "system type\t\t: MediaTek MT7621\nmachine\t\t\t: Lab Router\nprocessor\t\t: 0\n"
+            "cpu model\t\t: MIPS 1004Kc V2.15\n\nprocessor\t\t: 1\n"
+        ),
+        2,
+        "MIPS 1004Kc V2.15",
+    ),
+    "arc": ("processor [0]\t: ARC HS38 R2.1\nprocessor [1]\t: ARC HS38 R2.1\n", 2, None),
+}
+
+
+@pytest.mark.parametrize("machine", PROCESSORS)
+def test_processors_of_machines(tmp_path: Path, machine: str) -> None:
+    """The processors of each kind of machine are counted, and called what the kernel calls them."""
+    text, cpus, model = PROCESSORS[machine]
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    facts = machine_facts.hardware(tmp_path, None, Skipped())
+    assert (facts["cpus"], facts.get("cpu")) == (cpus, model)
+    assert f"{cpus} processors" in str(facts["description"])
+
+
+def test_processors_where_they_are_not_numbered(tmp_path: Path) -> None:
+    """Without numbers in /proc/cpuinfo, or without it, the list of processors in use is counted."""
+    online = tmp_path / "sys/devices/system/cpu/online"
+    online.parent.mkdir(parents=True)
+    online.write_text("0-3,8\n")
+    assert machine_facts.hardware(tmp_path, None, Skipped())["cpus"] == 5
+    online.write_text("none\n")
+    skipped = Skipped()
+    facts = machine_facts.hardware(tmp_path, None, skipped)
+    assert "cpus" not in facts
+    assert facts["description"] == "this machine"
+    assert skipped.sentence == f"1 line not understood: {online}:1"
+
+
+BERLIN = b"TZif2\0berlin\nCET-1CEST,M3.5.0,M10.5.0/3\n"
+OLDER = b"TZif2\0older table\nCET-1CEST,M3.5.0,M10.5.0/3\n"
+TOKYO = b"TZif2\0tokyo\nJST-9\n"
+
+
+@pytest.mark.parametrize(
+    ("clock", "setting", "zone"),
+    [
+        (BERLIN, "", "Europe/Berlin"),
+        (BERLIN, "Arctic/Longyearbyen\n", "Arctic/Longyearbyen"),
+        # the clock's own file counts
+        (BERLIN, "Asia/Tokyo\n", "Europe/Berlin"),
+        (TOKYO, "", "Asia/Tokyo"),
+        # an older copy of a zone's file ends with the same rule
+        (OLDER, "Europe/Berlin", "Europe/Berlin"),
+        (OLDER, "Asia/Tokyo", "unknown"),
+        (OLDER, "", "unknown"),
+        (b"no zone", "", "unknown"),
+        (b"no zone", "Asia/Tokyo", "Asia/Tokyo"),
+        (None, "Asia/Tokyo\n", "Asia/Tokyo"),
+        (None, "../../etc/passwd\n", "unknown"),
+        (None, "", "unknown"),
+    ],
+)
+def test_the_time_zone_without_a_link(
+    tmp_path: Path, clock: bytes | None, setting: str, zone: str
+) -> None:
+    """The zone is the one whose file is the clock's, or that a file names; else it is unknown."""
+    zones = tmp_path / "usr/share/zoneinfo"
+    for name, content in {
+        "Europe/Berlin": BERLIN, "Arctic/Longyearbyen": BERLIN, "Asia/Tokyo": TOKYO,
+        "posix/Asia/Tokyo": TOKYO, "zone1970.tab": b"# c\nDE\t+52+013\tEurope/Berlin\n",
+    }.items():  # fmt: skip
+        (zones / name).parent.mkdir(parents=True, exist_ok=True)
+        (zones / name).write_bytes(content)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/timezone").write_text(setting)
+    if clock is not None:
+        (tmp_path / "etc/localtime").write_bytes(clock)
+    assert host_facts.time(tmp_path, None, Skipped())["timezone"] == zone
+
+
+@pytest.mark.parametrize(
+    ("links", "zone"),
+    [
+        ({"localtime": "/usr/share/zoneinfo/America/Argentina/Salta"}, "America/Argentina/Salta"),
+        ({"localtime": "z/tz", "z/tz": "/etc/zoneinfo/Asia/Tokyo"}, "Asia/Tokyo"),
+        ({"localtime": "localtime"}, "unknown"),
+    ],
+)
+def test_links_to_the_time_zone(tmp_path: Path, links: dict[str, str], zone: str) -> None:
+    """A link names the zone, also one that it leads to; links in a circle name none."""
+    for name, target in links.items():
+        (tmp_path / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "etc" / name).symlink_to(target)
+    assert host_facts.time(tmp_path, None, Skipped())["timezone"] == zone
+
+
+def test_the_real_time_zone() -> None:
+    """The zone of this machine has the offset that its clock has."""
+    zone = str(host_facts.time(Path("/"), None, Skipped())["timezone"])
+    if zone != "unknown":
+        now = datetime.now().astimezone()
+        assert now.astimezone(ZoneInfo(zone)).utcoffset() == now.utcoffset()
+
+
+@pytest.mark.parametrize(
+    ("file", "kernel", "name"),
+    [
+        ("\n  # ours\n\talder \r\n", "x\n", "alder"),
+        ("# nothing\n", "birch\n", "birch"),
+        (None, "birch\n", "birch"),
+        (None, "(none)\n", None),
+        (None, None, None),
+    ],
+)
+def test_the_name_of_the_host(
+    tmp_path: Path, file: str | None, kernel: str | None, name: str | None
+) -> None:
+    """The name is that of the file, else the kernel's; a host without one has none."""
+    for path, text in {"etc/hostname": file, "proc/sys/kernel/hostname": kernel}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            (tmp_path / path).write_text(text, newline="")
+    facts = host_facts.hostname(tmp_path, Skipped())
+    assert facts.get("hostname") == name
+    assert ("not known" in str(facts["description"])) is (name is None)
+
+
+def test_a_language_that_no_file_names(tmp_path: Path) -> None:
+    """Without files of language and keyboard, that they are not set is not claimed."""
+    assert host_facts.locale(tmp_path, Skipped()) == {
+        "description": "language and keyboard are not known"
+    }
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/locale.conf").write_text("# nothing\n")
+    assert "is set" in str(host_facts.locale(tmp_path, Skipped())["description"])

@@ -317,3 +317,47 @@ def test_rows_that_are_no_modules() -> None:
     """Half a row, a long one and one of another shape harm no other module."""
     text = "\n\nx\na b c\n" + "y " * 100_000 + "\nkvm 1 0 - Live 0x0\nz 1 0 , Live\n"
     assert kernel.modules(text).keys() == {"kvm", "z"}
+
+
+@in_loop
+async def test_lines_of_the_kernel_and_of_settings_that_are_not_understood(root: Path) -> None:
+    """What is no module and no setting is noted with its file and line until it is mended."""
+    write(root, proc__modules=f"{MODULES}half a row\n")
+    odd = "ok=1\x0b\u2028\xa02"
+    conf(
+        root,
+        "etc/sysctl.d/10-odd.conf",
+        "# c",
+        "; d",
+        "",
+        "nothing",
+        f" vm/x = {odd}\r",
+        "=5",
+        "-vm.y",
+        "",
+    )
+    (root / "etc/sysctl.d/20-pipe.conf").symlink_to("20-pipe.conf")
+    async with watched(root) as (_, host):
+        found = await host.until_shown("kernel/sysctl/vm.x", wanted=odd)
+        assert found["missing"] is True
+        file = root / "etc/sysctl.d/10-odd.conf"
+        places = {f"{root}/proc/modules:4", f"{file}:4", f"{file}:6"}
+        await host.until(lambda: "3 lines not understood: " in host.status.detail)
+        said = host.status.detail.partition("understood: ")[2].partition(";")[0]
+        assert set(said.split(", ")) == places
+        pipe = f"1 file not read or not understood: {root}/etc/sysctl.d/20-pipe.conf"
+        assert pipe in host.status.detail
+        (root / "etc/sysctl.d/20-pipe.conf").unlink()
+        conf(root, "etc/sysctl.d/10-odd.conf", "vm.x = 2\n")
+        await host.until_shown("kernel/sysctl/vm.x", wanted="2")
+        await host.until(
+            lambda: host.status.detail == f"1 line not understood: {root}/proc/modules:4"
+        )
+
+
+def test_letters_of_modules_that_have_no_name_yet() -> None:
+    """A letter that a later kernel gives a module is shown as it is."""
+    found = kernel.modules("x 1 0 - Live 0x0 (OZ)\ny 1 0 - Live 0x0 (E+)\n")
+    assert found == {
+        "x": {"taints": ["from outside the kernel", "flag Z"]}, "y": {"taints": ["unsigned"]}
+    }  # fmt: skip

@@ -390,3 +390,26 @@ def test_an_rpm_that_fails(places: Places, code: str, said: str) -> None:
             assert host.names == set()
 
     check()
+
+
+@in_loop
+async def test_what_of_dpkgs_status_is_not_understood(places: Places) -> None:
+    """Lines and paragraphs that are skipped are noted by file and line, in its updates, too."""
+    odd = "does\x0bmany\u2028odd\xa0things\x85"
+    write(
+        places,
+        paragraph("tool", description=odd).replace("Section: admin", "Sect ion: admin\nnothing"),
+        "Rubbish: 1\n\n",
+        paragraph("last").replace("Homepage", "Conffiles:\n /etc/a nosum\nHomepage"),
+    )
+    (places.dpkg / "updates").mkdir()
+    (places.dpkg / "updates" / "0001").write_text("Package: x\n")
+    async with watched(places) as host:
+        await host.until_shown("packages/package/tool", description=odd)
+        await host.until_shown("packages/package/last")
+        status = f"{places.dpkg}/status"
+        places_ = [f"{status}:{n}" for n in (4, 5, 14, 27)] + [f"{places.dpkg}/updates/0001:1"]
+        assert host.status.detail == f"5 lines not understood: {', '.join(places_)}"
+        write(places, paragraph("tool"))
+        (places.dpkg / "updates" / "0001").unlink()
+        await host.until(lambda: host.status.detail == "")

@@ -239,3 +239,19 @@ def test_the_tree_is_read_for_new_groups_only(tmp_path: Path) -> None:
 def test_without_control_groups_there_are_no_units(tmp_path: Path) -> None:
     """A host without the hierarchy that has ids tells no units."""
     assert ControlGroups([tmp_path]).units([7]) == {7: ""}
+
+
+@in_loop
+async def test_what_of_the_names_of_services_is_not_understood(tmp_path: Path) -> None:
+    """A name, and a comment, keep what is in them; a line without a port is noted."""
+    services = " \todd\u2028name 22/tcp alias # of\x0bours\xa0x\nbroken 23\n# c\n\nx 24 /tcp\n"
+    async with watched(tmp_path) as (net, host):
+        (tmp_path / "services").write_text(services)
+        with opened(net, socket.SOCK_STREAM, EVERYWHERE, 22):
+            name = "net/listener/tcp 0.0.0.0:22"
+            shown = await host.until_shown(name, service="odd\u2028name")
+            assert shown["description"] == "odd\u2028name: of\x0bours\xa0x, open to other machines"
+            file = tmp_path / "services"
+            await host.until(
+                lambda: host.status.detail == f"2 lines not understood: {file}:2, {file}:5"
+            )

@@ -114,14 +114,66 @@ async def test_lines_that_are_not_understood_are_left_out(tmp_path: Path, files:
     garbage = (
         "no colons\na:b\nx:x:-1:0::/:/bin/sh\ny:x:1e3:0::/:/bin/sh\n+::::::\n\n# note\n\x00\xff\n"
     )
-    huge = f"z:x:{'9' * 5000}:0::/:/bin/sh\nlong:x:1:1::/:/bin/sh:more\n"
+    huge = f"z:x:{'9' * 5000}:0::/:/bin/sh\n:x:1:1::/:/bin/sh\n"
     bytes_ = b"b\xffd:x:70:70:caf\xe9:/:/bin/sh\n".decode(errors="surrogateescape")
     files.write(files.users.passwd, garbage + huge + bytes_ + PASSWD + "mira:x:0:0:::\n")
     async with observed(tmp_path, files.observer) as host:
         await host.until_shown("users/account/mira", uid=1001)
-        assert f"7 lines of {files.users.passwd} are not understood" in host.status.detail
+        bad = ", ".join(f"{files.users.passwd}:{number}" for number in (1, 2, 3, 4, 8))
+        assert f"7 lines not understood: {bad} and 2 more" in host.status.detail
         accounts = {name for name in host.names if name.startswith("users/account/")}
         assert len(accounts) == 1 + PASSWD.count("\n")
+
+
+@in_loop
+async def test_blanks_that_the_c_library_skips(tmp_path: Path, files: Files) -> None:
+    """Blanks before a line, a number and a member count nothing, as `getent` shows them."""
+    files.write(
+        files.users.passwd,
+        f"{PASSWD} \tann:x: 1005: 1005:Ann:/home/ann:/bin/sh\n"
+        "\x0bbob:x:+1006:1006:B\x0bo\u2028b\xa0X\x85:/home/bob:/bin/sh:more\n"
+        "  # c:x:1:1:::\nmin:x:8:8\n"
+        "joe:x:1007 :1007::/:/bin/sh\n",
+    )
+    files.write(
+        files.users.group,
+        "  sudo:x:27: ann,\tbob ,, mira\nsudo:x:27: theo\nwheel:x:10\n\tusers:x:100:\x0bann, min\n",
+    )
+    async with observed(tmp_path, files.observer) as host:
+        for name in ("ann", "mira", "theo"):
+            await host.until_shown(f"users/account/{name}", administrator=True)
+        sudo = await host.until_shown("users/group/sudo", gid=27)
+        # a blank after a name is a part of it
+        assert sudo["members"] == ["ann", "bob ", "mira", "theo"]
+        bob = await host.until_shown("users/account/bob", uid=1006)
+        assert bob["shell"] == "/bin/sh:more"
+        assert bob["full_name"] == "B\x0bo\u2028b\xa0X\x85"
+        await host.until_shown("users/account/min", home="", groups=["users"])
+        await host.until_shown("users/group/wheel", members=[])
+        number = PASSWD.count("\n") + 5
+        assert f"1 line not understood: {files.users.passwd}:{number}" in host.status.detail
+        assert host.status.objects == 4 + PASSWD.count("\n") - 1 + 3
+
+
+@in_loop
+async def test_accounts_that_the_files_do_not_show(tmp_path: Path, files: Files) -> None:
+    """Wherever the switch can bring accounts or groups, the status says what is not listed."""
+    files.write(files.users.passwd, f"{PASSWD}+@admins::::::\n -mallory::::::\n+::::::\n")
+    cases = {
+        " passwd:\tcompat # old\n": "accounts of nis that line 7, 8, 9 of",
+        "passwd: compat\npasswd_compat: ldap\n": "accounts of ldap that line 7, 8, 9",
+        "passwd: files[NOTFOUND=return]my-source db\n": "accounts of db, my-source are not",
+        "passwd: files\ngroup: files winbind\n": "groups of winbind are not listed",
+        "passwd: files\ngroup: files\ninitgroups: sss\n": "groups of sss are not listed",
+        "passwd: files systemd\n": "accounts that systemd makes, such as dynamic ones",
+        "passwd files\ngroup:\n": f"1 line not understood: {files.users.switch}:2",
+    }
+    async with observed(tmp_path, files.observer) as host:
+        for text, said in cases.items():
+            files.write(files.users.switch, text)
+            await host.until(lambda said=said: said in host.status.detail)  # type: ignore[misc]
+        files.write(files.users.switch, "passwd: files\ngroup: files\n")
+        await host.until(lambda: host.status.detail == "")
 
 
 @in_loop

@@ -234,6 +234,8 @@ async def test_logs_that_are_cut_or_not_sane(tmp_path: Path) -> None:
         fake.log("apt/history.log", "Start-Date: yesterday\nCommandline: x\n")
         await asyncio.sleep(0.5)
         assert fake.run == ""
+        said = f"1 row not understood: the beginning of a run in {tmp_path}/log/apt/history.log"
+        assert host.status.detail == said
         (tmp_path / "log" / "dpkg.log").unlink()
         fake.log("dpkg.log", BEGUN)
         fake.write("tool", "new")

@@ -159,6 +159,17 @@ def test_lines_that_systemd_leaves_out(systemd: Callable[..., None], tmp_path: P
     assert [each.status for each in examine._accepted(found())] == ["ok"]
 
 
+def test_characters_of_settings(systemd: Callable[..., None], tmp_path: Path) -> None:
+    """End lines of a file of variables at newlines and returns alone: others are part of values."""
+    file = tmp_path / "op-dbus.env"
+    odd = "a\x0bb\x0cc\x85d\u2028e\xa0f"
+    file.write_bytes(f"A={odd}\rB='{odd}'\r\nC={odd}\xa0\n".encode())
+    systemd(SHOWN, str(file))
+    given = {name: found().environ()[name] for name in "ABC"}
+    assert [each.value for each in given.values()] == [odd, odd, f"{odd}\xa0"]
+    assert given["C"].where == f"{file}:3"
+
+
 def test_settings_that_cannot_be_read(systemd: Callable[..., None], tmp_path: Path) -> None:
     """Say which file of settings cannot be read."""
     systemd(SHOWN, str(tmp_path))

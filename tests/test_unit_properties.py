@@ -46,7 +46,13 @@ def test_a_service() -> None:
 
 @pytest.mark.parametrize(
     ("code", "status", "told"),
-    [(1, 3, {"exit_status": 3}), (2, 9, {"exit_signal": "SIGKILL"}), (0, 0, {})],
+    [
+        (1, 3, {"exit_status": 3}),
+        (2, 9, {"exit_signal": "SIGKILL"}),
+        # most of real time have no name
+        (2, 35, {"exit_signal": "signal 35"}),
+        (0, 0, {}),
+    ],
 )
 def test_why_a_service_failed(code: int, status: int, told: dict[str, object]) -> None:
     """A service that failed tells how, and with which exit status or signal."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from opdbus.cli import when
 from opdbus.cli.widths import fold, pad, width
+from opdbus.lines import join_words
 
 # columns that are the first to be broken into lines
 _PROSE: Final = frozenset({"text", "fields", "value", "device"})
@@ -36,7 +37,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     On a terminal too wide a line is broken: prose first, and a name only if nothing else is left.
     """
-    cells = [[visible(" ".join(said(cell).split())) for cell in row] for row in (columns, *rows)]
+    cells = [[visible(join_words(said(cell))) for cell in row] for row in (columns, *rows)]
     widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty():
         if not rows:
@@ -86,7 +87,7 @@ def section(title: str, values: Mapping[str, str]) -> None:
 
 def labelled(label: str, columns: int, text: str, look: str = "") -> None:
     """Print a text beside a label so wide; on a terminal, long lines are broken."""
-    lines = [visible(line) for line in text.splitlines()] or [""]
+    lines = visible(text.removesuffix("\n")).split("\n")
     if sys.stdout.isatty():
         room = max(_LEAST[0], shutil.get_terminal_size().columns - columns - 2)
         lines = [part for line in lines for part in fold(line, room)]

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from opdbus.lines import split_lines, split_words, strip_blanks
+
 # The CPU features that make a number format faster than fp32, under Linux's names.
 BF16: Final = frozenset({"amx_bf16", "avx512_bf16"})
 INT8: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
@@ -31,7 +33,7 @@ def features(root: Path = Path("/")) -> frozenset[str]:
 
     Where they cannot be read (not Linux, /proc hidden) there are none, and fp32 is what runs.
     """
-    return frozenset(_described(root, "flags", "features").split())
+    return frozenset(split_words(_described(root, "flags", "features")))
 
 
 @cache
@@ -43,21 +45,22 @@ def name(root: Path = Path("/")) -> str:
 def _described(root: Path, *keys: str) -> str:
     """Give the first value of /proc/cpuinfo under one of the keys, empty if there is none."""
     try:
-        text = (root / "proc/cpuinfo").read_text(errors="replace")
+        text = (root / "proc/cpuinfo").read_bytes().decode(errors="replace")
     except OSError:
         return ""
-    pairs = (line.partition(":") for line in text.splitlines())
-    return next((value.strip() for key, _, value in pairs if key.strip().lower() in keys), "")
+    pairs = (line.partition(":") for line in split_lines(text))
+    named = ((strip_blanks(key).lower(), strip_blanks(value)) for key, _, value in pairs)
+    return next((value for key, value in named if key in keys), "")
 
 
 def quota(root: Path) -> float | None:
     """Give the smallest CPU quota of our cgroups and those above them, in processors."""
     try:
-        text = (root / "proc/self/cgroup").read_text()
+        text = os.fsdecode((root / "proc/self/cgroup").read_bytes())
     except (OSError, ValueError):
         return None
     quotas = []
-    for line in text.splitlines():
+    for line in split_lines(text):
         # each line is the hierarchy's number, its controllers and our group, between colons
         _, _, rest = line.partition(":")
         controllers, colon, group = rest.partition(":")
@@ -83,7 +86,7 @@ def _upwards(mount: Path, group: str, read: Callable[[Path], float | None]) -> l
 
 def _v2(folder: Path) -> float | None:
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
+        quota, period = split_words((folder / "cpu.max").read_text())
         # no quota is written as "max"
         return int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):

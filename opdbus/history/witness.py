@@ -10,6 +10,7 @@ from opdbus import journal
 from opdbus.errors import OpDbusError
 from opdbus.history import checkpoint
 from opdbus.history.checkpoint import Checkpoint
+from opdbus.lines import split_lines, strip_blanks
 
 _FIELDS: Final = f"{checkpoint.FIELD},{checkpoint.FIRST_FIELD}"
 
@@ -39,11 +40,11 @@ def checkpoints(arguments: Sequence[str]) -> list[Checkpoint]:
         )
     except OSError as error:
         raise NoWitness(f"there is no journal to ask: {error.strerror}") from None
-    found = list(parsed(done.stdout.splitlines()))
-    said = done.stderr.decode(errors="replace").strip()
+    found = list(parsed(filter(None, done.stdout.split(b"\n"))))
+    said = strip_blanks(done.stderr.decode(errors="replace"))
     # journalctl shows what it may see, and only hints at the rest
     if not found and (done.returncode or "Hint:" in said):
-        reason = said.splitlines()[-1] if said else f"journalctl ended with {done.returncode}"
+        reason = split_lines(said)[-1] if said else f"journalctl ended with {done.returncode}"
         raise NoWitness(f"the journal cannot be read by this user, try root: {reason}")
     return found
 

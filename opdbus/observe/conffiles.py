@@ -8,9 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from opdbus.lines import split_lines, strip_blanks
 from opdbus.observe.documents import Documents, Places
 from opdbus.observe.dpkg import Package, StatusFile
 from opdbus.observe.reading import read_at_most
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.unit_files import TYPES, is_unit
 
 # The names of folders that hold parts of one configuration end so.
@@ -90,6 +92,7 @@ class Listing:
     origins: dict[str, Origin]
     folders: frozenset[str]
     limited: str = ""
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 class Conffiles:
@@ -102,10 +105,13 @@ class Conffiles:
         self._documents = Documents(sources.places)
         self._status = StatusFile(sources.places.dpkg / "status")
         self._manuals: dict[str, str] = {}
+        self._skipped = Skipped()
 
     def list(self) -> Listing:
         """Return all that are named, whether or not they are there."""
+        self._skipped = Skipped()
         packages = self._packages()
+        self._skipped.include(self._status.skipped)
         folders = {str(folder) for folder in (*self._sources.units, self._sources.etc)}
         found = dict(self._of_manual())
         found |= self._of_units(folders)
@@ -119,7 +125,7 @@ class Conffiles:
         if len(found) > MAX_FILES:
             limited = f"there are more than {MAX_FILES:,} files: the rest is left out"
             found = dict(list(found.items())[:MAX_FILES])
-        return Listing(found, frozenset(folders), limited)
+        return Listing(found, frozenset(folders), limited, self._skipped)
 
     def _packages(self) -> dict[str, Package]:
         try:
@@ -204,14 +210,17 @@ class Conffiles:
                 yield path, self._origin(path, package, sums.get(path, ""))
 
     def _registry(self, name: str) -> Iterator[tuple[str, str]]:
+        file = self._sources.ucf / name
         try:
-            content, _ = read_at_most(self._sources.ucf / name, _MAX_REGISTRY_BYTES)
+            content, _ = read_at_most(file, _MAX_REGISTRY_BYTES)
         except OSError:
             return
-        for line in os.fsdecode(content).split("\n"):
+        for number, line in enumerate(split_lines(os.fsdecode(content)), 1):
             first, _, path = line.partition(" ")
             if path:
-                yield first, path.strip()
+                yield first, strip_blanks(path)
+            elif line:
+                self._skipped.line(file, number)
 
     def _of_units(self, folders: set[str]) -> Iterator[tuple[str, Origin]]:
         """List unit files and drop-ins, and add the folders of drop-ins."""

@@ -5,14 +5,17 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from opdbus.observe import crontab
 from opdbus.observe.crontab import Job
-from opdbus.observe.reading import changed_at, files_in, in_thread, text_of
+from opdbus.observe.reading import changed_at, files_in, in_thread, read_at_most, text_of
 from opdbus.observe.report import Absent, Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.state.object import Json
 from opdbus.state.watch import edits
 
@@ -24,11 +27,12 @@ _FOLDERS: Final = {
     "cron.monthly": "every month",
     "cron.yearly": "every year",
 }
-# As run-parts chooses; cron takes names with dots on some systems, but never those of other tools.
-_RUN = re.compile(r"[A-Za-z0-9_-]+")
-_LEFT = re.compile(
-    r"\..*|.*(?:~|#|,v|\.(?:dpkg|ucf)-\w+|\.rpm(?:save|new|orig)|\.sw.|\.bak|\.orig)"
-)
+# As Debian's cron and its run-parts choose, and as those of cronie do.
+_DEBIAN: Final = re.compile("[A-Za-z0-9_-]+")
+_CRONIE: Final = re.compile(r"(?![.#]).*(?<!~)(?<!\.rpmsave)(?<!\.rpmorig)(?<!\.rpmnew)", re.DOTALL)
+_LEFT_BESIDE: Final = re.compile(r".*(?:[#,]|,v|\.(?:dpkg|ucf)-\w+|\.sw.|\.cfsaved)", re.DOTALL)
+# What distinguishes the programs of the two, which have one name on some systems.
+_OF_CRONIE, _OF_DEBIAN = b"cronie", b"this crontab file will be ignored"
 _PROGRAMS: Final = ("cron", "crond", "anacron", "fcron", "bcron-start")
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _UNREAD: Final = "crontabs of users in /var/spool/cron are not read"
@@ -37,8 +41,16 @@ _MAX_BYTES: Final = 1 << 20
 _MAX_FILES: Final = 2_000
 _MAX_LINES: Final = 5_000
 _SETTLE_SECONDS: Final = 0.1
+_MAX_PROGRAM_BYTES: Final = 1 << 20
 # Stands for all jobs of a file.
 _CLOSED: Final = Job("", "", "", "")
+
+
+class _Dialect(NamedTuple):
+    """What the installed cron takes: which names of files, and whether it is surely Debian's."""
+
+    names: re.Pattern[str]
+    is_debian: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,10 @@ class Cron:
         folders = [str(self.etc / name) for name in ("cron.d", *_FOLDERS)]
         async for _ in edits(files, folders, _SETTLE_SECONDS):
             changed = await in_thread(self._changed_at)
-            found = await in_thread(self._list)
-            none = "" if self._has_cron() else "there is no cron here that would run them"
+            skipped = Skipped()
+            found = await in_thread(partial(self._list, skipped))
+            none = "" if self._programs() else "there is no cron here that would run them"
+            report.skip("job", skipped)
             report.busy("; ".join(filter(None, [_UNREAD, *self._closed(), none])))
             cause = report.causes.run(changed) if report.has_listed("job") else ""
             report.replace("job", found, cause)
@@ -73,17 +87,31 @@ class Cron:
         if closed:
             yield f"{', '.join(closed)} may be read by root only"
 
-    def _has_cron(self) -> bool:
-        return any(shutil.which(name, path=self.path) for name in _PROGRAMS)
+    def _programs(self) -> list[str]:
+        found = (shutil.which(name, path=self.path) for name in _PROGRAMS)
+        return [path for path in found if path]
 
-    def _list(self) -> dict[str, dict[str, Json]]:
+    def _dialect(self) -> _Dialect:
+        """Find out by its program which cron is installed."""
+        programs = self._programs()
+        for program in programs:
+            with suppress(OSError):
+                content, _ = read_at_most(Path(program), _MAX_PROGRAM_BYTES)
+                if _OF_CRONIE in content or _OF_DEBIAN in content:
+                    is_debian = _OF_CRONIE not in content
+                    return _Dialect(_DEBIAN if is_debian else _CRONIE, is_debian)
+        # elsewhere it is called crond
+        is_debian = any(Path(program).name == "cron" for program in programs)
+        return _Dialect(_DEBIAN if is_debian else _CRONIE)
+
+    def _list(self, skipped: Skipped) -> dict[str, dict[str, Json]]:
         """Return jobs by their names; raises Absent where there is nothing of cron."""
         places = ("crontab", "anacrontab", "cron.d", *_FOLDERS)
         if not any((self.etc / name).exists() for name in places):
             raise Absent(f"there is no {self.etc}/crontab and no {self.etc}/cron.d")
         found: dict[str, dict[str, Json]] = {}
         times: Counter[str] = Counter()
-        for name, file, job in self._jobs():
+        for name, file, job in self._jobs(self._dialect(), skipped):
             # of several jobs with one program, each has a number
             unique = name
             while unique in found:
@@ -92,19 +120,27 @@ class Cron:
             found[unique] = _properties(file, job)
         return found
 
-    def _jobs(self) -> Iterator[tuple[str, Path, Job]]:
+    def _jobs(self, dialect: _Dialect, skipped: Skipped) -> Iterator[tuple[str, Path, Job]]:
         """Yield the name of each job, its file, and the job."""
-        for file in (self.etc / "crontab", *_files(self.etc / "cron.d")):
+        names = dialect.names
+        tables = [path for path in _files(self.etc / "cron.d", names) if not path.is_dir()]
+        for file in (self.etc / "crontab", *tables):
             if file.is_file() and not _may_read(file):
                 yield str(file), file, _CLOSED
-            for job in [*crontab.jobs(text_of(file, _MAX_BYTES))][:_MAX_LINES]:
-                yield f"{file} {crontab.program(job.command)}".strip(), file, job
+                continue
+            text = text_of(file, _MAX_BYTES, skipped)
+            jobs = crontab.jobs(text, file, skipped, is_debian=dialect.is_debian)
+            for job in jobs[:_MAX_LINES]:
+                yield f"{file} {job.program}".rstrip(" "), file, job
         file = self.etc / "anacrontab"
-        for name, job in [*crontab.anacron_jobs(text_of(file, _MAX_BYTES))][:_MAX_LINES]:
+        text = text_of(file, _MAX_BYTES, skipped)
+        for name, job in [*crontab.anacron_jobs(text, file, skipped)][:_MAX_LINES]:
             yield f"{file} {name}", file, job
         for folder, schedule in _FOLDERS.items():
-            for file in _files(self.etc / folder):
-                if _RUN.fullmatch(file.name) and os.access(file, os.X_OK):
+            for file in _files(self.etc / folder, names):
+                # other tools leave files beside these, which no run-parts runs
+                is_left = _LEFT_BESIDE.fullmatch(file.name)
+                if not is_left and file.is_file() and os.access(file, os.X_OK):
                     yield str(file), file, Job("", schedule, "root", str(file))
 
 
@@ -112,12 +148,18 @@ def _properties(file: Path, job: Job) -> dict[str, Json]:
     if job == _CLOSED:
         said = "scheduled jobs that only root may read"
         return {"description": said, "file": str(file), "readable": False}
-    program = crontab.program(job.command)
+    program = job.program
     what = program or job.command
+    zone = f" in the time zone {job.zone}" if job.zone else ""
+    said = f"scheduled job, runs {what} {job.schedule}{zone} as {job.user}"
+    if job.ignored:
+        said = f"{said}, but cron ignores it: {job.ignored}"
     found: dict[str, Json] = {
-        "description": f"scheduled job, runs {what} {job.schedule} as {job.user}",
+        "description": said,
         "schedule": job.schedule,
         "line": job.line,
+        "timezone": job.zone,
+        "ignored": job.ignored,
         "user": job.user,
         "program": program,
         "command": job.command,
@@ -130,8 +172,8 @@ def _may_read(path: Path) -> bool:
     return os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in files_in(folder) if not _LEFT.fullmatch(path.name)][:_MAX_FILES]
+def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    return [path for path in files_in(folder) if names.fullmatch(path.name)][:_MAX_FILES]
 
 
 OBSERVER: Final = Observer("cron", "cron", Cron().observe)

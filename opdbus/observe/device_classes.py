@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from opdbus.lines import strip_blanks
 from opdbus.observe.reading import text_of
 
 # By the first hexadecimal digits of a class, the longer ones first, see pci_ids.h.
@@ -66,5 +67,5 @@ def of_block(name: str, disk: Path, *, is_partition: bool) -> str:
         return word
     maker = " ".join(text_of(disk / "device" / part, 64) for part in ("vendor", "model")).lower()
     if name.startswith(_TELLING) and not any(word in maker for word in _VIRTUAL):
-        return _ROTATING.get(text_of(disk / "queue/rotational", 8).strip(), "disk")
+        return _ROTATING.get(strip_blanks(text_of(disk / "queue/rotational", 8)), "disk")
     return "disk"

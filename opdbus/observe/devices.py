@@ -1,18 +1,21 @@
 """Devices of the host: PCI, USB, and block devices such as disks and partitions."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from opdbus.history.change import Why
+from opdbus.lines import join_words
 from opdbus.observe import device_classes
 from opdbus.observe.hwdb import PLACES, Database
 from opdbus.observe.known import Known
 from opdbus.observe.pace import Seldom
 from opdbus.observe.reading import files_in, in_thread, text_of
 from opdbus.observe.report import Absent, Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.uevents import CAUSE, Uevents
 from opdbus.state.object import Json
 
@@ -39,6 +42,8 @@ class Devices:
     databases: tuple[Path, ...] = PLACES
     # of devices by what they are called in the database: what it says of them
     known: Known[str, Mapping[str, str]] = field(default_factory=lambda: Known({}))
+    # of the newest listing, and of the newest reading of a database
+    skipped: dict[str, Skipped] = field(default_factory=dict)
 
     async def observe(self, report: Report) -> None:
         """Follow the host's devices; raises Absent and LostSource."""
@@ -48,6 +53,8 @@ class Devices:
         with self.events.follow(*_FOLDERS) as events:
             while True:
                 found = await in_thread(self._list)
+                for part, skipped in self.skipped.items():
+                    report.skip(part, skipped)
                 late = f"read every minute: {events.missing}" if events.missing else ""
                 report.busy("; ".join(filter(None, [*_limits(found), late])))
                 for kind, devices in found.items():
@@ -63,7 +70,10 @@ class Devices:
             raise Absent(f"there is no {self.sys}/class")
         paths = {k: files_in(self.sys / folder)[:_MAX_DEVICES] for k, folder in _FOLDERS.items()}
         self._look_up([*paths["pci"], *paths["usb"]])
-        readers = {"pci": self._pci, "usb": self._usb, "block": _block}
+        self.skipped["device"] = skipped = Skipped()
+        block = partial(_block, skipped=skipped)
+        readers: dict[str, Callable[[Path], Properties]]
+        readers = {"pci": self._pci, "usb": self._usb, "block": block}
         return {
             kind: {path.name: told for path in found if (told := readers[kind](path))}
             for kind, found in paths.items()
@@ -73,15 +83,17 @@ class Devices:
         """Find what the database says; it is read for new devices only."""
         wanted = {name for path in paths if (name := _database_name(path))}
         if self.known.lacks(wanted):
-            database = Database.read(self.databases)
+            self.skipped["database"] = skipped = Skipped()
+            database = Database.read(self.databases, skipped)
             self.known.learn(wanted, {name: database.find(name) for name in wanted})
 
     def _pci(self, path: Path) -> Properties:
         said = self.known.get(_database_name(path), {})
         number = _attribute(path, "class").removeprefix("0x")
+        unnamed = f"device of the class {number}" if number else ""
         return _described(
             {
-                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS, ""),
+                "type": device_classes.of_pci(number) or said.get(_PCI_CLASS) or unnamed,
                 "class": said.get(_PCI_CLASS, ""),
                 "vendor": said.get(_VENDOR) or _attribute(path, "vendor"),
                 "model": said.get(_MODEL) or _attribute(path, "device"),
@@ -119,9 +131,12 @@ def _limits(found: Mapping[str, Mapping[str, Properties]]) -> Iterator[str]:
             yield f"{kind}: there are more than {_MAX_DEVICES:,} devices"
 
 
-def _block(path: Path) -> Properties:
+def _block(path: Path, skipped: Skipped) -> Properties:
     """Describe a block device; one that has no hardware and nothing in it is none."""
-    sectors = _number(_attribute(path, "size"))
+    size = _attribute(path, "size")
+    sectors = _number(size)
+    if sectors is None and size:
+        skipped.line(path / "size", 1)
     has_hardware = (path / "device").exists()
     if not (sectors or has_hardware) or _attribute(path, "hidden") == "1":
         return {}
@@ -130,7 +145,7 @@ def _block(path: Path) -> Properties:
     made_by = _attribute(path / "device", "vendor")
     found = {
         "type": device_classes.of_block(path.name, disk, is_partition=is_part),
-        "size_gb": round(sectors * _SECTOR_BYTES / 1e9, 3),
+        "size_gb": None if sectors is None else round(sectors * _SECTOR_BYTES / 1e9, 3),
         # of a virtual disk it is a number
         "vendor": "" if is_part or made_by.startswith("0x") else made_by,
         "model": "" if is_part else _attribute(path / "device", "model"),
@@ -142,7 +157,7 @@ def _block(path: Path) -> Properties:
         "read_only": _attribute(path, "ro") == "1",
         "removable": _attribute(disk, "removable") == "1",
     }
-    return _described(found, f"{found['size_gb']:g} GB")
+    return _described(found, "" if sectors is None else f"{found['size_gb']:g} GB")
 
 
 def _described(found: Mapping[str, Json], size: str = "") -> Properties:
@@ -179,7 +194,7 @@ def _names(folder: Path) -> list[Json]:
 
 
 def _attribute(folder: Path, name: str) -> str:
-    return " ".join(text_of(folder / name, _MAX_ATTRIBUTE).split())
+    return join_words(text_of(folder / name, _MAX_ATTRIBUTE))
 
 
 def _link(path: Path) -> str:
@@ -196,8 +211,8 @@ def _parent(path: Path) -> str:
     )
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def observer(events: Uevents) -> Observer:

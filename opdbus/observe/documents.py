@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.lines import C_SPACES, join_words, split_lines, strip_blanks
 from opdbus.observe import rpm
 from opdbus.observe.dpkg import Owners, StatusFile
 from opdbus.observe.manual_page import described
 from opdbus.observe.reading import read_at_most
+from opdbus.observe.skipped import Skipped
 
 # The NAME section is near the beginning of a page.
 _MAX_PAGE_BYTES: Final = 64 << 10
 _MAX_PACKED_BYTES: Final = 1 << 20
 # A page may be nothing but a reference to another one.
 _MAX_REFERENCES: Final = 3
-_REFERENCE = re.compile(r"(?:man:)?([^\s/()\0]{1,100})\((\w{1,10})\)")
+_REFERENCE = re.compile(r"(?:man:)?([^ \t\n/()\0]{1,100})\((\w{1,10})\)")
 _SOURCED = re.compile(r"\.so\s+(?:.*/)?([^\s/]+)\.(\w+?)(?:\.gz)?\s*", re.ASCII)
-_PORT = re.compile(r"(\S+)\s+(\d{1,5})/(\w+)[^#\n]*(?:#[ \t]*(.*))?")
+_PORT = re.compile(r"([^ \t#]+)[ \t]+([0-9]{1,5})/(\w+)(?:[ \t][^#]*)?(?:#[ \t]*+(.*))?")
 _RPM_SECONDS: Final = 10.0
 _MAX_RPM_PATHS: Final = 500
 _RPM_TAGS: Final = ("NAME", "SUMMARY")
@@ -125,13 +127,18 @@ class Documents:
         return content.decode(errors="replace")
 
 
-def ports(services: str) -> dict[tuple[int, str], Port]:
+def ports(
+    services: str, path: Path = Path("/etc/services"), skipped: Skipped | None = None
+) -> dict[tuple[int, str], Port]:
     """Return what the text of /etc/services calls (port, protocol); the first name counts."""
     found: dict[tuple[int, str], Port] = {}
-    for line in services.splitlines():
-        if match := _PORT.match(line):
+    for number, row in enumerate(split_lines(services), 1):
+        line = row.strip(C_SPACES)
+        if match := _PORT.fullmatch(line):
             name, port, protocol, comment = match.groups()
-            found.setdefault((int(port), protocol), Port(name, (comment or "").strip()))
+            found.setdefault((int(port), protocol), Port(name, strip_blanks(comment or "")))
+        elif line and line[0] != "#" and skipped:
+            skipped.line(path, number)
     return found
 
 
@@ -144,7 +151,7 @@ def _rpm_owners(program: str, paths: Sequence[str]) -> Iterator[tuple[str, Owner
         for path, row in zip(paths, rows, strict=False):
             if len(row) == len(_RPM_TAGS):  # without: a sentence that no package has it
                 name, summary = row
-                yield path, Owner(name, " ".join(summary.split()))
+                yield path, Owner(name, join_words(summary))
         return
     # too many, or one that several packages have
     half = len(paths) // 2

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
+from opdbus.lines import BLANKS
 from opdbus.observe.reading import read_at_most
 from opdbus.observe.report import MAX_OBJECTS
+from opdbus.observe.skipped import Skipped
 from opdbus.state.object import digest
 
 # Far more than dpkg writes: 20,000 packages have 18 MB.
@@ -33,6 +35,9 @@ _FIELD = re.compile(rb"^([A-Za-z][A-Za-z0-9-]{0,30}):[ \t]*((?:.*(?:\n[ \t].*)*)
 _CONFFILE = re.compile(
     rb"^ (/.*) ([0-9a-f]{32}(?: [a-z-]+)*|newconffile(?: [a-z-]+)*)$", re.MULTILINE
 )
+# A file, where in it a paragraph begins, and the paragraph.
+_Paragraph: TypeAlias = tuple[Path, int, bytes]
+_OF_KEYS: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
 # Folders that are links to those below /usr where it is merged.
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32 libo32".split()
 
@@ -50,6 +55,8 @@ class Package:
     status: str
     fields: Mapping[str, str]
     conffiles: Mapping[str, str] = field(default_factory=dict)
+    # the lines of its paragraph, from 0, that are not understood
+    odd: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -67,6 +74,7 @@ class StatusFile:
         self.path = path
         # what was left out, and why; empty if nothing
         self.limited = ""
+        self.skipped = Skipped()
         self._parsed: dict[bytes, Package | None] = {}
 
     def read(self) -> list[Package]:
@@ -80,28 +88,37 @@ class StatusFile:
         return found
 
     def _read(self) -> list[Package]:
-        self.limited = ""
+        self.limited, self.skipped = "", Skipped()
         content, is_cut = read_at_most(self.path, MAX_STATUS_BYTES)
         if is_cut:
             self._limit(f"more than {MAX_STATUS_BYTES >> 20} MiB")
         before, self._parsed = self._parsed, {}
         found: dict[tuple[str, str], Package] = {}
-        for paragraph in itertools.chain(self._paragraphs(content), self._updates()):
+        # how many lines are above a paragraph, counted as far as one is named
+        above = counted = 0
+        for path, start, paragraph in itertools.chain(self._paragraphs(content), self._updates()):
             key = digest(paragraph)
             if key not in self._parsed:
                 self._parsed[key] = before[key] if key in before else parse(paragraph)
-            if package := self._parsed[key]:
+            package = self._parsed[key]
+            if package:
                 found[package.name, package.architecture] = package
+            odd = package.odd if package else (0,) * bool(paragraph.strip(b"\n"))
+            if odd and path == self.path:
+                above += content.count(b"\n", counted, start)
+                counted = start
+            for number in odd:
+                self.skipped.line(path, (above if path == self.path else 0) + number + 1)
         return [package for package in found.values() if package.status != _GONE]
 
-    def _updates(self) -> Iterator[bytes]:
+    def _updates(self) -> Iterator[_Paragraph]:
         """Return the paragraphs that dpkg has noted since its run began, in order."""
         updates = sorted((self.path.parent / "updates").glob("[0-9]*"))
         for path in updates[:_MAX_UPDATES]:
             with suppress(OSError):  # merged into the status meanwhile
-                yield read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
+                yield path, 0, read_at_most(path, _MAX_PARAGRAPH_BYTES)[0]
 
-    def _paragraphs(self, content: bytes) -> Iterator[bytes]:
+    def _paragraphs(self, content: bytes) -> Iterator[_Paragraph]:
         start = 0
         for _ in range(MAX_OBJECTS):
             if start >= len(content):
@@ -109,7 +126,7 @@ class StatusFile:
             end = content.find(b"\n\n", start)
             end = len(content) if end < 0 else end
             if end - start <= _MAX_PARAGRAPH_BYTES:
-                yield content[start:end]
+                yield self.path, start, content[start:end]
             else:
                 self._limit(f"a package with more than {_MAX_PARAGRAPH_BYTES >> 10} KiB")
             start = end + 2
@@ -130,11 +147,24 @@ def parse(paragraph: bytes) -> Package | None:
     if not name or not status:
         return None
     conffiles = dict(_conffiles(found.get(b"Conffiles", b"")))
-    return Package(name, fields.pop("Architecture", ""), wanted, status, fields, conffiles)
+    architecture, odd = fields.pop("Architecture", ""), tuple(_odd(paragraph))
+    return Package(name, architecture, wanted, status, fields, conffiles, odd)
+
+
+def _odd(paragraph: bytes) -> Iterator[int]:
+    """Yield the numbers of lines that neither begin a field, nor go on with one."""
+    key = b""
+    for number, line in enumerate(paragraph.split(b"\n")):
+        if line[:1] not in {b" ", b"\t", b""}:
+            key, colon, _ = line.partition(b":")
+            if not colon or key.strip(_OF_KEYS):
+                yield number
+        elif key == b"Conffiles" and line and not _CONFFILE.fullmatch(line):
+            yield number
 
 
 def _line(value: bytes) -> str:
-    return value.partition(b"\n")[0][:_MAX_VALUE].decode(errors="replace").strip()
+    return value.partition(b"\n")[0][:_MAX_VALUE].decode(errors="replace").strip(BLANKS)
 
 
 def _conffiles(value: bytes) -> Iterator[tuple[str, str]]:

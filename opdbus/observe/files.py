@@ -188,6 +188,7 @@ async def _follow(
             examiner.forget(found)
         is_first = False
         report.busy(listing.limited)
+        report.skip("file", listing.skipped)
         await asyncio.sleep(allowance.rest(time.monotonic() - started))
         change = await watch.change(_SETTLE_SECONDS)
         # until then a file may be new, and what dpkg says of it old

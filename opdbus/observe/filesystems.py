@@ -1,7 +1,7 @@
 """File systems: where they are mounted, how large they are, and how full."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,9 @@ class FileSystems:
         """Follow the mounts of systemd, or without it those that this process sees."""
         try:
             async with pid1.connected() as systemd:
-                await self._follow(report, SystemdMounts(systemd, self.mountinfo).follow())
+                await self._follow(report, SystemdMounts(systemd, self.mountinfo, report).follow())
         except Absent:
-            await self._follow(report, seen_by_us(self.mountinfo))
+            await self._follow(report, seen_by_us(self.mountinfo, report))
 
     async def _follow(self, report: Report, listings: AsyncGenerator[list[Mount]]) -> None:
         mounts: list[Mount] = []
@@ -71,7 +71,7 @@ class FileSystems:
                 news.clear()
                 listed = mounts[:MAX_MOUNTS]
                 measured = await gauge.read(listed)
-                report.replace("mount", {m.path: {**_facts(m), **measured[m.path]} for m in listed})
+                report.replace("mount", _described(listed, measured))
                 report.busy(_limits(measured))
                 async with at_most(self.interval):
                     await news.wait()
@@ -79,8 +79,47 @@ class FileSystems:
         await until_first_ends(take(), tell())
 
 
-def _facts(mount: Mount) -> dict[str, Json]:
+def _described(
+    mounts: Sequence[Mount], measured: Mapping[str, Mapping[str, Json]]
+) -> dict[str, dict[str, Json]]:
+    """Return what each mount is; how full a file system is, of one of its mounts alone.
+
+    That is the one of the whole file system, or else that with the shortest path.
+    """
+    whole: dict[str, Mount] = {}
+    # where a sandbox hides one of them, another may be measured
+    for mount in sorted(mounts, key=lambda m: ("size_gb" not in measured[m.path], *_rank(m))):
+        whole.setdefault(_file_system(mount), mount)
+    found = {}
+    for mount in mounts:
+        first = whole[_file_system(mount)]
+        found[mount.path] = _facts(mount, first)
+        if first.path == mount.path:
+            found[mount.path] |= measured[mount.path]
+    return found
+
+
+def _file_system(mount: Mount) -> str:
+    """Return what mounts of one file system have in common."""
+    if mount.device:
+        return mount.device
+    is_of_device = mount.source.startswith("/dev/") and mount.source != "/dev/root"
+    return mount.source if is_of_device else f"mounted at {mount.path}"
+
+
+def _rank(mount: Mount) -> tuple[bool, int, str]:
+    return mount.root not in {"", "/"}, len(mount.path), mount.path
+
+
+def _facts(mount: Mount, first: Mount) -> dict[str, Json]:
+    """Return what a mount is; `first` is the mount that stands for its file system."""
     description = mount.description or _PURPOSES.get(mount.path, "")
+    part: dict[str, Json] = {"root": mount.root} if mount.root not in {"", "/"} else {}
+    if first.path != mount.path:
+        part["same_file_system_as"] = first.path
+        folder = f"folder {mount.root} of the" if "root" in part else "the same"
+        said = f"{folder} file system as at {first.path}"
+        description = ", ".join(filter(None, [description, said]))
     return {
         **({"description": description} if description else {}),
         "source": mount.source,
@@ -88,6 +127,7 @@ def _facts(mount: Mount) -> dict[str, Json]:
         "options": mount.options,
         "read_only": "ro" in mount.options.split(","),
         "network": mount.fstype in _NETWORK,
+        **part,
     }
 
 

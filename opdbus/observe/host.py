@@ -10,6 +10,7 @@ from opdbus.observe.host_facts import Facts
 from opdbus.observe.pid1 import Pid1
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.state.watch import changes
 from opdbus.tasks import at_most, until_first_ends
 
@@ -67,16 +68,18 @@ class HostItself:
 
     async def _tell(self, report: Report, systemd: Pid1 | None) -> None:
         told = await _ask(systemd) if systemd else _Told()
-        report.replace("fact", await in_thread(partial(self._facts, told)))
+        skipped = Skipped()
+        report.replace("fact", await in_thread(partial(self._facts, told, skipped)))
+        report.skip("fact", skipped)
 
-    def _facts(self, told: _Told) -> dict[str, Facts]:
+    def _facts(self, told: _Told, skipped: Skipped) -> dict[str, Facts]:
         return {
-            "hostname": host_facts.hostname(self.root),
-            "time": host_facts.time(self.root, told.clock),
-            "locale": host_facts.locale(self.root),
-            "os": host_facts.system(self.root),
-            "kernel": machine_facts.kernel(self.root),
-            "hardware": machine_facts.hardware(self.root, told.virtualization),
+            "hostname": host_facts.hostname(self.root, skipped),
+            "time": host_facts.time(self.root, told.clock, skipped),
+            "locale": host_facts.locale(self.root, skipped),
+            "os": host_facts.system(self.root, skipped),
+            "kernel": machine_facts.kernel(self.root, skipped),
+            "hardware": machine_facts.hardware(self.root, told.virtualization, skipped),
         }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.observe.reading import read_at_most
+from opdbus.observe.skipped import Skipped
 
 # The first that there is counts, as for systemd.
 PLACES: Final = tuple(
@@ -46,14 +47,17 @@ class Database:
             _, _, self._node, self._child, self._value, self._root = _HEADER.unpack_from(content)
 
     @classmethod
-    def read(cls, places: tuple[Path, ...] = PLACES) -> "Database":
+    def read(cls, places: tuple[Path, ...] = PLACES, skipped: Skipped | None = None) -> "Database":
         """Read the first file that there is; an empty database where there is none."""
         for path in places:
             try:
                 content, is_cut = read_at_most(path, _MAX_BYTES)
             except OSError:
                 continue
-            return cls(b"" if is_cut else content)
+            found = cls(b"" if is_cut else content)
+            if not found._root and skipped:
+                skipped.file(path)
+            return found
         return cls(b"")
 
     def find(self, modalias: str) -> Mapping[str, str]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from opdbus.history.change import STATE_FILE
+from opdbus.lines import split_lines, split_words
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.sysctls import Sysctls
 from opdbus.observe.uevents import CAUSE, Follower, Uevents
 from opdbus.state.object import Json
@@ -27,7 +29,7 @@ _SETTLE_SECONDS: Final = 0.1
 _LOADING_SECONDS: Final = (0.1, 0.2, 0.5, 2.0, 10.0)
 _MAX_MODULES: Final = 5_000
 _MAX_PARAMETERS: Final = 500
-_WORD = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_WORD = re.compile('(?:[^ \t\n\v\f\r"]|"[^"]*"?)+')
 # What follows is for the first program.
 _END: Final = "--"
 # How a module taints the kernel, by the letters in /proc/modules.
@@ -35,6 +37,7 @@ _TAINTS: Final = {
     "P": "proprietary", "O": "from outside the kernel", "F": "loaded by force", "C": "from staging",
     "E": "unsigned", "K": "live patch", "N": "a test",
 }  # fmt: skip
+_COLUMNS: Final = 5
 _COOKIE: Final = 71
 
 
@@ -51,9 +54,11 @@ class Kernel:
         with self.events.follow("module") as events:
             report.busy(self._limits(events))
             names = await report.named("sysctl")
-            found = await in_thread(partial(self._list, settings, names))
+            skipped = Skipped()
+            found = await in_thread(partial(self._list, settings, names, skipped))
             for kind, objects in found.items():
                 report.replace(kind, objects)
+            report.skip("parameter", skipped)
             await until_first_ends(
                 self._follow_modules(events, report), _follow_settings(settings, names, report)
             )
@@ -68,8 +73,11 @@ class Kernel:
     async def _until_loaded(self, report: Report, cause: str) -> None:
         """Report the modules, and again until none of them is on its way."""
         for seconds in (*_LOADING_SECONDS, 0.0):
-            text = await in_thread(lambda: text_of(self.root / "proc/modules"))
-            report.replace("module", modules(text), cause)
+            skipped = Skipped()
+            path = self.root / "proc/modules"
+            text = await in_thread(partial(text_of, path, skipped=skipped))
+            report.replace("module", modules(text, path, skipped), cause)
+            report.skip("module", skipped)
             if not re.search(r" (?:Loading|Unloading) ", text):
                 return
             await asyncio.sleep(seconds)
@@ -80,10 +88,11 @@ class Kernel:
         return f"modules are listed every minute: {events.missing}" if events.missing else ""
 
     def _list(
-        self, settings: Sysctls, names: AbstractSet[str]
+        self, settings: Sysctls, names: AbstractSet[str], skipped: Skipped
     ) -> dict[str, dict[str, dict[str, Json]]]:
         return {
-            "parameter": parameters(text_of(self.root / "proc/cmdline")),
+            "parameter": parameters(text_of(self.root / "proc/cmdline", skipped=skipped)),
+            # these two are read again at once, and say then what they skip
             "module": modules(text_of(self.root / "proc/modules")),
             "sysctl": settings.read(names),
         }
@@ -119,7 +128,9 @@ async def _read(
     while True:
         changed.clear()
         before, names = names, await report.named("sysctl")
-        found = await in_thread(partial(settings.read, names))
+        skipped = Skipped()
+        found = await in_thread(partial(settings.read, names, skipped))
+        report.skip("sysctl", skipped)
         _tell(report, found, before ^ names)
         report.replace("sysctl", found)
         async with at_most(_SYSCTL_SECONDS):
@@ -136,17 +147,24 @@ def _tell(report: Report, found: Mapping[str, dict[str, Json]], names: AbstractS
             report.gone("sysctl", name, STATE_FILE)
 
 
-def modules(text: str) -> dict[str, dict[str, Json]]:
+def modules(
+    text: str, path: Path = Path("/proc/modules"), skipped: Skipped | None = None
+) -> dict[str, dict[str, Json]]:
     """Return the modules of /proc/modules that are loaded, without what counts their use."""
-    rows = [line.split() for line in text.splitlines()[:_MAX_MODULES]]
     found: dict[str, dict[str, Json]] = {}
-    for name, _, _, users, state, *rest in (row for row in rows if len(row) > 4):
+    for number, line in enumerate(split_lines(text)[:_MAX_MODULES], 1):
+        row = split_words(line)
+        if len(row) < _COLUMNS:
+            if row and skipped:
+                skipped.line(path, number)
+            continue
+        name, _, _, users, state, *rest = row
         if state != "Live":
             continue
-        letters = rest[1] if len(rest) > 1 else ""
+        letters = rest[1].strip("()+-") if len(rest) > 1 else ""
         found[name] = {
             "used_by": [user for user in users.split(",") if user not in ("-", "[permanent]", "")],
-            "taints": [word for letter, word in _TAINTS.items() if letter in letters],
+            "taints": [_TAINTS.get(letter, f"flag {letter}") for letter in letters],
         }
     return {name: {k: v for k, v in values.items() if v} for name, values in found.items()}
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from opdbus.lines import join_words, split_lines, strip_blanks
 from opdbus.observe.host_facts import Facts
 from opdbus.observe.reading import text_of
+from opdbus.observe.skipped import Skipped
 
 # Bits of /proc/sys/kernel/tainted, as the kernel's admin guide numbers them.
 _TAINTS: Final = {
@@ -36,44 +38,95 @@ _DMI: Final = {
     "bios_version": "firmware_version",
     "bios_date": "firmware_date",
 }
-_PROCESSOR = re.compile(r"^(?:model name|cpu model|Model|Hardware)\s*:\s*(.+)$", re.MULTILINE)
-_MEMORY = re.compile(r"^MemTotal:\s*(\d{1,18}) kB", re.MULTILINE)
+# How the kernels of different machines begin the line of a processor: x86, Arm, RISC-V, POWER,
+# LoongArch and MIPS as `processor : 0`, s390 as `processor 0: version = ...`, ARC in brackets.
+_PROCESSOR: Final = re.compile("processor[ \t]*\\[?([0-9]{0,5})\\]?[ \t]*:[ \t]*([0-9]{0,5}).*")
+# What names a processor, in this order: where there is none, what is left says nothing of it.
+_MODELS: Final = (
+    "model name", "cpu model", "Model Name", "cpu", "Processor", "uarch", "vendor_id", "Hardware",
+)  # fmt: skip
+# What those files call boards, where no table of the firmware does.
+_BOARDS: Final = ("Model", "machine", "system type", "platform")
+# Of 64 bits.
+_MAX_DIGITS: Final = 20
+_MEMORY = re.compile("^MemTotal:[ \t]*([0-9]{1,18}) kB", re.MULTILINE | re.ASCII)
 
 
-def kernel(root: Path) -> Facts:
+def kernel(root: Path, skipped: Skipped) -> Facts:
     """Return the kernel's release and its warnings."""
     folder = root / "proc/sys/kernel"
-    release = text_of(folder / "osrelease").strip()
-    facts = {
+    release, version = (strip_blanks(text_of(folder / name)) for name in ("osrelease", "version"))
+    taints = _taints(folder / "tainted", skipped)
+    facts: Facts = {
         "release": release,
-        "version": text_of(folder / "version").strip(),
+        "version": version,
         "architecture": os.uname().machine,
-        "taints": (taints := _taints(text_of(folder / "tainted"))),
-        "tainted": bool(taints),
+        "taints": [*taints] if taints is not None else "",
+        "tainted": bool(taints) if taints is not None else "",
     }
+    facts = {name: value for name, value in facts.items() if value != ""}
     warning = f", tainted: {', '.join(taints)}" if taints else ""
-    return {"description": f"Linux kernel {release}, {facts['architecture']}{warning}", **facts}
+    name = f"Linux kernel {release}".rstrip(" ")
+    return {"description": f"{name}, {facts['architecture']}{warning}", **facts}
 
 
-def hardware(root: Path, virtualization: str | None) -> Facts:
+def hardware(root: Path, virtualization: str | None, skipped: Skipped) -> Facts:
     """Return what the machine is; `virtualization` is "" for none, None if unknown."""
-    facts: Facts = {**_product(root), **_firmware(root)}
-    processors = text_of(root / "proc/cpuinfo")
-    if model := _PROCESSOR.search(processors):
-        facts["cpu"] = " ".join(model[1].split())
-    facts["cpus"] = len(re.findall(r"^processor\s*:", processors, re.MULTILINE))
-    if memory := _MEMORY.search(text_of(root / "proc/meminfo")):
+    processors = text_of(root / "proc/cpuinfo", skipped=skipped)
+    described = _described(processors)
+    facts: Facts = {**_product(root, described), **_firmware(root)}
+    if model := next((described[key] for key in _MODELS if described.get(key)), ""):
+        facts["cpu"] = join_words(model)
+    if count := _count(processors) or _online(root, skipped):
+        facts["cpus"] = count
+    text = text_of(root / "proc/meminfo", skipped=skipped)
+    if memory := _MEMORY.search(text):
         facts["memory_gb"] = round(int(memory[1]) / (1 << 20), 1)
+    elif text:
+        skipped.file(root / "proc/meminfo")
     if virtualization is not None:
         facts["virtualization"] = virtualization or "none"
     return {"description": _description(facts), **facts}
 
 
-def _product(root: Path) -> dict[str, str]:
+def _described(processors: str) -> dict[str, str]:
+    """Return the first value of each key of /proc/cpuinfo."""
+    found: dict[str, str] = {}
+    for line in split_lines(processors):
+        key, _, value = line.partition(":")
+        found.setdefault(strip_blanks(key), strip_blanks(value))
+    return found
+
+
+def _count(processors: str) -> int:
+    """Count the processors of /proc/cpuinfo; 0 where none is numbered."""
+    rows = map(_PROCESSOR.fullmatch, split_lines(processors))
+    return len({row[1] or row[2] for row in rows if row} - {""})
+
+
+def _online(root: Path, skipped: Skipped) -> int:
+    """Count the processors of a list such as `0-3,8`; 0 where there is none."""
+    path = root / "sys/devices/system/cpu/online"
+    count = 0
+    for part in strip_blanks(text := text_of(path, skipped=skipped)).split(","):
+        first, _, last = part.partition("-")
+        if not all(
+            word.isascii() and word.isdecimal() and len(word) < 6 for word in {first, last or first}
+        ):
+            if text:
+                skipped.line(path, 1)
+            return 0
+        count += int(last or first) - int(first) + 1
+    return count
+
+
+def _product(root: Path, processors: Mapping[str, str]) -> dict[str, str]:
     folder = root / "sys/class/dmi/id"
-    found = {name: text_of(folder / file).strip() for file, name in _DMI.items()}
+    found = {name: strip_blanks(text_of(folder / file)) for file, name in _DMI.items()}
     # boards without such a table name themselves in the device tree
-    found["product"] = found["product"] or text_of(root / "proc/device-tree/model").strip("\0\n ")
+    tree = text_of(root / "proc/device-tree/model").strip("\0\n ")
+    board = next((processors[key] for key in _BOARDS if processors.get(key)), "")
+    found["product"] = found["product"] or tree or board
     return {name: value for name, value in found.items() if value}
 
 
@@ -86,13 +139,22 @@ def _firmware(root: Path) -> dict[str, str]:
 def _description(facts: Mapping[str, object]) -> str:
     machine = " ".join(str(facts[key]) for key in ("vendor", "product") if key in facts)
     words = [machine or "this machine"]
-    words += [f"{facts['cpus']} processors {facts.get('cpu', '')}".strip()]
+    processors = [f"{facts['cpus']} processors"] if "cpus" in facts else []
+    words.append(" ".join([*processors, *([str(facts["cpu"])] if "cpu" in facts else [])]))
     words += [f"{facts['memory_gb']} GB memory"] if "memory_gb" in facts else []
     virtual = facts.get("virtualization", "none")
     words += [f"virtual machine or container ({virtual})"] if virtual != "none" else []
-    return ", ".join([*words, *([str(facts["firmware"])] if "firmware" in facts else [])])
+    words += [str(facts["firmware"])] if "firmware" in facts else []
+    return ", ".join(filter(None, words))
 
 
-def _taints(text: str) -> list[str]:
-    number = int(text) if text.strip().isdecimal() and len(text) < 20 else 0
-    return [meaning for bit, meaning in _TAINTS.items() if number >> bit & 1]
+def _taints(path: Path, skipped: Skipped) -> list[str] | None:
+    """Return the kernel's warnings, those without a name by their bit; None if unknown."""
+    text = strip_blanks(text_of(path, skipped=skipped))
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        if text:
+            skipped.line(path, 1)
+        return None
+    number = int(text)
+    bits = (bit for bit in range(number.bit_length()) if number >> bit & 1)
+    return [_TAINTS.get(bit, f"bit {bit}") for bit in bits]

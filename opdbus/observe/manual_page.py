@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from opdbus.lines import join_words, split_lines, split_words
 from opdbus.state.redact import redact_text
 
 MAX_DESCRIPTION: Final = 200
@@ -30,7 +31,7 @@ _CODE_POINT = re.compile(r"\\\[u([0-9A-F]{4,6})\]")
 
 def described(page: str) -> str:
     """Return what a page of man or mdoc says about itself in one line; empty if it does not."""
-    lines = iter(page.splitlines())
+    lines = iter(split_lines(page))
     if not any(_NAME_SECTION.fullmatch(line) for line in lines):
         return ""
     said: list[str] = []
@@ -57,7 +58,7 @@ def _text(line: str) -> str:
     line = line.partition('\\"')[0]
     if not line.startswith((".", "'")):
         return line
-    macro, *arguments = line[1:].split(maxsplit=1) or [""]
+    macro, *arguments = split_words(line[1:], 1) or [""]
     return " ".join(arguments).replace('"', "") if macro in _TEXT_MACROS else ""
 
 
@@ -74,4 +75,4 @@ def _character(found: re.Match[str]) -> str:
 
 def _tidy(text: str) -> str:
     # before: without its quotes, or cut in the middle, a secret may look harmless
-    return " ".join(redact_text(text).replace('"', "").split())[:MAX_DESCRIPTION]
+    return join_words(redact_text(text).replace('"', ""))[:MAX_DESCRIPTION]

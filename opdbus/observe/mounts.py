@@ -3,14 +3,18 @@
 import asyncio
 import re
 import select
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.lines import split_lines
 from opdbus.observe import pid1
 from opdbus.observe.pid1 import Loaded, Pid1
 from opdbus.observe.reading import in_thread, text_of
+from opdbus.observe.report import Report
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.system_bus import Signal
 
 _MOUNT: Final = f"{pid1.NAME}.Mount"
@@ -28,6 +32,7 @@ _OWN_KINDS: Final = frozenset({"overlay", "tmpfs"})
 _OWN_FOLDERS: Final = re.compile(
     r"/(run|dev|sys|proc|var/lib/(containerd|containers|docker|incus|kubelet|lxc|lxd|rancher))/"
 )
+_OWN_TEMPORARY: Final = "/systemd-private-"
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 # Far more than people have; a host of containers may have thousands of bind mounts.
 MAX_MOUNTS: Final = 1000
@@ -41,6 +46,9 @@ class Mount(NamedTuple):
     fstype: str
     options: str
     description: str = ""
+    # which folder of the file system it shows, and the number of the device that this is on
+    root: str = ""
+    device: str = ""
 
     @property
     def has_files(self) -> bool:
@@ -51,24 +59,35 @@ class Mount(NamedTuple):
         return self.path in _EARLY or not is_own
 
 
-def parsed(mountinfo: str, *, of_superblock: bool = False) -> dict[int, Mount]:
+def parsed(
+    mountinfo: str,
+    *,
+    of_superblock: bool = False,
+    path: Path = Path("/proc/self/mountinfo"),
+    skipped: Skipped | None = None,
+) -> dict[int, Mount]:
     """Return the mounts of /proc/PID/mountinfo by their ids, in order.
 
     `of_superblock` leaves out the options of the place: in a sandbox they are the sandbox's.
     """
     found = {}
-    for line in mountinfo.splitlines():
+    for line_number, line in enumerate(split_lines(mountinfo), 1):
         before, _, after = line.partition(" - ")
         match before.split(" "), after.split(" "):
-            case [number, _, _, _, path, own, *_], [fstype, source, *rest] if number.isdecimal():
+            case [number, _, device, root, place, own, *_], [fstype, source, *rest] if (
+                number.isascii() and number.isdecimal()
+            ):
                 options = [] if of_superblock else own.split(",")
                 options += rest[0].split(",") if rest else []
                 text = ",".join(dict.fromkeys(options))
-                found[int(number)] = Mount(_plain(path), _plain(source), fstype, text)
+                mount = Mount(_plain(place), _plain(source), fstype, text)
+                found[int(number)] = mount._replace(root=_plain(root), device=device)
+            case _ if skipped:
+                skipped.line(path, line_number)
     return found
 
 
-async def seen_by_us(mountinfo: Path) -> AsyncGenerator[list[Mount]]:
+async def seen_by_us(mountinfo: Path, report: Report) -> AsyncGenerator[list[Mount]]:
     """Yield what is mounted as this process sees it, at once and after each change."""
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,7 +100,10 @@ async def seen_by_us(mountinfo: Path) -> AsyncGenerator[list[Mount]]:
             while True:
                 changed.clear()
                 poll.poll(0)
-                found = parsed(await in_thread(lambda: text_of(mountinfo)))
+                skipped = Skipped()
+                text = await in_thread(partial(text_of, mountinfo, skipped=skipped))
+                found = parsed(text, path=mountinfo, skipped=skipped)
+                report.skip("mount", skipped)
                 # where two are mounted on one place, the last one hides the other
                 yield list({mount.path: mount for mount in found.values()}.values())
                 await changed.wait()
@@ -95,8 +117,9 @@ class SystemdMounts:
     A service sees its own mounts, most of them read-only; systemd sees those of the host.
     """
 
-    def __init__(self, systemd: Pid1, mountinfo: Path) -> None:
+    def __init__(self, systemd: Pid1, mountinfo: Path, report: Report) -> None:
         self._systemd = systemd
+        self._report = report
         self._mountinfo = mountinfo
         # by the path of the unit on the bus
         self._known: dict[str, Mount] = {}
@@ -122,9 +145,31 @@ class SystemdMounts:
                 values := await self._systemd.properties(unit, _MOUNT)
             ):
                 self._known[unit.path] = _of_unit(values, unit)
-        text = await in_thread(lambda: text_of(self._mountinfo))
-        early = (m for m in parsed(text, of_superblock=True).values() if m.path in _EARLY)
-        return [*self._known.values(), *early]
+        skipped = Skipped()
+        text = await in_thread(partial(text_of, self._mountinfo, skipped=skipped))
+        seen = parsed(text, of_superblock=True, path=self._mountinfo, skipped=skipped)
+        self._report.skip("mount", skipped)
+        early = (mount for mount in seen.values() if mount.path in _EARLY)
+        return [*with_roots(self._known.values(), seen.values()), *early]
+
+
+def with_roots(mounts: Iterable[Mount], seen: Iterable[Mount]) -> Iterator[Mount]:
+    """Add to mounts which folder of which device each shows, where this process sees the same."""
+    places = {(mount.path, mount.fstype): mount for mount in seen}
+    for mount in mounts:
+        same = places.get((mount.path, mount.fstype))
+        if same and is_same(mount, same):
+            # a service with temporary files of its own sees another folder of the file system
+            root = "" if _OWN_TEMPORARY in same.root else same.root
+            yield mount._replace(root=root, device=same.device)
+        else:
+            yield mount
+
+
+def is_same(mount: Mount, seen: Mount) -> bool:
+    """Return whether a mount of systemd and one that we see are of one file system."""
+    # what the kernel mounts at boot is /dev/root, and systemd says which device that is
+    return seen.fstype == mount.fstype and seen.source in {mount.source, "/dev/root"}
 
 
 def _is_of_mount(signal: Signal) -> bool:

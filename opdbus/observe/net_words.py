@@ -9,6 +9,7 @@ _SCOPES: Final = {
     "host": "loopback, programs on this machine reach each other",
     "link": "link-local, counts only between direct neighbours",
 }
+_DROPPING: Final = frozenset({"blackhole", "unreachable", "prohibit", "throw"})
 _EXPOSED: Final = {
     "all addresses": "open to other machines",
     "local only": "for this machine only",
@@ -27,8 +28,10 @@ def of_address(properties: Mapping[str, Json]) -> str:
 def of_route(properties: Mapping[str, Json]) -> str:
     """Say where a route leads, and by whom."""
     network, gateway = properties["destination"], properties.get("gateway")
-    if properties["type"] != "unicast":
+    if properties["type"] in _DROPPING:
         return f"{properties['type']}, packets to {network} are dropped"
+    if properties["type"] != "unicast":
+        return f"{properties['type']}, way to the network {network}"
     over = [f"over {properties['interface']}"] if "interface" in properties else []
     if network == "default":
         first = f"default gateway, router {gateway}" if gateway else "default route"

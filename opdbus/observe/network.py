@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from opdbus.lines import split_lines
 from opdbus.observe import rtnetlink
 from opdbus.observe.netlink import (
     ANSWER_SECONDS,
@@ -23,6 +24,7 @@ from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import Observer, Report
 from opdbus.observe.routes import read_routes
 from opdbus.observe.rtnetlink import Properties
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.uevents import CAUSE
 
 _UNIT: Final = "op-dbus-route.socket"
@@ -61,7 +63,9 @@ class Network:
     async def _list(self, channel: Channel, report: Report) -> None:
         found = [await channel.dump(*request) for request in rtnetlink.REQUESTS]
         # thousands of routes take a tenth of a second
-        listed = await in_thread(partial(self._read, *found))
+        skipped = Skipped()
+        listed = await in_thread(partial(self._read, skipped, *found))
+        report.skip("route", skipped)
         routes = listed["route"]
         is_cut = len(routes) > _MAX_ROUTES or len(found[-1]) >= MAX_MESSAGES
         report.busy(_LEFT_OUT if is_cut else "")
@@ -71,18 +75,22 @@ class Network:
             report.replace(kind, objects, cause)
 
     def _read(
-        self, links: list[Message], addresses: list[Message], routes: list[Message]
+        self,
+        skipped: Skipped,
+        links: list[Message],
+        addresses: list[Message],
+        routes: list[Message],
     ) -> dict[str, dict[str, Properties]]:
         """Return objects by kind and name; of routes one more than there may be."""
         found = rtnetlink.Links.read(links)
-        have = list(rtnetlink.addresses(addresses, found))
+        have = list(rtnetlink.addresses(addresses, found, skipped))
         interfaces = found.properties(have)
         for index, name in hardware(self.udev, found.hardware).items():
             interfaces[index].setdefault("description", name)
         return {
             "interface": {found.name(index): values for index, values in interfaces.items()},
             "address": {f"{a.prefix} on {found.name(a.interface)}": a.properties for a in have},
-            "route": read_routes(routes, found, most=_MAX_ROUTES + 1),
+            "route": read_routes(routes, found, most=_MAX_ROUTES + 1, skipped=skipped),
         }
 
 
@@ -90,7 +98,7 @@ def hardware(folder: Path, indexes: Iterable[int]) -> dict[int, str]:
     """Return the vendors and models that the hardware database names."""
     found = {}
     for index in indexes:
-        lines = text_of(folder / f"n{index}").splitlines()
+        lines = split_lines(text_of(folder / f"n{index}"))
         known = dict(line.partition("=")[::2] for line in lines)
         named = [known[key] for key in _DATABASE if key in known]
         if named:

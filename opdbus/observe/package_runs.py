@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from opdbus.history.change import MAX_CAUSE
 from opdbus.observe.causes import Causes
 from opdbus.observe.reading import changed_at, files_in
+from opdbus.observe.skipped import Skipped
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import Change, Watch
 
@@ -35,6 +36,7 @@ _BY_APT: Final = re.compile(
     rb"^Start-Date: ([0-9-]{10}) +([0-9:]{8})(?:\nCommandline: (.*))?$", re.MULTILINE
 )
 _APT_BEGINS: Final = b"Start-Date: "
+_APT_BEGINNINGS: Final = re.compile(rb"^Start-Date:.*$", re.MULTILINE)
 _APT_ENDS: Final = re.compile(rb"^End-Date: ", re.MULTILINE)
 _BY_DPKG: Final = re.compile(rb"^([0-9-]{10}) ([0-9:]{8}) startup ", re.MULTILINE)
 _Signature: TypeAlias = tuple[int, int, int] | None
@@ -98,6 +100,8 @@ class Runs:
         self._watched = (str(dpkg / "status"), str(states))
         self._apt, self._dpkg = Log(logs / "apt" / "history.log"), Log(logs / "dpkg.log")
         self._causes = causes
+        # beginnings of runs that are not understood: their time is that at which they were read
+        self.skipped = Skipped()
         self._known = self._signatures()
         self._unlogged = ByTime("dpkg")
         self._cause = ""
@@ -142,6 +146,9 @@ class Runs:
     def _look(self, *, is_closed: bool = False) -> None:
         """Learn from the logs, and from a lock that was closed, whether a run goes on."""
         by_apt, by_dpkg = self._apt.added(), self._dpkg.added()
+        for line in _APT_BEGINNINGS.findall(by_apt):
+            if not _BY_APT.match(line):
+                self.skipped.row(f"the beginning of a run in {self._apt.path}")
         if begun := list(_BY_APT.finditer(by_apt)):
             self._begin("apt", begun[-1])
         # dpkg says so several times in a run

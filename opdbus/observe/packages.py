@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from opdbus.lines import join_words
 from opdbus.observe import rpm
 from opdbus.observe.documents import Places
 from opdbus.observe.dpkg import Package, StatusFile
@@ -64,6 +65,8 @@ class Packages:
                 started = time.monotonic()
                 report.replace("package", await in_thread(lambda: self._listed(status)), cause)
                 report.busy(status.limited)
+                report.skip("package", status.skipped)
+                report.skip("run", runs.skipped)
                 await sleep(allowance.rest(time.monotonic() - started))
         finally:
             runs.close()
@@ -135,7 +138,7 @@ def _of_rpm(row: Mapping[str, str]) -> _Named:
         "version": f"{epoch}{version}-{release}",
         "architecture": row["architecture"],
         "status": "installed",
-        "description": " ".join(row["summary"].split()),
+        "description": join_words(row["summary"]),
         "source": row["source"].removesuffix(".rpm"),
         "section": row["section"],
         "homepage": row["homepage"],

@@ -7,6 +7,7 @@ from typing import Final
 from opdbus.observe.documents import Port, ports
 from opdbus.observe.known import Known
 from opdbus.observe.reading import text_of
+from opdbus.observe.skipped import Skipped
 
 _MAX_BYTES: Final = 4 << 20
 _UNKNOWN: Final = Port("", "")
@@ -20,9 +21,13 @@ class ServiceNames:
     def __init__(self, file: Path = Path("/etc/services")) -> None:
         self._file = file
         self._names = Known[Key, Port](_UNKNOWN)
+        # of the newest reading
+        self.skipped = Skipped()
 
     def find(self, wanted: Collection[Key]) -> Mapping[Key, Port]:
         """Return the service of each port, nameless where it has none."""
         if self._names.lacks(wanted):
-            self._names.learn(wanted, ports(text_of(self._file, _MAX_BYTES)))
+            self.skipped = Skipped()
+            text = text_of(self._file, _MAX_BYTES, self.skipped)
+            self._names.learn(wanted, ports(text, self._file, self.skipped))
         return self._names

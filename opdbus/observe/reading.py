@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from opdbus.observe.report import LostSource
+from opdbus.observe.skipped import Skipped
 
 T = TypeVar("T")
 # Readings of one function that hang.
@@ -54,12 +55,21 @@ async def in_thread(read: Callable[[], T], seconds: float = 10.0, *, most: int =
     raise LostSource(f"reading took more than {seconds:.0f} s: a file system may hang")
 
 
-def text_of(path: Path, most: int = _MAX_BYTES) -> str:
-    """Return the beginning of a file as text; empty if there is none that may be read."""
+def text_of(path: Path, most: int = _MAX_BYTES, skipped: Skipped | None = None) -> str:
+    """Return the beginning of a file as text; empty if there is none that may be read.
+
+    One that is there and is not read to its end is noted in `skipped`.
+    """
+    content, is_cut = b"", False
     try:
-        return read_at_most(path, most)[0].decode(errors="replace")
+        content, is_cut = read_at_most(path, most)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError:
-        return ""
+        is_cut = True
+    if is_cut and skipped is not None:
+        skipped.file(path)
+    return content.decode(errors="replace")
 
 
 def changed_at(path: str) -> float:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from opdbus.history.change import Why
 from opdbus.observe.batch import Batch, Key, Merged
 from opdbus.observe.causes import Causes
+from opdbus.observe.skipped import Skipped
 from opdbus.state.flatten import bounded
 from opdbus.state.object import LIVE, Identity, Json
 from opdbus.state.redact import redact_identity
@@ -103,6 +104,8 @@ class Report:
         self.news = asyncio.Event()
         # what the observer says about itself
         self.said = ""
+        # what readers did not understand, by what they read
+        self._skipped: dict[str, Skipped] = {}
         # what was not taken of a kind since its last listing
         self._left_out: dict[str, str] = {}
         self._names: dict[str, set[str]] = {}
@@ -172,6 +175,18 @@ class Report:
     def busy(self, sentence: str) -> None:
         """Say in the status what takes time or is limited; an empty sentence takes it back."""
         self.said = sentence
+
+    def skip(self, part: str, skipped: Skipped) -> None:
+        """Say in the status what was not understood in the newest reading of a part."""
+        self._skipped[part] = skipped
+
+    @property
+    def skipped(self) -> str:
+        """What was not understood in all parts, by file and line; empty if all was."""
+        found = Skipped()
+        for skipped in self._skipped.values():
+            found.include(skipped)
+        return found.sentence
 
     @property
     def left_out(self) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from opdbus.observe import net_words
 from opdbus.observe.netlink import Message, attributes, number, records
 from opdbus.observe.rtnetlink import FAMILIES, Links, Properties, address_text
+from opdbus.observe.skipped import Skipped
 
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")
@@ -17,7 +18,11 @@ _PROTOCOLS: Final = {
     12: "bird", 16: "dhcp", 18: "keepalived", 42: "babel", 186: "bgp", 187: "isis", 188: "ospf",
     189: "rip", 192: "eigrp",
 }  # fmt: skip
-_ROUTE_TYPES: Final = {1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw"}
+# See rtm_type in rtnetlink(7); those of a host's own addresses are not listed.
+_ROUTE_TYPES: Final = {
+    1: "unicast", 6: "blackhole", 7: "unreachable", 8: "prohibit", 9: "throw", 10: "nat",
+}  # fmt: skip
+_OF_ADDRESSES: Final = frozenset({0, 2, 3, 4, 5})
 _MAIN, _LOCAL = 254, 255
 _TABLES: Final = {253: "default", _MAIN: "main"}
 _CLONED: Final = 0x200
@@ -27,7 +32,9 @@ _LINK_LOCAL: Final = (2, "fe80::/64")
 _USUAL_METRICS: Final = {2: {0}, 10: {0, 256, 1024}}
 
 
-def read_routes(found: Iterable[Message], links: Links, most: int) -> dict[str, Properties]:
+def read_routes(
+    found: Iterable[Message], links: Links, most: int, skipped: Skipped | None = None
+) -> dict[str, Properties]:
     """Return routes by their names, as many as are wanted; no local and no cached ones.
 
     Nor those of link-local addresses: each interface has the same one, also each of a container.
@@ -39,7 +46,11 @@ def read_routes(found: Iterable[Message], links: Links, most: int) -> dict[str, 
         if message.type != _NEW_ROUTE or len(message.body) < _ROUTE.size:
             continue
         family, length, _, _, table, protocol, _, kind, flags = _ROUTE.unpack_from(message.body)
-        if family not in FAMILIES or kind not in _ROUTE_TYPES or flags & _CLONED:
+        if kind in _OF_ADDRESSES or flags & _CLONED:
+            continue
+        if family not in FAMILIES:
+            if skipped:
+                skipped.row(f"route of the address family {family}")
             continue
         values = attributes(message.body, _ROUTE.size)
         table = number(values.get(15)) or table
@@ -49,7 +60,7 @@ def read_routes(found: Iterable[Message], links: Links, most: int) -> dict[str, 
         properties: Properties = {
             "family": FAMILIES[family],
             "destination": network,
-            "type": _ROUTE_TYPES[kind],
+            "type": _ROUTE_TYPES.get(kind, f"type {kind}"),
             "table": _TABLES.get(table, str(table)),
             "protocol": _PROTOCOLS.get(protocol, str(protocol)),
             "metric": number(values.get(6)),

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from opdbus.observe import net_words
 from opdbus.observe.netlink import Message, attributes, number, text, values_of
+from opdbus.observe.skipped import Skipped
 from opdbus.state.object import Json
 
 Properties = dict[str, Json]
@@ -27,7 +28,10 @@ _ADDRESS_BYTES: Final = {2: 4, 10: 16}
 # Other names of an interface, which `ip link property` gives it: IFLA_PROP_LIST, IFLA_ALT_IFNAME.
 _PROPERTIES, _OTHER_NAME = 52, 53
 _UP, _LOOPBACK, _PROMISCUOUS, _LOWER_UP = 0x1, 0x8, 0x100, 0x10000
-_STATES: Final = {4: "testing", 5: "dormant", 6: "up"}
+# See IF_OPER in linux/if.h; that of lower numbers is told by the flags.
+_STATES: Final = {
+    0: "down", 1: "down", 2: "down", 3: "down", 4: "testing", 5: "dormant", 6: "up",
+}  # fmt: skip
 # What is made by no driver of its own is named by its hardware, see linux/if_arp.h.
 _HARDWARE: Final = {
     1: "ethernet", 32: "infiniband", 280: "can", 512: "ppp", 768: "ipip", 769: "ip6tnl",
@@ -124,7 +128,9 @@ class Links:
         return found
 
 
-def addresses(found: Iterable[Message], links: Links) -> Iterator[Address]:
+def addresses(
+    found: Iterable[Message], links: Links, skipped: Skipped | None = None
+) -> Iterator[Address]:
     """Yield the addresses of a list."""
     for message in found:
         if message.type != _NEW_ADDRESS or len(message.body) < _ADDRESS.size:
@@ -134,6 +140,8 @@ def addresses(found: Iterable[Message], links: Links) -> Iterator[Address]:
         peer = address_text(values.get(1), family)
         address = address_text(values.get(2), family) or peer
         if not address:
+            if skipped:
+                skipped.row(f"address of the family {family} on {links.name(index)}")
             continue
         flags = number(values.get(8)) or flags
         properties: Properties = {
@@ -161,7 +169,7 @@ def _link_state(link: _Link) -> str:
     # drivers that do not tell, such as that of `lo`
     if state == 0 and link.flags & _UP and link.flags & _LOWER_UP:
         return "up"
-    return _STATES.get(state, "down")
+    return _STATES.get(state, f"state {state}")
 
 
 def _vlan(values: Mapping[int, bytes]) -> int:

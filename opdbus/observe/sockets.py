@@ -17,6 +17,7 @@ from opdbus.observe.netlink import DIAG, Channel, Message, Refused, attributes, 
 from opdbus.observe.ports import ServiceNames
 from opdbus.observe.reading import in_thread
 from opdbus.observe.report import Absent, LostSource, Observer, Report
+from opdbus.observe.skipped import Skipped
 from opdbus.observe.socket_units import descriptions, socket_units
 from opdbus.observe.system_bus import BURST_SECONDS
 from opdbus.state.object import Json
@@ -93,7 +94,7 @@ class Sockets:
 
     async def _list(self, channel: Channel, report: Report) -> None:
         found: list[_Listener] = []
-        refused = set()
+        refused, skipped = set(), Skipped()
         for protocol, (protocol_number, state) in _STATES.items():
             for family in _ADDRESS_BYTES:
                 request = _REQUEST.pack(family, protocol_number, 1 << state)
@@ -102,9 +103,11 @@ class Sockets:
                 except Refused as error:
                     refused.add(f"{protocol} ports are not listed: {error}")
                 else:
-                    found += listeners(protocol, answers)
+                    found += listeners(protocol, answers, skipped)
         report.busy("; ".join(sorted(refused)))
+        report.skip("listener", skipped)
         named = await in_thread(lambda: self._named(found))
+        report.skip("service", self.services.skipped)
         await self._name_socket_units(
             {name: values for name, values in named.items() if values.get("unit") == _INIT}
         )
@@ -206,13 +209,19 @@ async def _follow_units(changed: asyncio.Event, purposes: Known[str, str]) -> No
         await asyncio.sleep(next(delays))
 
 
-def listeners(protocol: str, answers: Iterable[Message]) -> Iterator[_Listener]:
+def listeners(
+    protocol: str, answers: Iterable[Message], skipped: Skipped | None = None
+) -> Iterator[_Listener]:
     """Yield the sockets of a list that have a port."""
     for message in answers:
         if message.type != _SOCK_DIAG_BY_FAMILY or len(message.body) < _ANSWER.size:
+            if skipped:
+                skipped.row(f"message {message.type} of the kernel on {protocol} ports")
             continue
         family, port, address, uid = _ANSWER.unpack_from(message.body)
         length = _ADDRESS_BYTES.get(family)
+        if not length and skipped:
+            skipped.row(f"{protocol} port of family {family}")
         if length and port:
             group = number(attributes(message.body, _ANSWER.size).get(_CONTROL_GROUP))
             where = str(ipaddress.ip_address(address[:length]))

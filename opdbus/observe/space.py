@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from opdbus.observe.mounts import MAX_MOUNTS, Mount, parsed
+from opdbus.lines import split_lines, split_words
+from opdbus.observe.mounts import MAX_MOUNTS, Mount, is_same, parsed
 from opdbus.observe.reading import in_thread, text_of
 from opdbus.observe.report import LostSource
 from opdbus.state.object import Json
@@ -49,7 +50,8 @@ def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
     # what is mounted at a place may change between two calls: both are of one descriptor
     descriptor = os.open(mount.path, os.O_PATH | os.O_CLOEXEC)
     try:
-        if not _is_same(mount, seen.get(_mount_id(descriptor))):
+        shown = seen.get(_mount_id(descriptor))
+        if shown is None or not is_same(mount, shown):
             raise Hidden
         found = os.statvfs(descriptor)
     finally:
@@ -65,13 +67,8 @@ def measure(mount: Mount, seen: Mapping[int, Mount]) -> Space:
 
 def _mount_id(descriptor: int) -> int:
     text = text_of(Path(f"/proc/self/fdinfo/{descriptor}"))
-    lines = (line.split() for line in text.splitlines())
-    return next((int(words[1]) for words in lines if words[0] == "mnt_id:"), -1)
-
-
-def _is_same(mount: Mount, seen: Mount | None) -> bool:
-    # what the kernel mounts at boot is /dev/root, and systemd says which device that is
-    return bool(seen and seen.fstype == mount.fstype and seen.source in {mount.source, "/dev/root"})
+    rows = map(split_words, split_lines(text))
+    return next((int(words[1]) for words in rows if words[:1] == ["mnt_id:"]), -1)
 
 
 def _percent(part: int, whole: int) -> float:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from opdbus import lines
 from opdbus.bus.transport.connection import RemoteError
 from opdbus.drift import known, named
 from opdbus.drift.table import Sort
@@ -100,7 +101,8 @@ class _Watched:
     @property
     def detail(self) -> str:
         said = (self.reason, self.writer.fault, self.report.left_out, self.writer.left_out)
-        return "; ".join(filter(None, (*said, _line(self.report.said), self._noise())))
+        notes = (_line(self.report.said), self.report.skipped)
+        return "; ".join(filter(None, (*said, *notes, self._noise())))
 
     def _noise(self) -> str:
         """Say what is noise, or was some seconds ago: it takes a look at all changes of an hour."""
@@ -252,5 +254,5 @@ async def _tell(watched: _Watched) -> None:
 @lru_cache(_REMEMBERED)
 def _line(text: str) -> str:
     """Make one line without secrets of what a fault or a source says, cut where it is long."""
-    line = " ".join(redact_text(text[:_MAX_READ]).split())
+    line = lines.join_words(redact_text(text[:_MAX_READ]))
     return "".join(char if char.isprintable() else "?" for char in line[:_MAX_SHOWN])

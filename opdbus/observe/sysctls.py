@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.drift.values import same_setting
+from opdbus.lines import split_lines
 from opdbus.listing import distinct
 from opdbus.observe.reading import files_in, read_at_most, text_of
+from opdbus.observe.skipped import Skipped
 from opdbus.state.object import Json
 from opdbus.state.redact import redact
 from opdbus.state.secret_text import REDACTED
@@ -63,21 +65,24 @@ class Sysctls:
         """
         return str(self.root / _LINKED)
 
-    def read(self, others: Collection[str] = ()) -> dict[str, dict[str, Json]]:
+    def read(
+        self, others: Collection[str] = (), skipped: Skipped | None = None
+    ) -> dict[str, dict[str, Json]]:
         """Return all settings that files or `others` name, by their names with dots."""
         paths = (path for path in map(_path, sorted(others)) if "/" in path and _is_path(path))
         named = dict.fromkeys(paths, _NO_FILE)
-        wanted = dict([*{**named, **self._wanted()}.items()][:_MAX_SETTINGS])
+        wanted = dict([*{**named, **self._wanted(skipped or Skipped())}.items()][:_MAX_SETTINGS])
         return {_dotted(path): self._properties(path, each) for path, each in wanted.items()}
 
-    def _wanted(self) -> Mapping[str, _Wanted]:
+    def _wanted(self, skipped: Skipped) -> Mapping[str, _Wanted]:
         """Return what is wanted, by path: the last line counts, and names count before patterns.
 
         That is also so for a line that wants a setting to be left alone.
         """
         last: dict[str, _Wanted | None] = {}
         for file in self._files():
-            for path, value in _assignments(text_of(file, _MAX_BYTES)):
+            text = text_of(file, _MAX_BYTES, skipped)
+            for path, value in _assignments(text, file, skipped):
                 last.pop(path, None)
                 named_by = f"/{file.relative_to(self.root)}"
                 last[path] = None if value is None else _Wanted(value, named_by)
@@ -141,16 +146,19 @@ class Sysctls:
         return {"description": said, "value": shown, **found, "differs": differs}
 
 
-def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
+def _assignments(text: str, file: Path, skipped: Skipped) -> Iterator[tuple[str, str | None]]:
     """Yield settings by their paths and values; None for what patterns shall not mean."""
-    for line in (each.strip(_BLANKS) for each in text.splitlines()):
-        name, is_assigned, value = line.partition("=")
-        # where there is no value, the name is left alone
-        if not line or line[0] in "#;" or not (is_assigned or line[0] == "-"):
+    for number, row in enumerate(split_lines(text), 1):
+        line = row.strip(_BLANKS)
+        if not line or line[0] in "#;":
             continue
+        name, is_assigned, value = line.partition("=")
         path = _path(name.removeprefix("-").strip(_BLANKS))
-        if _is_path(path):
+        # where there is no value, the name is left alone
+        if _is_path(path) and (is_assigned or line[0] == "-"):
             yield path, _plain(value)[:_MAX_VALUE] if is_assigned else None
+        else:
+            skipped.line(file, number)
 
 
 def _is_path(path: str) -> bool:

@@ -149,7 +149,7 @@ def _calendar(rows: Plain) -> list[str]:
 
 
 def _after(rows: Plain) -> list[str]:
-    return [f"{as_span(span)} {_SINCE[base]}" for base, span, _ in rows if base in _SINCE]
+    return [f"{as_span(span)} {_SINCE.get(base, as_text(base))}" for base, span, _ in rows]
 
 
 def _result(value: Plain) -> str:
@@ -201,7 +201,18 @@ def _exit_status(values: Values) -> int | None:
 
 def _exit_signal(values: Values) -> str | None:
     is_killed = values["ExecMainCode"] > _EXITED and values["Result"] != "success"
-    return signal.Signals(values["ExecMainStatus"]).name if is_killed else None
+    return _signal(int(values["ExecMainStatus"])) if is_killed else None
+
+
+def _signal(number: int) -> str:
+    """Return the name of a signal; its number where it has none, as most of real time.
+
+    Raises ValueError for what is no signal.
+    """
+    names = {int(each): each.name for each in signal.Signals}
+    if not 0 < number < signal.NSIG:
+        raise ValueError(number)
+    return names.get(number, f"signal {number}")
 
 
 def _read_only(values: Values) -> bool | None:
