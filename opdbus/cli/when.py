@@ -37,7 +37,7 @@ _AGES: Final = (
     (1, "s", 1),
 )
 _SPAN: Final = re.compile(rf"(?:\d{{1,9}} ?(?:{'|'.join(_UNITS)})(?![a-z]) ?)+")
-_PART: Final = re.compile(r"(\d+) ?([a-z]+)")
+_PART: Final = re.compile(r"(\d{1,9}) ?([a-z]+)")
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _DATE: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}"

@@ -4,7 +4,6 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from opdbus.state.conditions import Number, number
@@ -22,6 +21,7 @@ _VOLATILE: Final = frozenset(
 )
 _BETWEEN: Final = re.compile(r"[,\s]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
+_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]{1,9})?")
 # no repetition gives back what it took: the time grows as the text does
 _ADDRESS: Final = re.compile(r"[0-9a-f]*+[:.][0-9a-f:.]*+(?:/[0-9]{1,3})?", re.IGNORECASE)
 # Longer texts are no numbers, addresses or words with a meaning; they are compared as they are.
@@ -196,10 +196,10 @@ def _number(value: Json) -> Number | None:
         return value
     if isinstance(value, str) and len(value) > _MAX_READ:
         return None
-    found = number(str(value))
-    with suppress(ValueError):
-        return float(str(value)) if found is None else found
-    return None
+    text = str(value)
+    found = number(text)
+    # not inf, nan and 1_000, which float() takes as well
+    return float(text) if found is None and _FLOAT.fullmatch(text) else found
 
 
 def address(text: str) -> str:

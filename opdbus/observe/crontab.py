@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _FIELD: Final = r"[\w*,/~-]+"
-_LINE = re.compile(rf"(@[a-z]+|[\d*]{_FIELD[:-1]}*(?:\s+{_FIELD}){{4}})\s+(.*)")
+_LINE = re.compile(rf"(@[a-z]+|[\d*]{_FIELD[:-1]}*(?:\s+{_FIELD}){{4}})\s++(.*)")
 _VARIABLE = re.compile(r"\s*[\"']?[A-Za-z_]\w*[\"']?\s*=")
-_ANACRON = re.compile(r"(\d{1,9}|@\w+)\s+\d{1,9}\s+(\S+)\s+(.+)")
+_ANACRON = re.compile(r"(\d{1,9}|@\w+)\s+\d{1,9}\s+(\S+)\s++(.+)")
 _NICKNAMES: Final = {
     "@reboot": "at every boot",
     "@yearly": "every year",
@@ -26,7 +26,7 @@ _SHORT: Final = 3
 # What comes before the program of a line of shell, with options and numbers of its own, and what
 # is none.
 _BEFORE: Final = frozenset("if ! exec nice ionice chronic timeout env sudo time".split())
-_STEPS = re.compile(r"\$\([^)]*\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
+_STEPS = re.compile(r"\$\([^)]{0,200}\)|&&|\|\||[;{}()|]|\bthen\b|\bdo\b")
 _SKIPPED: Final = frozenset("test [ [[ cd true command sleep fi done".split())
 _OPTION: Final = frozenset("-0123456789")
 _NO_PROGRAM: Final = frozenset("<>-$!]&")

@@ -15,7 +15,7 @@ from opdbus.state.secret_text import REDACTED
 # A file of an earlier folder replaces one of the same name in a later one.
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 _LAST: Final = "etc/sysctl.conf"
-_ASSIGNED = re.compile(r"(-?)([^=#;\s][^=]*?)\s*(?:=\s*(.*?))?\s*")
+_ASSIGNED = re.compile(r"(-?)([^=#;\s](?:[^=]*[^=\s])?)\s*+(?:=\s*+((?:.*\S)?)\s*)?")
 _NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})", re.ASCII)
 _WILD = re.compile(r"[*?\[]")
 # Each namespace has its own: a service in a sandbox does not see those of the host.

@@ -85,7 +85,7 @@ def _unit_of(path: Path) -> str:
 
 
 def _described(name: str, folders: Sequence[str]) -> dict[str, Json]:
-    template = re.sub(r"@.*\.", "@.", name)
+    template = re.sub(r"^([^@]*+)@.*\.", r"\1@.", name)
     for candidate in dict.fromkeys((name, template)):
         for folder in folders:
             if found := _read(Path(folder, candidate)):

@@ -30,13 +30,17 @@ ORDERS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
     "<=": operator.le,
 }
 _FIELD: Final = r"[^\s,=!<>~\"']+"
+_NO_AND: Final = rf"(?!and\s+{_FIELD}\s*[=!<>~])"
 _CONDITION = re.compile(
-    rf"\s*({_FIELD})\s*([=!<>~]+)\s*(\"[^\"]*\"|'[^']*'|[^,]*?)\s*"
-    rf"(?:,|$|\sand\s(?=\s*{_FIELD}\s*[=!<>~]))",
+    rf"\s*({_FIELD})\s*([=!<>~]+)\s*"
+    rf"(\"[^\"]*\"|'[^']*'|(?:{_NO_AND}[^,\s]+(?:\s++{_NO_AND}[^,\s]+)*)?)\s*"
+    rf"(?:,|$|(?<=\s)and\s(?=\s*{_FIELD}\s*[=!<>~]))",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
-_NUMBER = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*(?:%|([kmgtp]?)(?:i?b)?)", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*(?:%|([kmgtp]?)(?:i?b)?)", re.IGNORECASE | re.ASCII
+)
 _UNITS: Final = ("", "k", "m", "g", "t", "p")
 BOOLEANS: Final = {
     **dict.fromkeys(("true", "yes", "on"), True),
