@@ -1,5 +1,7 @@
 """One call with a text made to be read slowly stops nobody, and neither does what it stored."""
 
+import json
+
 import pytest
 from running import (
     ROOT_PATH,
@@ -84,3 +86,56 @@ def test_question_made_to_be_read_slowly(asked: Running, words: str) -> None:
         assert cpu_seconds(asked.pid) - before < 1
 
     ask(asked, work)
+
+
+HIDDEN = [
+    *map(chr, (*range(0x200B, 0x2010), 0x061C, 0x180E, 0xAD, 0xFEFF, 0x2028, 0x2029)),
+    *map(chr, (*range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x34F, 0x3164, 0x9B, 0x85)),
+    *("\U000e0041", "\U000e007f", "a\ufe0f", "\ufe00", "\U000e0100"),
+]
+COMMANDS = [
+    "list --plugin hidden", "search kind:lamp", "search --explain sharp", "show hidden/lamp/{}",
+    "history hidden/lamp/{}", "changes --plugin hidden", "changes --about lamp", "odd", "topics",
+    "similar hidden/lamp/{}", "fields --plugin hidden", "list --plugin hidden --columns name,note",
+    "top --once",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hidden(asked: Running) -> Running:
+    """Publish objects with hidden characters in their names, fields and values."""
+
+    async def publish(caller: Caller) -> None:
+        objects = [
+            ("hidden", "lamp", f"x{char}y{n}", {"note": f"sharp{char}", f"k{char}ey": f"{char}on"})
+            for n, char in enumerate(HIDDEN)
+        ]
+        await caller.call(STATE_PATH, f"{STATE}.Publish", "sa(sssa{sv})a{sv}", "h", objects, {})
+        await caller.vectorized()
+
+    ask(asked, publish)
+    return asked
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_hidden_characters_are_shown(hidden: Running, command: str) -> None:
+    """No command prints a character that is invisible or turns the text; each is an escape."""
+    shown = 0
+    for number, char in [*enumerate(HIDDEN)][:: 1 if "{}" not in command else 9]:
+        done = hidden.cli(*(each.format(f"x{char}y{number}") for each in command.split()))
+        assert done.returncode == 0, done
+        assert not [
+            hex(ord(c)) for c in done.stdout + done.stderr if c in "".join(HIDDEN) and c != "a"
+        ]
+        shown += "\\u" in done.stdout or "\\x" in done.stdout
+        if "{}" not in command:
+            break
+    assert shown or command in {"odd", "topics", "top --once"}
+
+
+def test_json_is_the_same_with_escapes(hidden: Running) -> None:
+    """`--json` has the very names, as JSON, without the characters themselves."""
+    done = hidden.cli("list", "--plugin", "hidden", "--json")
+    names = [row["name"] for row in json.loads(done.stdout)["objects"]]
+    assert sorted(names) == sorted(f"x{char}y{n}" for n, char in enumerate(HIDDEN))
+    assert not {*done.stdout} & {*"".join(HIDDEN)} - {"a"}
