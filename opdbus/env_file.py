@@ -24,9 +24,11 @@ def read(file: Path) -> Iterator[Assignment]:
     """Yield what the lines give, in their order; raises OSError and ValueError."""
     lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
     for number, line in lines:
-        text = line
-        while text.endswith(_CONTINUED):
-            text = text.removesuffix(_CONTINUED) + next(lines, (0, ""))[1]
+        parts = [line]
+        while parts[-1].endswith(_CONTINUED):
+            parts[-1] = parts[-1].removesuffix(_CONTINUED)
+            parts.append(next(lines, (0, ""))[1])
+        text = "".join(parts)
         if not text.strip() or text.strip().startswith(_COMMENTS):
             continue
         name, is_given, value = text.partition("=")

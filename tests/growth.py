@@ -1,6 +1,7 @@
 """Texts that patterns may be slow with, made from the patterns, and how time grows with texts."""
 
 import ast
+import gc
 import importlib
 import pkgutil
 import re
@@ -18,11 +19,13 @@ import opdbus
 
 PACKAGE: Final = Path(opdbus.__file__).parent
 # Each is four times the one before; the first ones are small enough for an exponential pattern.
-SIZES: Final = (8, 32, 128, 512, 2048)
+SIZES: Final = (6, 24, 96, 384, 1536)
 # Four times for a text four times as long, and half as much again for what memory does.
 MOST: Final = 6.0
 # In so little time nothing that grows with the square has done much yet.
 _TINY_SECONDS: Final = 0.001
+# So long a time is no accident: it need not be measured again.
+_LONG_SECONDS: Final = 0.2
 _RUNS: Final = 5
 _ENDINGS: Final = ("", "!", "\x01\n")
 _MOST_VARIANTS: Final = 4
@@ -63,7 +66,7 @@ def growth(work: Callable[[str], object], text: Text, sizes: Iterable[int] = SIZ
     for small, large in pairwise(sizes):
         spent = _seconds(work, text.of(large))
         if spent > _TINY_SECONDS:
-            if spent > MOST * before:
+            if MOST * before < spent < _LONG_SECONDS:
                 before = min(_seconds(work, text.of(small)) for _ in range(_RUNS))
                 spent = min(spent, *(_seconds(work, text.of(large)) for _ in range(_RUNS)))
             if spent > _TINY_SECONDS:
@@ -75,9 +78,14 @@ def growth(work: Callable[[str], object], text: Text, sizes: Iterable[int] = SIZ
 
 
 def _seconds(work: Callable[[str], object], text: str) -> float:
-    before = time.process_time()
-    work(text)
-    return max(time.process_time() - before, 1e-6)
+    # its passes over all that there is take more time the more there is
+    gc.disable()
+    try:
+        before = time.process_time()
+        work(text)
+        return max(time.process_time() - before, 1e-6)
+    finally:
+        gc.enable()
 
 
 def slow_texts(used: Used) -> Iterator[tuple[str, Text, float]]:

@@ -6,6 +6,8 @@ from typing import Final
 
 _PARTS: Final = re.compile(r"([^0-9]*)([0-9]*)")
 _WANTED: Final = re.compile(r"(>=|<=|==|=|>>|<<|>|<)?\s*+(\S+)")
+# More than anybody gives; each is compared with the whole version.
+_MAX_BOUNDS: Final = 8
 
 
 def compare(one: str, other: str) -> int:
@@ -19,7 +21,7 @@ def satisfies(wanted: str, version: str, *, exactly: bool = False) -> bool:
 
     A bare one is to be met exactly if the caller says so.
     """
-    return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(","))
+    return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(",", _MAX_BOUNDS))
 
 
 def _satisfies(wanted: str, version: str, *, exactly: bool) -> bool:
