@@ -3,7 +3,6 @@
 The time is the processor's, and the smallest of several runs where it matters: see growth.py.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,12 +18,10 @@ from remembering import unit
 from opdbus import env_file, everyday, glossary, kinds, vocabulary
 from opdbus.bus import paths
 from opdbus.cli import causes, output, when, widths
-from opdbus.config import load
 from opdbus.drift import compare, table, values, versions
 from opdbus.errors import OpDbusError
-from opdbus.history import checkpoint, happening, jobs, sentence, wording
+from opdbus.history import checkpoint, jobs, sentence, wording
 from opdbus.history.change import Change, FieldChange, Why
-from opdbus.history.question import Filter
 from opdbus.index import (
     change_ranking,
     comparisons,
@@ -36,17 +33,10 @@ from opdbus.index import (
     times,
     word_vectors,
 )
-from opdbus.index.change_finder import ChangeFinder
-from opdbus.index.finder import Finder
-from opdbus.index.hits import Page
-from opdbus.index.memory import Memory
-from opdbus.index.object_vectors import ObjectVectors
 from opdbus.index.questions import MAX_CHARACTERS
-from opdbus.index.short_names import find_in
 from opdbus.observe import crontab, documents, dpkg, manual_page, mounts, unit_files
 from opdbus.observe.kernel import modules, parameters
 from opdbus.observe.sysctls import Sysctls
-from opdbus.serving.serving import Serving
 from opdbus.state import conditions, document, fields, flatten, publish, redact
 from opdbus.state.object import Identity, Thing
 from opdbus.text import render
@@ -91,10 +81,12 @@ def _compared(text: str) -> None:
     compare.unseen(ROW, "x", {f"{text}s": 1}, {text: text})
 
 
-# every rule that there is, each for a field of its own
+# every rule that there is, each for a field of its own; at_least is replaced elsewhere
+MEANINGS: Final = {rule.means: rule for row in table.ROWS for rule in row.rules.values()}
 RULES: Final = {
     f"k{n}": replace(rule, observed=f"k{n}")
-    for n, rule in enumerate({r.means: r for row in table.ROWS for r in row.rules.values()}.values())
+    for n, (means, rule) in enumerate(MEANINGS.items())
+    if means.__name__ != "at_least"
 }
 ROW: Final = replace(table.ROWS[0], rules=RULES)
 
@@ -150,7 +142,10 @@ def _readers(folder: Path) -> dict[str, Work]:
         ),
         "values": lambda text: [values.same(one, text) for one in ("10.0.0.1", text + "x", 1, [1])],
         "versions": lambda text: versions.satisfies(f">= {text[:9]}, < 1", text, exactly=True),
-        "version wanted": lambda text: (versions.satisfies(text, "1.2"), versions.compare(text, "1")),
+        "version wanted": lambda text: (
+            versions.satisfies(text, "1.2"),
+            versions.compare(text, "1"),
+        ),
         "vocabulary": lambda text: vocabulary.Reader().traits(Identity("a", *THING), {"a": text}),
         "words": vocabulary.plain,
         "wording": lambda text: (wording.is_alike(text, text + "x"), wording.share([1], text)),

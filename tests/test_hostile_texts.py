@@ -16,6 +16,8 @@ from running import (
     search,
 )
 
+from opdbus.bus.transport.connection import RemoteError
+
 COLONS = ":" * 250_000 + "!"
 DECLARED = (
     '{"version": 1, "plugins": {"lab": {"boxes": [{"name": "eth0", "address": "10.0.0.1"}]}}}'
@@ -83,6 +85,29 @@ def test_question_made_to_be_read_slowly(asked: Running, words: str) -> None:
         await search(caller, "hybrid")
         before = cpu_seconds(asked.pid)
         await search(caller, "hybrid", words * (1_000_000 // len(words)))
+        assert cpu_seconds(asked.pid) - before < 1
+
+    ask(asked, work)
+
+
+@pytest.mark.parametrize(
+    ("member", "signature", "body", "error"),
+    [
+        ("Resolve", "sa{sv}", ("x" * 1_000_000, {}), "InvalidArgs"),
+        ("Get", "oa{sv}", (f"{STATE_PATH}/a/b/{'_2e' * 300_000}", {}), "UnknownObject"),
+        ("List", "a{sv}uu", ({"where": "a=b," * 250_000}, 0, 9), "InvalidArgs"),
+    ],
+)
+def test_long_argument_is_refused_at_once(
+    asked: Running, member: str, signature: str, body: tuple[object, ...], error: str
+) -> None:
+    """A name, a path or conditions longer than any are refused before they are read."""
+
+    async def work(caller: Caller) -> None:
+        before = cpu_seconds(asked.pid)
+        with pytest.raises(RemoteError) as raised:
+            await caller.call(STATE_PATH, f"{STATE}.{member}", signature, *body)
+        assert raised.value.name.endswith(error)
         assert cpu_seconds(asked.pid) - before < 1
 
     ask(asked, work)
