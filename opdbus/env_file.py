@@ -28,9 +28,11 @@ def read(file: Path) -> Iterator[Assignment]:
     text = file.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
     lines = enumerate(split_lines(text), 1)
     for number, line in lines:
-        text = line
-        while text.endswith(_CONTINUED):
-            text = text.removesuffix(_CONTINUED) + next(lines, (0, ""))[1]
+        parts = [line]
+        while parts[-1].endswith(_CONTINUED):
+            parts[-1] = parts[-1].removesuffix(_CONTINUED)
+            parts.append(next(lines, (0, ""))[1])
+        text = "".join(parts)
         if not strip_blanks(text) or strip_blanks(text).startswith(_COMMENTS):
             continue
         name, is_given, value = text.partition("=")

@@ -11,8 +11,9 @@ from opdbus import tables
 _UNITS = frozenset(
     "service socket timer target mount automount path slice scope device swap".split()
 )
-# wg0, and linux-image-6.1.0-35-amd64
-_NUMBER = re.compile(r"(?:-\d[\w.+~-]*|\d+)$")
+# What a number at the end may follow, in a name such as linux-image-6.1.0-35-amd64.
+_BEFORE_NUMBER = re.compile(r"(?:.*[^\w.+~-])?", re.DOTALL)
+_NUMBER = re.compile(r"-\d")
 
 
 @cache
@@ -43,4 +44,7 @@ def _forms(name: str) -> Iterator[str]:
         bare = bare[: bare.index("@")]
         yield f"{bare}@"
         yield bare
-    yield _NUMBER.sub("", bare)
+    before = _BEFORE_NUMBER.match(bare)
+    number = _NUMBER.search(bare, before.end() if before else 0)
+    # wg0, and linux-image-6.1.0-35-amd64
+    yield bare[: number.start()] if number else bare.rstrip("0123456789")

@@ -37,6 +37,8 @@ _AFTER_NOUNS = frozenset(
 )
 # After these comes a verb, unless a word that says nothing does.
 _BEFORE_VERBS = frozenset("what who how".split())
+# So many characters after them are read.
+_NEAR = 100
 _CLAUSE_END = re.compile(r"[,;:?!](?:\s|$)|\.\s*$")
 # `..., on which port`
 _LATER = re.compile(
@@ -129,8 +131,8 @@ def asked(question: str, passed: AbstractSet[str]) -> Asked:
 def _asked_later(question: str) -> Kinds:
     """Return what a later part of a question asks for: `voice chat, on which port`."""
     for match in _LATER.finditer(question):
-        words = _WORD.findall(question[match.end() :].lower())
-        if kinds := next((kinds for at, _, kinds in _phrases().find(words) if at == 0), 0):
+        words = _WORD.findall(question[match.end() : match.end() + _NEAR].lower())
+        if kinds := _phrases().first(words):
             return kinds
     return 0
 

@@ -28,7 +28,7 @@ ALL_DEVICES: Final = "all"
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The runtimes take signed 64-bit numbers.
 _MAX_BYTES: Final = 1 << 63
-_MAX_DIGITS: Final = 20
+_MAX_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,22 @@ def choice(*accepted: str, aliases: Mapping[str, str] | None = None) -> Callable
     return parse
 
 
+def decimal(text: str) -> int | None:
+    """Read a number that is nothing but up to 18 ASCII digits; None for another text.
+
+    int() takes underscores, blanks and digits of any script, and raises ValueError for more than
+    4,300 digits.
+    """
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else None
+
+
 def whole(low: int, high: int) -> Callable[[str], int]:
     """Accept a whole number in a range."""
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
+        number = decimal(text.strip().removeprefix("-"))
+        value = low - 1 if number is None else -number if "-" in text else number
         if not low <= value <= high:
             raise ValueError(f"a whole number from {low} to {high}")
         return value
@@ -102,8 +110,7 @@ def amount(text: str) -> int:
     digits = text.lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:] in _UNITS else ""
     number = digits.removesuffix(unit).strip()
-    is_number = number.isascii() and number.isdigit() and len(number) < _MAX_DIGITS
-    value = int(number) * _UNITS[unit] if is_number else 0
+    value = (decimal(number) or 0) * _UNITS[unit]
     if not 0 < value < _MAX_BYTES:
         raise ValueError("a number of bytes such as 512M or 8G")
     return value

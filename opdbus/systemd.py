@@ -10,6 +10,7 @@ from typing import Final
 
 from opdbus import pip, unit
 from opdbus.errors import ConfigError, OpDbusError
+from opdbus.parsing import decimal
 
 # `systemctl status` is read by people: often enough to see that it goes on.
 STATUS_SECONDS: Final = 0.5
@@ -157,6 +158,7 @@ def _watchdog_seconds(environ: Mapping[str, str], pid: int) -> float:
     if environ.get("WATCHDOG_PID", str(pid)) != str(pid):
         return 0.0
     given = environ.get("WATCHDOG_USEC", "0")
-    if not (given.isascii() and given.isdecimal()):
+    microseconds = decimal(given)
+    if microseconds is None:
         raise ConfigError(f"WATCHDOG_USEC={given!r} is not accepted: give a number of microseconds")
-    return int(given) / 1e6
+    return microseconds / 1e6

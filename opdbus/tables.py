@@ -45,7 +45,7 @@ class Phrases:
                 stems = tuple(map(stem, words))
                 self._bits[words] = self._bits.get(words, 0) | bit
                 self._stems[stems] = self._stems.get(stems, 0) | bit
-        self._longest = max(map(len, self._bits), default=1)
+        self.longest = max(map(len, self._bits), default=1)
 
     def find(
         self, words: Sequence[str], is_form: Callable[[int], bool] = lambda _at: False
@@ -57,7 +57,7 @@ class Phrases:
         stems = tuple(map(self._stem, words))
         at = 0
         while at < len(words):
-            for length in range(min(self._longest, len(words) - at), 0, -1):
+            for length in range(min(self.longest, len(words) - at), 0, -1):
                 bits = self._bits.get(tuple(words[at : at + length]))
                 if bits is None and (length > 1 or is_form(at)):
                     bits = self._stems.get(stems[at : at + length])
@@ -66,3 +66,7 @@ class Phrases:
                     at += length - 1
                     break
             at += 1
+
+    def first(self, words: Sequence[str]) -> int | None:
+        """Return the bits of the phrase that words begin with, None if they begin with none."""
+        return next((bits for at, _, bits in self.find(words[: self.longest]) if at == 0), None)

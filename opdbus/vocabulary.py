@@ -140,20 +140,16 @@ def denied(question: str) -> set[str]:
 
 def _beside_verbs(words: list[str]) -> list[str]:
     """Return words with each `not` behind a subject where that makes a phrase: `not it running`."""
+    phrases = _phrases()
     for at, word in enumerate(words):
-        if word != "not" or _is_phrase(words[at:]):
+        if word != "not" or phrases.first(words[at : at + phrases.longest]) is not None:
             continue
         for end in range(at + 1, min(at + 1 + _MOST_BETWEEN, len(words) - 1)):
             if words[end] in _ENDING:
                 break
-            moved = words[at + 1 : end + 1]
-            if _is_phrase(["not", *words[end + 1 :]]):
-                return [*words[:at], *moved, "not", *words[end + 1 :]]
+            if phrases.first(["not", *words[end + 1 : end + phrases.longest]]) is not None:
+                return [*words[:at], *words[at + 1 : end + 1], "not", *words[end + 1 :]]
     return words
-
-
-def _is_phrase(words: Sequence[str]) -> bool:
-    return any(at == 0 for at, _, _ in _phrases().find(words))
 
 
 def fields(traits: Traits) -> set[str]:
@@ -170,7 +166,7 @@ def plain(question: str) -> Iterator[str]:
         if (
             word in _NOT
             or word.endswith("n't")
-            or (word == "no" and words[index + 1 :][:1] == ["longer"])
+            or (word == "no" and words[index + 1 : index + 2] == ["longer"])
         ):
             denied = True
             yield "not"

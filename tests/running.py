@@ -169,13 +169,13 @@ class Running:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it as systemd does, and give the exit code; it may not work for long any more."""
-        spent = _cpu_seconds(self.pid)
+        spent = cpu_seconds(self.pid)
         self.send(number)
         end = os.pidfd_open(self.pid)
         select.select([end], [], [], PATIENCE_SECONDS)
         os.close(end)
         # until it is waited for
-        spent = _cpu_seconds(self.pid) - spent
+        spent = cpu_seconds(self.pid) - spent
         code = self.exit_code()
         assert spent < STOP_SECONDS, f"it worked on for {spent} s:\n{self.log}"
         return code
@@ -212,7 +212,7 @@ class Running:
         )
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Give how long a process has worked, however many others did meanwhile; see proc(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -12,6 +12,7 @@ import pytest
 from debian import Root, build, needs_dpkg
 from observing import Host, in_loop, less_than, observed
 
+from opdbus.lines import join_words
 from opdbus.observe import rpm
 from opdbus.observe.documents import Documents, Owner, Places
 from opdbus.observe.dpkg import MAX_STATUS_BYTES, StatusFile
@@ -311,7 +312,7 @@ async def test_separators_in_the_summary_of_an_rpm(places: Places, summary: str)
     assert (second["name"], second["summary"], second["homepage"]) == ("even", "plain", "(none)")
     async with watched(places) as host:
         shown = await host.until_shown("packages/package/odd", version="1-1")
-        assert shown.get("description", "") == " ".join(summary.split())
+        assert shown.get("description", "") == join_words(summary)
 
 
 @in_loop

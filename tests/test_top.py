@@ -87,7 +87,7 @@ def texts(facts: Facts, view: View, columns: int = 80, rows: int = 24) -> list[s
 def test_the_first_page_says_what_matters() -> None:
     """Each line says one thing: what serves, its proof, its work, what changed and drifted."""
     clock, first, second = (pages.clock(at, NOW) for at in (NOW, NOW - 99, NOW - 98))
-    cut = "\u65e5\u672c\\x1b[2J\\u202e e\u0301 \U0001f469\U0001f469 "
+    cut = "\u65e5\u672c\\x1b[2J\\u202e e\u0301 \U0001f469\\u200d\U0001f469 "
     cut += "\u540d" * 6 + "\u2026" + "\u540d" * 6
     assert texts(KNOWN, View()) == [
         f"op-dbus on web1  ready{clock:>58}",
@@ -101,7 +101,7 @@ def test_the_first_page_says_what_matters() -> None:
         "absent    login1, units: org.freedesktop.login1 is not on the system bus",
         "",
         f"changes   the newest first{'c: all':>54}",
-        f"> {second} {cut} failed: active ->\u2026",
+        f"> {second} {cut} failed: act\u2026",
         f"  {first} nginx.service failed: active -> failed (exit-code) (its own process \u2026",
         "",
         f"drift     2 other than declared, the worst first{'d: all':>32}",

@@ -20,6 +20,8 @@ FIXED: Final = ("/", "/org", "/org/freedesktop", LOG_CONTROL, ROOT)
 _REMEMBERED: Final = 1 << 14
 
 _PLAIN: Final = string.ascii_letters + string.digits
+# More than the longest name that an observer reports takes, three characters a byte.
+_LONGEST: Final = 64 << 10
 # each byte, read as Latin-1, that is not itself in a path
 _ESCAPES: Final = {byte: f"_{byte:02x}" for byte in range(256) if chr(byte) not in _PLAIN}
 _ESCAPED = re.compile(r"_([0-9a-f]{2})")
@@ -60,11 +62,13 @@ def of(plugin: str, kind: str, name: str) -> str:
 
 def parse(path: str) -> tuple[str, str, str]:
     """Give plugin, kind and name of an object path; raises UnknownObject."""
-    parts = path.removeprefix(STATE + "/").split("/")
+    # a longer one is of nothing, and reading it would hold up all others
+    parts = path.removeprefix(STATE + "/").split("/") if len(path) <= _LONGEST else ()
     try:
         plugin, kind, name = (unescape(part) for part in parts)
     except ValueError:
         raise UnknownObject(
-            f"{path} is not the path of a state object: they are {STATE}/PLUGIN/KIND/NAME"
+            f"{path[:_LONGEST]} is not the path of a state object: they are"
+            f" {STATE}/PLUGIN/KIND/NAME"
         ) from None
     return plugin, kind, name

@@ -29,7 +29,7 @@ _WITH_MORE: Final[Mapping[str, str]] = {
     "bus": "by {}",
 }
 _RUN: Final = re.compile(r"(dpkg|apt|rpm):\d{4}-\d\d-\d\dT(\d\d:\d\d)\S*(?: (.+))?")
-_CALLER: Final = re.compile(r"bus:(:\S+) uid (\d+)")
+_CALLER: Final = re.compile(r"bus:(:\S+) uid ([0-9]{1,10})")
 
 
 def said(text: str, user: Callable[[int], str] = lambda uid: f"uid {uid}") -> str:

@@ -188,7 +188,7 @@ def _as_lines(what: str, row: Row) -> None:
     row = (*row[:5], []) if what in _ENDS else row
     content = {"at": now, **_value(row), "class": what} if what else {"at": now}
     head = {} if what else {"format_version": FORMAT_VERSION}
-    print(json.dumps(output.without_nan({**head, **content}), ensure_ascii=False), flush=True)
+    print(output.json_text({**head, **content}), flush=True)
 
 
 def _printed(what: str, row: Row) -> None:

@@ -56,8 +56,10 @@ def _lines(hit: Row) -> list[str]:
     why, seen = _why(hit), set[str]()
     for name, value, words in why["fields"]:
         # a whole word; but `no`, also in a name such as check-no-failures, is of something else
-        part = "" if value in _FLAGS else rf"(?<!\w){re.escape(value)}(?!\w)"
-        if name in _SHOWN or (part and re.search(part, hit["snippet"])):
+        is_word = value not in _FLAGS and re.search(
+            rf"(?<!\w){re.escape(value)}(?!\w)", hit["snippet"]
+        )
+        if name in _SHOWN or is_word:
             seen.update(words)
     more = [_said(*field[:2]) for field in why["fields"] if not seen.issuperset(field[2])]
     more += [gloss for gloss in why["glosses"] if not why["fields"] and gloss not in hit["snippet"]]

@@ -8,6 +8,7 @@ from opdbus.cli import output, when
 from opdbus.cli.asking import fields_of, path_of, unknown
 from opdbus.cli.printing import Printer, print_lines
 from opdbus.errors import InvalidArgs, UnknownObject
+from opdbus.parsing import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,8 +102,8 @@ def _print(rows: Sequence[dict[str, Any]], told: set[int]) -> None:
 
 async def _like(client: Client, said: str) -> dict[str, Any]:
     """Return what changes are to be like: a row by its number, an object by its name, or words."""
-    if said.isdecimal():
-        return {"seq": int(said)}
+    if (number := decimal(said)) is not None:
+        return {"seq": number}
     try:
         return {"object": await path_of(client, said, past=True)}
     except (InvalidArgs, UnknownObject):

@@ -24,12 +24,26 @@ _LONG: Final = 1e15
 _CAPITAL: Final = re.compile(r"(?<=[a-z])[A-Z]")
 _HASH: Final = re.compile(r"\b[0-9a-f]{32,}\b")
 _SHOWN_OF_HASH: Final = 12
-_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters, and those that are invisible, change the direction, or begin a line: Unicode's
+# Default_Ignorable_Code_Point, U+FFF9 to U+FFFB, and lone surrogates. The variation selectors of
+# symbols may follow one.
+_HIDDEN: Final = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    r"\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0d\ufeff\uffa0"
+    r"\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    r"|(?<![\u2010-\u27bf\u2900-\u2bff\u3000-\u32ff\U0001f000-\U0001faff])[\ufe0e\ufe0f]"
+)
 
 
 def as_json(value: Any) -> None:  # noqa: ANN401 -- any JSON
-    """Print a value as JSON; NaN, which JSON has not, as null."""
-    print(json.dumps(without_nan(value), ensure_ascii=False, indent=2))
+    """Print a value as JSON."""
+    print(json_text(value, indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 -- any JSON
+    """Give a value as JSON: NaN, which JSON has not, as null, and what is hidden as escapes."""
+    text = json.dumps(without_nan(value), ensure_ascii=False, indent=indent)
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -73,8 +87,9 @@ def pairs(values: Mapping[str, object]) -> None:
 
     On a terminal, no more is shown of hashes than tells them apart.
     """
-    columns = max(map(width, values), default=0)
-    for name, value in values.items():
+    shown = {visible(name): value for name, value in values.items()}
+    columns = max(map(width, shown), default=0)
+    for name, value in shown.items():
         labelled(style(pad(name, columns), "cyan"), columns, short_hashes(said(value)))
 
 
@@ -124,8 +139,11 @@ def short_hashes(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Show control characters as escapes: a name must not command the terminal."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    """Show control characters and hidden ones as escapes: a name must not command the terminal.
+
+    Nor may it look like another one, or hide a part of itself.
+    """
+    return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def style(text: str, look: str) -> str:

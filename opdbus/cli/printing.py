@@ -33,7 +33,7 @@ class Printer:
         """Print changes in their order; older ones may have been cut off."""
         if self.is_json:
             for row in rows:
-                print(json.dumps({**self._first, **_line(row)}, ensure_ascii=False))
+                print(output.json_text({**self._first, **_line(row)}))
                 self._first = {}
         elif self._is_by_cause:
             _print_by_cause(rows, is_cut=is_cut)

@@ -18,6 +18,7 @@ from opdbus.cli.history import history, moment_of
 from opdbus.cli.root import as_json
 from opdbus.cli.telling import plural
 from opdbus.errors import InvalidArgs, StoreError
+from opdbus.parsing import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +168,8 @@ def _owner(path: Path, user: str | None) -> int:
         except OSError as error:
             raise StoreError(_unreadable(path, error.strerror)) from None
     try:
-        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+        uid = decimal(user)
+        return pwd.getpwnam(user).pw_uid if uid is None else uid
     except KeyError:
         raise InvalidArgs(f"there is no user {user!r}: give --user a name or a number") from None
 

@@ -1,7 +1,6 @@
 """The command itself: its group, what every command takes, and how click's errors are told."""
 
 import os
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ import click
 from opdbus import __version__, config
 from opdbus.cli import completing
 from opdbus.errors import InvalidArgs
+from opdbus.parsing import decimal
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -24,9 +24,6 @@ kind = click.option(
     "--kind", metavar="NAME", help="Only objects of this kind.", shell_complete=completing.kinds
 )
 level_names = completing.words(config.LEVELS)
-_MEANT = re.compile(r"\.? \(?Did you mean(.*\?)\)?$", re.DOTALL)
-# more than any number that D-Bus carries has
-_DIGITS = 20
 # hits, objects or changes that a command gives
 MOST = 10_000
 
@@ -61,7 +58,9 @@ class Unread(Exception):
 def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     # click writes `No such option '--explain'. Did you mean '--plugin'?`
-    said = _MEANT.sub(r"; did you mean\1", error.format_message().rstrip("."))
+    said, meant, words = error.format_message().rstrip(".").partition("Did you mean")
+    if meant:
+        said = f"{said.rstrip(' (.')}; did you mean{words.removesuffix(')')}"
     if not context:
         return said
     between = " See" if said.endswith("?") else "; see"
@@ -109,8 +108,7 @@ def number(text: str | int) -> int:
 
 
 def _within(accepted: range, text: str | int) -> int:
-    digits = str(text)
-    is_number = digits.isascii() and digits.isdigit() and len(digits) < _DIGITS
-    if is_number and int(digits) in accepted:
-        return int(digits)
-    raise click.BadParameter(f"{digits!r} is not a number from {accepted[0]} to {accepted[-1]}")
+    found = decimal(str(text))
+    if found is not None and found in accepted:
+        return found
+    raise click.BadParameter(f"{str(text)!r} is not a number from {accepted[0]} to {accepted[-1]}")

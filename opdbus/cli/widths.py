@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-_WORD: Final = re.compile(r"(\s*)(\S+)")
+_WORD: Final = re.compile(r"(?<!\s)(\s*)(\S+)")
 # Marks and invisible characters take no column, East Asian ones two.
 _NO_WIDTH: Final = frozenset({"Mn", "Me", "Cf"})
 _WIDE: Final = frozenset({"W", "F"})

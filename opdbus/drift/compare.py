@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from opdbus.drift import values, words
@@ -43,6 +44,8 @@ _MAX_TEXT: Final = 1000
 _MAX_ITEMS: Final = 100
 _MAX_FIELDS: Final = 100
 _MAX_NAME: Final = 200
+# Longer names are not compared with others: that takes time as their lengths multiplied.
+_MAX_COMPARED_NAME: Final = 64
 
 
 def compare(row: Row, declared: Properties, observed: Properties | None) -> list[Field]:
@@ -77,13 +80,15 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
         return {}
     compared = _Comparison(row, observed)
     list(compared.fields(declared))
-    known = [*row.rules, *map(values.words, observed)]
+    named = (key for key in observed if len(key) <= _MAX_COMPARED_NAME)
+    known = [*row.rules, *map(values.words, islice(named, _MAX_FIELDS))]
     found = dict(compared.puzzles)
     for path, value in compared.unseen.items():
         if str(value) != name and _severity(values.words(path[-1])) > Severity.INFO:
-            close = next(iter(get_close_matches(path[-1], known, 1)), path[-1])
+            is_short = len(path[-1]) <= _MAX_COMPARED_NAME
+            close = next(iter(get_close_matches(path[-1], known, 1)), "") if is_short else ""
             # a field that may be observed, and is not, is not misspelled
-            hint = f"; did you mean {close}?" if close != path[-1] else ""
+            hint = f"; did you mean {close}?" if close not in {"", path[-1]} else ""
             found[path] = f"{_NO_FIELD}{hint}"
     return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
 

@@ -269,7 +269,9 @@ DECLARED: Final = frozenset(_BY_DECLARED)
 LOOKED_AT: Final = (("kernel", "sysctl"),)
 # The sorts of objects that belong to others.
 JOINED: Final = {
-    sort: (row, re.compile(pattern), place) for row in ROWS for sort, pattern, place in row.joined
+    sort: (row, re.compile(pattern, re.DOTALL), place)
+    for row in ROWS
+    for sort, pattern, place in row.joined
 }
 
 

@@ -4,7 +4,6 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 
@@ -29,27 +28,81 @@ _BETWEEN: Final = re.compile(r"[, \t\n\r]+")
 _KERNEL_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0[0-7]{0,22}|[1-9][0-9]{0,19})")
 _KERNEL_BLANKS: Final = re.compile(r"[ \t\n\v\f\r]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE)
-_ADDRESS: Final = re.compile(r"[0-9a-f:.]*[:.][0-9a-f:.]*(/\d{1,3})?", re.IGNORECASE)
-# Lists of objects are compared element by element with all others up to so many.
+_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]{1,9})?")
+# no repetition gives back what it took: the time grows as the text does
+_ADDRESS: Final = re.compile(r"[0-9a-f]*+[:.][0-9a-f:.]*+(?:/[0-9]{1,3})?", re.IGNORECASE)
+# Longer texts are no numbers, addresses or words with a meaning; they are compared as they are.
+_MAX_READ: Final = 256
+# Lists of objects are compared element by element with all others up to so many,
 _MAX_MATCHED: Final = 200
+# and as long as all comparisons take no more steps: about 0.2 s.
+_MAX_STEPS: Final = 100_000
+_CHARACTERS_A_STEP: Final = 1000
 
 
 def same(declared: Json, observed: Json, *, ordered: bool = False) -> bool:
     """Return whether two values mean the same; lists have an order only if they are `ordered`.
 
-    Of objects inside, what is declared counts.
+    Of objects inside, what is declared counts. Where lists of objects would take too long to match,
+    they differ.
     """
-    if isinstance(declared, dict) and isinstance(observed, dict):
-        there = by_words(observed)
-        lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
-        pairs = ((value, find(observed, there, key)) for key, value in lasting)
-        return all(same(value, other[0], ordered=ordered) for value, other in pairs if other)
-    one, other = _listed(declared, observed), _listed(observed, declared)
-    if isinstance(one, list) and isinstance(other, list):
-        return _same_list(one, other, ordered=ordered)
-    if isinstance(declared, dict | list) or isinstance(observed, dict | list):
-        return all(side in (None, "", [], {}) for side in (declared, observed))
-    return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
+    return _Comparison(ordered=ordered).same(declared, observed)
+
+
+class _Comparison:
+    """One comparison of two values, with the steps that it may still take to match lists."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self._ordered = ordered
+        self._left = _MAX_STEPS
+
+    def same(self, declared: Json, observed: Json) -> bool:
+        if isinstance(declared, dict) and isinstance(observed, dict):
+            self._left -= len(declared) + len(observed)
+            there = by_words(observed)
+            lasting = ((key, value) for key, value in declared.items() if not is_volatile(key))
+            pairs = ((value, find(observed, there, key)) for key, value in lasting)
+            return all(self.same(value, other[0]) for value, other in pairs if other)
+        one, other = _listed(declared, observed), _listed(observed, declared)
+        if isinstance(one, list) and isinstance(other, list):
+            return self._same_list(one, other)
+        if isinstance(declared, dict | list) or isinstance(observed, dict | list):
+            return all(side in (None, "", [], {}) for side in (declared, observed))
+        self._left -= 1 + _characters(declared, observed) // _CHARACTERS_A_STEP
+        return is_hidden(declared) or is_hidden(observed) or _same_scalar(declared, observed)
+
+    def _same_list(self, declared: Sequence[Json], observed: Sequence[Json]) -> bool:
+        if len(declared) != len(observed):
+            return False
+        if self._ordered:
+            return all(map(self.same, declared, observed))
+        forms = [*map(_form, declared)]
+        self._left -= len(forms) + sum(map(len, forms)) // _CHARACTERS_A_STEP
+        if not Counter(map(_form, observed)) - Counter(forms):
+            return True
+        if len(declared) > _MAX_MATCHED:
+            return False
+        rest = list(observed)
+        # what says most first: what says less may match more
+        for at in sorted(range(len(forms)), key=lambda at: -len(forms[at])):
+            match = self._match(declared[at], rest)
+            if match is None:
+                return False
+            del rest[match]
+        return True
+
+    def _match(self, declared: Json, observed: Sequence[Json]) -> int | None:
+        """Return the place of the first value that means the same."""
+        for at, other in enumerate(observed):
+            if self._left < 0:
+                return None
+            if self.same(declared, other):
+                return at
+        return None
+
+
+def _characters(*values: Json) -> int:
+    return sum(len(value) for value in values if isinstance(value, str))
 
 
 def same_setting(wanted: str, value: str) -> bool:
@@ -114,6 +167,8 @@ def is_true(value: Json) -> bool | None:
     """Return what a value says that is to be yes or no; None if it says neither."""
     if isinstance(value, bool):
         return value
+    if isinstance(value, str) and len(value) > _MAX_READ:
+        return None
     text = str(value).strip().lower()
     return True if text in _TRUE | {"1"} else False if text in _FALSE | {"0"} else None
 
@@ -122,27 +177,6 @@ def _listed(value: Json, other: Json) -> Json:
     """Return the items of a text beside a list of several: `4096 6291456` is a list as well."""
     is_text = isinstance(value, str) and isinstance(other, list) and len(other) > 1
     return items(value) if is_text else value
-
-
-def _same_list(declared: Sequence[Json], observed: Sequence[Json], *, ordered: bool) -> bool:
-    if len(declared) != len(observed):
-        return False
-    if ordered:
-        pairs = zip(declared, observed, strict=True)
-        return all(same(one, other, ordered=True) for one, other in pairs)
-    left = list((Counter(map(_form, observed)) - Counter(map(_form, declared))).elements())
-    if not left:
-        return True
-    if len(declared) > _MAX_MATCHED:
-        return False
-    rest = list(observed)
-    # what says most first: what says less may match more
-    for value in sorted(declared, key=lambda one: -len(_form(one))):
-        match = next((n for n, other in enumerate(rest) if same(value, other)), None)
-        if match is None:
-            return False
-        del rest[match]
-    return True
 
 
 def _form(value: Json) -> str:
@@ -173,6 +207,10 @@ def _stripped(value: Json) -> str:
 
 
 def _same_text(one: str, other: str) -> bool:
+    # /srv/ and //srv are /srv
+    is_same_path = one[:1] == other[:1] == "/" and _parts(one) == _parts(other)
+    if is_same_path or len(one) > _MAX_READ or len(other) > _MAX_READ:
+        return is_same_path
     first, second = one.lower(), other.lower()
     for meaning in (_TRUE, _FALSE):
         if first in meaning:
@@ -181,10 +219,7 @@ def _same_text(one: str, other: str) -> bool:
         return first.replace("-", ":") == second.replace("-", ":")
     if _ADDRESS.fullmatch(one) and _ADDRESS.fullmatch(other):
         return address(one) == address(other)
-    if mean_one(first, second):
-        return True
-    # /srv/ and //srv are /srv
-    return one[:1] == other[:1] == "/" and _parts(one) == _parts(other)
+    return mean_one(first, second)
 
 
 def _parts(path: str) -> list[str]:
@@ -194,10 +229,12 @@ def _parts(path: str) -> list[str]:
 def _number(value: Json) -> Number | None:
     if isinstance(value, int | float):
         return value
-    found = number(str(value))
-    with suppress(ValueError):
-        return float(str(value)) if found is None else found
-    return None
+    if isinstance(value, str) and len(value) > _MAX_READ:
+        return None
+    text = str(value)
+    found = number(text)
+    # not inf, nan and 1_000, which float() takes as well
+    return float(text) if found is None and _FLOAT.fullmatch(text) else found
 
 
 def address(text: str) -> str:

@@ -4,8 +4,10 @@ import re
 from fnmatch import fnmatchcase
 from typing import Final
 
-_PARTS: Final = re.compile(r"(\D*)(\d*)")
-_WANTED: Final = re.compile(r"\s*(>=|<=|==|=|>>|<<|>|<)?\s*(\S+)\s*")
+_PARTS: Final = re.compile(r"([^0-9]*)([0-9]*)")
+_WANTED: Final = re.compile(r"(>=|<=|==|=|>>|<<|>|<)?\s*+(\S+)")
+# More than anybody gives; each is compared with the whole version.
+_MAX_BOUNDS: Final = 8
 
 
 def compare(one: str, other: str) -> int:
@@ -19,11 +21,11 @@ def satisfies(wanted: str, version: str, *, exactly: bool = False) -> bool:
 
     A bare one is to be met exactly if the caller says so.
     """
-    return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(","))
+    return all(_satisfies(one, version, exactly=exactly) for one in wanted.split(",", _MAX_BOUNDS))
 
 
 def _satisfies(wanted: str, version: str, *, exactly: bool) -> bool:
-    match = _WANTED.fullmatch(wanted)
+    match = _WANTED.fullmatch(wanted.strip())
     if match is None:
         return wanted.strip() == version
     sign, least = match[1] or ("=" if exactly else ">="), match[2]
@@ -45,18 +47,24 @@ def _as_far_as(wanted: str, version: str) -> str:
 
 def _key(version: str) -> tuple[object, ...]:
     epoch, separator, rest = version.partition(":")
-    if not separator or not epoch.isdecimal():
-        epoch, rest = "0", version
+    if not separator or not (epoch.isascii() and epoch.isdecimal()):
+        epoch, rest = "", version
     upstream, _, revision = rest.rpartition("-") if "-" in rest else (rest, "", "")
-    return int(epoch), _order(upstream), _order(revision)
+    return _decimal(epoch), _order(upstream), _order(revision)
 
 
 def _order(part: str) -> tuple[object, ...]:
     """Return what sorts as dpkg does: by turns words and numbers, `~` before the end of a word."""
     found: list[object] = []
     for word, digits in _PARTS.findall(part):
-        found += [(*map(_weight, word), 0), int(digits or 0)]
+        found += [(*map(_weight, word), 0), _decimal(digits)]
     return tuple(found)
+
+
+def _decimal(digits: str) -> tuple[int, str]:
+    """Return what sorts as a number of any length does: Python reads 4,300 digits at most."""
+    plain = digits.lstrip("0")
+    return len(plain), plain
 
 
 def _weight(char: str) -> int:

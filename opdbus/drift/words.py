@@ -169,7 +169,8 @@ def masked(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
 
 def program(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     """Compare the program that a unit runs; of its arguments only a script is observed."""
-    command = declared if isinstance(declared, str) else " ".join(map(str, declared or ()))
+    words = declared if isinstance(declared, list) else ["" if declared is None else declared]
+    command = " ".join(map(str, words))
     wanted, found = command.lstrip("@-:+!|").split()[:1], str(observed).split()[:1]
     # folders at the top may be links to those below /usr
     plain = [[path.removeprefix("/usr") for path in side] for side in (wanted, found)]
@@ -232,7 +233,9 @@ def options(declared: Json, observed: Json, _seen: Seen) -> Difference | None:
     opposite = {"ro": "rw", "rw": "ro", "exec": "noexec", "suid": "nosuid", "dev": "nodev"}
     opposite |= {no: yes for yes, no in opposite.items()}
     shown = {"ro", "noexec", "nosuid", "nodev", "noatime", "relatime"}
-    lacking = [o for o in wanted if opposite.get(o) in found or (o in shown and o not in found)]
+    there = {*map(str, found)}
+    named = [*map(str, wanted)]
+    lacking = [o for o in named if opposite.get(o) in there or (o in shown and o not in there)]
     return Difference(observed, Severity.WARNING) if lacking else None
 
 
@@ -278,6 +281,6 @@ def puzzle(means: Meaning, declared: Json) -> str:
     is_version = word[:1].isdigit() or word.startswith(("<", "=", ">"))
     if not known or not word or word in known or is_version or values.is_true(declared) is not None:
         return ""
-    near = next(iter(get_close_matches(word, sorted(known), 1)), "")
+    near = next(iter(get_close_matches(word[:_MAX_SHOWN], sorted(known), 1)), "")
     hint = f"; did you mean {near}?" if near else ""
     return f"{str(declared)[:_MAX_SHOWN]!r} is not a known value{hint}"

@@ -10,6 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from opdbus.history.chain import Head
+from opdbus.parsing import decimal
 
 FIELD: Final = "OPDBUS_CHECKPOINT"
 # The first row that is kept from that moment on: rows before it are pruned, and may be missing.
@@ -53,10 +54,7 @@ def read(text: str, at: int, first: str = "") -> Checkpoint | None:
     except binascii.Error:
         return None
     is_one = name.startswith("op-dbus/") and not any(rest) and len(data) == _HASH_BYTES
-    if not is_one or not _is_number(size):
+    rows, begin = decimal(size), decimal(first)
+    if not is_one or rows is None:
         return None
-    return Checkpoint(int(size), data, at, int(first) if _is_number(first) else 1)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
+    return Checkpoint(rows, data, at, 1 if begin is None else begin)

@@ -63,7 +63,7 @@ _EVENTS: Final = {
 }
 # Shares of a file system in percent.
 _FULL: Final = 80
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]+")
 
 
 def of(change: Change) -> str:
@@ -171,7 +171,9 @@ def _result(_before: Json, after: Json) -> str:
 def _version(before: Json, after: Json) -> str:
     if not before or not after:
         return ""
-    old, new = ([int(n) for n in _NUMBER.findall(str(value))] for value in (before, after))
+    # as numbers of any length: int() reads 4,300 digits at most
+    numbers = ((n.lstrip("0") for n in _NUMBER.findall(str(value))) for value in (before, after))
+    old, new = ([(len(n), n) for n in each] for each in numbers)
     return "downgraded" if new < old else "upgraded"
 
 

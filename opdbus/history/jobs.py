@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from opdbus.parsing import decimal
+
 # the job or the exit; what happened before, how often; and how it went
 _PARTS: Final = re.compile(r"(job:\d+[^,]*|exit(?::[^,]*)?)(?:, after ([^,]*))?(.*)", re.DOTALL)
 
@@ -23,7 +25,8 @@ def others(cause: str) -> Mapping[str, int]:
     """Return what happened before that has no row of its own, and how often."""
     parts = _PARTS.fullmatch(cause)
     words = (parts[2] or "").split() if parts else []
-    return {word: int(n) for n, word in zip(words[::2], words[1::2], strict=False) if n.isdigit()}
+    counts = ((word, decimal(n)) for n, word in zip(words[::2], words[1::2], strict=False))
+    return {word: count for word, count in counts if count is not None}
 
 
 def ended_by(cause: str) -> str:

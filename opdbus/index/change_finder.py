@@ -18,6 +18,7 @@ from opdbus.history.sentences import Block, Said
 from opdbus.index import change_ranking, connected, past, relations
 from opdbus.index.change_ranking import Meant, Near
 from opdbus.index.object_vectors import ObjectVectors
+from opdbus.index.questions import MAX_CHARACTERS
 from opdbus.index.store import Store
 from opdbus.index.vector_index import VectorIndex
 from opdbus.slices import slices
@@ -40,8 +41,6 @@ _MOST_ROWS: Final = 2000
 # Of so many changes that are close to one in words, those are given that are like it.
 _CANDIDATES: Final = 256
 MOST_FOLLOWING: Final = 20
-# A longer question is a document, of which the beginning counts.
-_QUESTION_CHARACTERS: Final = 10_000
 # `What happened before the database failed?` is about what came before.
 _BEFORE = re.compile(
     r"(?:what|which|anything|something|changes?|show|list|tell)\b.*?\b(?:before|prior to|led to|"
@@ -86,7 +85,7 @@ class ChangeFinder:
 
         `What happened before EVENT?` is answered as by `before`.
         """
-        asked = asked[:_QUESTION_CHARACTERS]
+        asked = asked[:MAX_CHARACTERS]
         if event := _BEFORE.match(asked.strip()):
             return await self.before(event[1], wanted, limit)
         return await self._about(asked, wanted, limit, priority)
@@ -99,7 +98,7 @@ class ChangeFinder:
         The event is the change that answers best, of all that are kept; what has to do with it
         comes first, then what is like it or close in time.
         """
-        events = await self._about(event[:_QUESTION_CHARACTERS], Filter(), 1, Rank.FEW)
+        events = await self._about(event[:MAX_CHARACTERS], Filter(), 1, Rank.FEW)
         return await self._led_to(events[0].row, wanted, limit, within) if events else []
 
     async def nearest(self, to: Row | str, wanted: Filter, limit: int) -> list[Followed]:
@@ -108,7 +107,7 @@ class ChangeFinder:
         The one is given in words, or as a row of history: before it the same happened to things of
         its sort.
         """
-        said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to, 0)
+        said, seq = (to.sentence, to.seq) if isinstance(to, Row) else (to[:MAX_CHARACTERS], 0)
         if seq:
             wanted = replace(wanted, below=min(wanted.below, seq))
         most = _CANDIDATES if seq else limit

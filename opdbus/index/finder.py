@@ -38,8 +38,6 @@ from opdbus.text import first_line
 # What is left of a question of which all words were conditions.
 _NO_WORDS = " \t\n?!.,;"
 _UNRANKED = Score(0.0, 0.0, 0.0)
-# Words are looked for in this much of a question: the rest of a longer one would stop the loop.
-_QUESTION_CHARACTERS = 10_000
 # So few entries are ranked in milliseconds: among 100,000, threads took a sixth of a search.
 _ON_LOOP = 200_000
 
@@ -85,10 +83,12 @@ class Finder:
         `mode` is one of search.MODES; hybrid and vector wait for the model, unless there is a
         cascade. Where there is no model, or none that works, a hybrid search is a lexical one. With
         a `level`, the best ones are put in order by that level's model. Conditions in the question
-        join those of the page; where there is nothing else, what meets them is listed. Raises
-        NoModel, ModelError, ProviderError.
+        join those of the page; where there is nothing else, what meets them is listed. Of a
+        question the first questions.MAX_CHARACTERS are read. Raises NoModel, ModelError,
+        ProviderError.
         """
-        asked = await questions.read(self._memory, question[:_QUESTION_CHARACTERS])
+        question = question[: questions.MAX_CHARACTERS]
+        asked = await questions.read(self._memory, question)
         page = replace(page, where=page.where + asked.conditions)
         if not asked.conditions and not asked.compared:
             asked = questions.Question(question)
@@ -212,7 +212,7 @@ class Finder:
 
     async def _matched(self, query: Query) -> Query:
         """Add what has words of a question, and what they raise."""
-        memory, question = self._memory, query.question[:_QUESTION_CHARACTERS]
+        memory, question = self._memory, query.question
         await memory.words.ready()
         words, catalogue = memory.words.lookup, memory.catalogue
 

@@ -25,6 +25,8 @@ _NAMING: Final = frozenset("user username login account".split())
 _CANDIDATE = re.compile(
     r"(?<!\S)([a-z][\w-]*(?:\.[\w-]+)*):(\"[^\"]+\"|'[^']+'|[^\s\"']+)", re.IGNORECASE
 )
+# Questions are cut to so much before anything reads them: about twice what a model reads.
+MAX_CHARACTERS: Final = 2000
 # A longer question is a document, whose spelling is its own.
 _MOST_SPELT: Final = 1000
 # A word that every model knows as one.

@@ -14,6 +14,7 @@ import structlog
 from opdbus.index.database import Damaged, guarded, open_read_only
 from opdbus.index.records import REDACTED_BY, WRITTEN_BY, Recorder, look_through_history
 from opdbus.index.store import Record, Store
+from opdbus.parsing import decimal
 from opdbus.state.object import Identity, StateObject
 from opdbus.state.redact import redact_object
 
@@ -180,7 +181,7 @@ def _forget_oldest(path: Path) -> None:
 
 def _numbers(path: Path) -> list[int]:
     found = (file.name.removeprefix(f"{path.name}.damaged-") for file in path.parent.iterdir())
-    return [int(number) for number in found if number.isdecimal()]
+    return [number for number in map(decimal, found) if number is not None]
 
 
 def _mark(path: Path) -> Path:

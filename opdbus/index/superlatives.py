@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from opdbus import kinds
+from opdbus import everyday, kinds
 from opdbus.index import matching
 from opdbus.index.catalogue import thing_of
 from opdbus.index.lexical import STOP_WORDS
@@ -83,7 +83,7 @@ async def find(memory: Memory, question: str, within: Met | None) -> Superlative
 
 
 def _is_plural(question: str) -> bool:
-    words = re.findall(r"[a-z]+s\b", question.lower())
+    words = (word for word in everyday.WORD.findall(question.lower()) if word.endswith("s"))
     return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
 
 

@@ -29,7 +29,7 @@ BEGINNING: Final = 5
 _KEPT: Final = 1 << 14
 _WORD: Final = re.compile(r"[^\W_]+")
 # Words with capitals, but for the first of a question, are names.
-_NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|[^\W_]+[A-Z][^\W_]*")
+_NAME: Final = re.compile(r"(?<=[\w,(] )[A-Z][^\W_]*|(?<![^\W_])[^\W_]+[A-Z][^\W_]*")
 # The pieces of the table's words are in order: the first ones are in most texts.
 _COMMON: Final = 2000
 _LEAST_LENGTH: Final = 1e-9

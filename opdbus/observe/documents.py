@@ -21,7 +21,7 @@ _MAX_PACKED_BYTES: Final = 1 << 20
 # A page may be nothing but a reference to another one.
 _MAX_REFERENCES: Final = 3
 _REFERENCE = re.compile(r"(?:man:)?([^ \t\n/()\0]{1,100})\((\w{1,10})\)")
-_SOURCED = re.compile(r"\.so\s+(?:.*/)?([^\s/]+)\.(\w+?)(?:\.gz)?\s*", re.ASCII)
+_SOURCED = re.compile(r"\.so\s++(?:.*/)?([^\s/]+)\.(\w+?)(?:\.gz)?\s*", re.ASCII)
 _PORT = re.compile(r"([^ \t#]+)[ \t]+([0-9]{1,5})/(\w+)(?:[ \t][^#]*)?(?:#[ \t]*+(.*))?")
 _RPM_SECONDS: Final = 10.0
 _MAX_RPM_PATHS: Final = 500

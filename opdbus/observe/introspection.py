@@ -15,7 +15,7 @@ _INTROSPECT: Final = f"{_STANDARD}Introspectable.Introspect"
 _MAX_DEPTH: Final = 12
 _MAX_OBJECTS: Final = 2_000
 # The children and interfaces that a description names; it needs no more of XML than this.
-_TAG: Final = re.compile(r"""<(node|interface|property)\s[^>]*?\bname\s*=\s*["']([\w.]+)["']""")
+_TAG: Final = re.compile(r"""<(node|interface|property)\s[^<>]*?\bname\s*=\s*["']([\w.]+)["']""")
 _MAX_CHARACTERS: Final = 1 << 18
 
 

@@ -40,7 +40,7 @@ _DMI: Final = {
 }
 # How the kernels of different machines begin the line of a processor: x86, Arm, RISC-V, POWER,
 # LoongArch and MIPS as `processor : 0`, s390 as `processor 0: version = ...`, ARC in brackets.
-_PROCESSOR: Final = re.compile("processor[ \t]*\\[?([0-9]{0,5})\\]?[ \t]*:[ \t]*([0-9]{0,5}).*")
+_PROCESSOR: Final = re.compile("processor[ \t]*+\\[?([0-9]{0,5})\\]?[ \t]*+:[ \t]*+([0-9]{0,5}).*")
 # What names a processor, in this order: where there is none, what is left says nothing of it.
 _MODELS: Final = (
     "model name", "cpu model", "Model Name", "cpu", "Processor", "uarch", "vendor_id", "Hardware",

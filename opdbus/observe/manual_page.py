@@ -21,8 +21,9 @@ _ESCAPED: Final = {
     r"\'": "'", r"\`": "`", r"\t": " ",
 }  # fmt: skip
 _ESCAPE = re.compile(
-    r"\\(?:f(?:\[[^]]*\]|\(..|.)|s(?:\[[^]]*\]|\([+-]?..|[+-]?\d)|[*nFgkmMVY](?:\[[^]]*\]|\(..|.)"
-    r"|[hvwNXZbloDLSHAC]'[^']*'|\[[^]]*\]|\(..|\S| )"
+    r"\\(?:f(?:\[[^]]{0,80}\]|\(..|.)|s(?:\[[^]]{0,80}\]|\([+-]?..|[+-]?\d)"
+    r"|[*nFgkmMVY](?:\[[^]]{0,80}\]|\(..|.)"
+    r"|[hvwNXZbloDLSHAC]'[^']{0,80}'|\[[^]]{0,80}\]|\(..|\S| )"
 )
 # Between names and description: a dash that stands alone.
 _DASH = re.compile(r"\s(?:-{1,2}|[‐-―−])\s+")  # noqa: RUF001 -- all kinds of dashes are meant

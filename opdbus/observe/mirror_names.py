@@ -11,7 +11,7 @@ from opdbus.observe.mirror_values import Value, field_name
 
 _MAX_NAME: Final = 512
 # Device1 of BlueZ is a device.
-_VERSION: Final = re.compile("_?[0-9]+$")
+_VERSION: Final = re.compile("(?:_|(?<![0-9_]))[0-9]+$")
 
 
 class Names:

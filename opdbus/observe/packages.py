@@ -17,6 +17,7 @@ from opdbus.observe.pace import Allowance
 from opdbus.observe.package_runs import ByTime, Runs
 from opdbus.observe.reading import in_thread, read_at_most
 from opdbus.observe.report import Absent, Observer, Report
+from opdbus.parsing import decimal
 from opdbus.state.object import Json
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import changes
@@ -112,9 +113,8 @@ def _of_dpkg(package: Package, automatic: Mapping[str, set[str]] | None) -> _Nam
         "source": fields.get("Source", package.name).partition(" ")[0],
     }
     properties |= {name.lower(): fields[name] for name in _FIELDS if name in fields}
-    size = fields.get("Installed-Size", "")
-    if size.isascii() and size.isdecimal():
-        properties["installed_size_mb"] = _megabytes(int(size) << 10)
+    if (size := decimal(fields.get("Installed-Size", ""))) is not None:
+        properties["installed_size_mb"] = _megabytes(size << 10)
     if fields.get("Essential") == "yes":
         properties["essential"] = True
     if package.wanted == "hold":
@@ -143,8 +143,8 @@ def _of_rpm(row: Mapping[str, str]) -> _Named:
         "section": row["section"],
         "homepage": row["homepage"],
     }
-    if row["size"].isascii() and row["size"].isdecimal():
-        properties["installed_size_mb"] = _megabytes(int(row["size"]))
+    if (size := decimal(row["size"])) is not None:
+        properties["installed_size_mb"] = _megabytes(size)
     return _Named(row["name"], row["architecture"], _without_empty(properties))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from opdbus.drift.values import same_setting
-from opdbus.lines import split_lines
+from opdbus.lines import join_words, split_lines
 from opdbus.listing import distinct
 from opdbus.observe.reading import files_in, read_at_most, text_of
 from opdbus.observe.skipped import Skipped
@@ -19,7 +19,6 @@ from opdbus.state.secret_text import REDACTED
 FOLDERS: Final = ("etc", "run", "usr/local/lib", "usr/lib", "lib")
 _LINKED: Final = "etc/sysctl.conf"
 _BLANKS: Final = " \t\n\r"
-_GAP: Final = re.compile(r"[ \t\n\v\f\r]+")
 _WILD = re.compile(r"[*?\[]")
 # Each namespace has its own: a service in a sandbox does not see those of the host.
 _OF_NAMESPACES = re.compile(
@@ -181,7 +180,7 @@ _SWAPPED: Final = str.maketrans("./", "/.")
 
 
 def _plain(value: str) -> str:
-    return _GAP.sub(" ", value).strip(" ")
+    return join_words(value.replace("\r", ""))
 
 
 def _hidden(name: str, value: str) -> str:

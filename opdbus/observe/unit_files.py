@@ -19,7 +19,6 @@ _FOLDERS: Final = (".wants", ".requires", ".upholds", ".d")
 # Far more than any host has; of one file, the beginning is enough.
 _MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 2 * unit_syntax.MAX_LINE
-_TEMPLATE: Final = re.compile(r"@.*\.")
 
 
 class Stamp(NamedTuple):
@@ -95,9 +94,15 @@ def _described(name: str, folders: Sequence[str]) -> dict[str, Json]:
     return {}
 
 
+def _template(name: str) -> str:
+    """Return the name of the template that a unit is an instance of; other names as they are."""
+    prefix, _, rest = name.partition("@")
+    return f"{prefix}@.{rest.rpartition('.')[2]}" if "." in rest else name
+
+
 def _fragments(name: str, folders: Sequence[str]) -> Iterator[Path]:
     """Yield where the file of a unit may be, that which counts first."""
-    for candidate in dict.fromkeys((name, _TEMPLATE.sub("@.", name))):
+    for candidate in dict.fromkeys((name, _template(name))):
         yield from (Path(folder, candidate) for folder in folders)
 
 
@@ -108,7 +113,7 @@ def _drop_ins(name: str, folders: Sequence[str]) -> list[Path]:
     """
     found: dict[str, Path] = {}
     whole, _, kind = name.rpartition(".")
-    names = list(dict.fromkeys((name, _TEMPLATE.sub("@.", name))))
+    names = list(dict.fromkeys((name, _template(name))))
     prefix, is_instance, _ = whole.partition("@")
     while "-" in prefix.rstrip("-"):
         prefix = prefix.rstrip("-").rpartition("-")[0] + "-"

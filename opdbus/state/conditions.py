@@ -30,9 +30,11 @@ ORDERS: Final[Mapping[str, Callable[[Number, Number], bool]]] = {
     "<=": operator.le,
 }
 _FIELD: Final = r"[^\s,=!<>~\"']+"
+_NO_AND: Final = rf"(?!and\s+{_FIELD}\s*[=!<>~])"
 _CONDITION = re.compile(
-    rf"\s*({_FIELD})\s*([=!<>~]+)\s*(\"[^\"]*\"|'[^']*'|[^,]*?)\s*"
-    rf"(?:,|$|\sand\s(?=\s*{_FIELD}\s*[=!<>~]))",
+    rf"\s*({_FIELD})\s*([=!<>~]+)\s*"
+    rf"(\"[^\"]*\"|'[^']*'|(?:{_NO_AND}[^,\s]+(?:\s++{_NO_AND}[^,\s]+)*)?)\s*"
+    rf"(?:,|$|(?<=\s)and\s(?=\s*{_FIELD}\s*[=!<>~]))",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")

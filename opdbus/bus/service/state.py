@@ -56,6 +56,8 @@ _MAX_FIELDS: Final = 1000
 _MAX_COLUMNS: Final = 64
 _SIDES: Final = ("Declared", "Observed")
 _SORT: Final = ("plugin", "kind")
+# Of PLUGIN/KIND/NAME: more than the longest that an observer reports.
+_MAX_WRITTEN: Final = 10_000
 
 
 class Observed(Protocol):
@@ -144,6 +146,8 @@ class StateInterface:
     ) -> tuple[WireRows, WireRows]:
         """Find the objects that a short name means, or those with close names."""
         is_past = Options(options, {"past": bool}).get("past", default=False)
+        if len(name) > _MAX_WRITTEN:
+            raise InvalidArgs(f"a name has at most {_MAX_WRITTEN} characters, not {len(name)}")
         found, close = await asyncio.to_thread(short_names.find_in, self._memory.catalogue, name)
         # a unit may also have the name of what is no unit, such as an account
         is_open = "/" not in name and connected.UNIT not in {thing[:2] for thing in found}

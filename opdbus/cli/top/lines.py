@@ -30,9 +30,9 @@ def line(*pieces: str | Piece) -> Line:
 
 
 def safe(text: str) -> str:
-    """Show control characters as escapes, and line breaks and tabs as spaces.
+    """Show control and hidden characters as escapes, and line breaks and tabs as spaces.
 
-    What is invisible is left out: terminals differ in what they join by it, and how wide that is.
+    Other format characters are left out: terminals differ in how wide they are.
     """
     shown = visible(text.replace("\n", " ").replace("\t", " "))
     return shown if shown.isascii() else "".join(c for c in shown if category(c) != "Cf")

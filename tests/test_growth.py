@@ -1,0 +1,229 @@
+"""Whatever reads text that somebody else wrote takes four times as long for four times as much.
+
+The time is the processor's, and the smallest of several runs where it matters: see growth.py.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from growth import MOST, Text, Used, growth, patterns, slow_texts
+from remembering import unit
+
+from opdbus import env_file, everyday, glossary, kinds, vocabulary
+from opdbus.bus import paths
+from opdbus.cli import causes, output, when, widths
+from opdbus.drift import compare, table, values, versions
+from opdbus.errors import OpDbusError
+from opdbus.history import checkpoint, jobs, sentence, wording
+from opdbus.history.change import Change, FieldChange, Why
+from opdbus.index import (
+    change_ranking,
+    comparisons,
+    dates,
+    forms,
+    lexical,
+    relations,
+    spelling,
+    times,
+    word_vectors,
+)
+from opdbus.index.questions import MAX_CHARACTERS
+from opdbus.observe import crontab, documents, dpkg, manual_page, mounts, unit_files
+from opdbus.observe.kernel import modules, parameters
+from opdbus.observe.skipped import Skipped
+from opdbus.observe.sysctls import Sysctls
+from opdbus.state import conditions, document, fields, flatten, publish, redact
+from opdbus.state.object import Identity, Thing
+from opdbus.text import render
+
+PATTERNS: Final = patterns()
+# They are written anew elsewhere.
+SLOW: Final = {"opdbus.state.secret_patterns.SHAPES"}
+# What texts are made of: words that somebody reads, separators, brackets, quotes, blanks.
+TOKENS: Final = (
+    "a", " ", "\n", "1", "not ", "can't it the ", "which ports, on which ", "what before ", "and ",
+    "a=b, ", "a:", "a\n", "'", '"', "(", '[{"a":', "</a", "\\", "-", "--a ", ".", ":", "1.", "/",
+    ",", "%", "=", "#", "\t", "\x01", "\u00e9 ", "aB", "_", "* ", "x:1:", "1:", "$(", "-----BEGIN ",
+    "password=", "://a@",
+)  # fmt: skip
+SIZES: Final = (256, 1024, 4096, 16384)
+QUESTION_SIZES: Final = (MAX_CHARACTERS // 16, MAX_CHARACTERS // 4, MAX_CHARACTERS)
+HERE: Final = Path("state.json")
+THING: Final = Thing("lab", "box", "x")
+Work = Callable[[str], object]
+
+
+def _object(text: str) -> dict[str, Any]:
+    return {"address": text, text[:1000]: text, "list": text.split(" "), "in": {"a": [text]}}
+
+
+def _change(text: str) -> None:
+    whole = Identity("live:lab", *THING)
+    changed = [FieldChange((key,), [text + "x"], [text]) for key in ("version", "state", text)]
+    sentence.of_change(Change(whole, "changed", Why("exit"), changed), text)
+
+
+def _document(text: str) -> None:
+    for given in (text, f'{{"a": "{text}"}}', f"{{{text}}}"):
+        document.parse(given, HERE)
+
+
+def _compared(text: str) -> None:
+    """Compare a text with what is declared, by each rule of the table and without one."""
+    for declared in ("10.0.0.1", 5, [text], text + "x"):
+        fields = dict.fromkeys((*RULES, "address", "command", "state", "enabled"), declared)
+        compare.compare(ROW, fields, {**dict.fromkeys(fields, text), text: text})
+    compare.unseen(ROW, "x", {f"{text}s": 1}, {text: text})
+
+
+# every rule that there is, each for a field of its own; at_least is replaced elsewhere
+MEANINGS: Final = {rule.means: rule for row in table.ROWS for rule in row.rules.values()}
+RULES: Final = {
+    f"k{n}": replace(rule, observed=f"k{n}")
+    for n, (means, rule) in enumerate(MEANINGS.items())
+    if means.__name__ != "at_least"
+}
+ROW: Final = replace(table.ROWS[0], rules=RULES)
+
+
+def _jobs(text: str) -> list[crontab.Job]:
+    return crontab.jobs(text, Path("crontab"), Skipped())
+
+
+def _file(folder: Path, name: str, read: Callable[[], object]) -> Work:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def work(text: str) -> None:
+        path.write_text(text, errors="replace")
+        read()
+
+    return work
+
+
+def _readers(folder: Path) -> dict[str, Work]:
+    """Give what reads texts, besides questions."""
+    service, root = folder / "x.service", folder / "etc"
+    return {
+        "address": values.address,
+        "bus path": lambda text: (paths.parse(paths.of(*THING[:2], text)), paths.parse(text)),
+        "cause": lambda text: (causes.said(text), causes.said(f"apt:{text}"), jobs.others(text)),
+        "checkpoint": lambda text: checkpoint.read(f"op-dbus/{text}\n1\n{text}", 0, text),
+        "conditions": lambda text: (conditions.parse(text), conditions.parse(f"a = {text}")),
+        "crontab": lambda text: [*_jobs(text), *_jobs(f"* * * * * root {text}")],
+        "crontab of anacron": lambda text: [
+            *crontab.anacron_jobs(text, Path("crontab"), Skipped())
+        ],
+        "drift": _compared,
+        "env file": _file(folder, "env", lambda: [*env_file.read(folder / "env")]),
+        "fields": lambda text: (fields.split(text), fields.paths(_object(text))),
+        "flatten": lambda text: [*flatten.flatten({text: _object(text), "b": {text: {"a": {}}}})],
+        "glossary": glossary.gloss,
+        "happening": _change,
+        "lexical terms": lambda text: (lexical.terms(text), lexical.names(text)),
+        "manual page": lambda text: manual_page.described(f".SH NAME\nx \\- {text}"),
+        "modules": lambda text: (modules(text), modules(f"a 1 2 {text} Live")),
+        "mountinfo": lambda text: (mounts.parsed(text), mounts.parsed(f"1 2 3 / {text} a - b c")),
+        "number": conditions.number,
+        "output": lambda text: (output.visible(text), output.json_text(text)),
+        "package": lambda text: dpkg.parse(f"Package: {text}\nStatus: {text}\n".encode()),
+        "parameters": parameters,
+        "program": crontab.program,
+        "published": lambda text: publish.observed("publish:x", *THING, _object(text)),
+        "redaction": lambda text: (redact.redact_text(text), redact.redact(_object(text))),
+        "rendering": lambda text: render(unit(text, description=text, note=text)),
+        "services": documents.ports,
+        "short name": lambda text: relations.called(Thing("a", "b", text)),
+        "state file": _document,
+        "sysctl": _file(root, "sysctl.conf", lambda: Sysctls(folder).read()),
+        "terminal": lambda text: (widths.fold(text, 40), widths.width(text)),
+        "time": lambda text: when.moment(text, 1e9, 1e9),
+        "unit file": _file(
+            folder, service.name, lambda: unit_files.described([service.name], [str(folder)])
+        ),
+        "values": lambda text: [values.same(one, text) for one in ("10.0.0.1", text + "x", 1, [1])],
+        "versions": lambda text: versions.satisfies(f">= {text[:9]}, < 1", text, exactly=True),
+        "version wanted": lambda text: (
+            versions.satisfies(text, "1.2"),
+            versions.compare(text, "1"),
+        ),
+        "vocabulary": lambda text: vocabulary.Reader().traits(Identity("a", *THING), {"a": text}),
+        "words": vocabulary.plain,
+        "wording": lambda text: (wording.is_alike(text, text + "x"), wording.share([1], text)),
+    }
+
+
+QUESTIONS: Final[dict[str, Work]] = {
+    "changes asked for": wording.asked,
+    "changes besides": lambda text: (wording.besides(text), wording.saying(text)),
+    "comparisons": comparisons.find,
+    "dates": lambda text: dates.find(text, datetime.now(UTC)),
+    "everyday words": everyday.said,
+    "form": forms.of,
+    "joined words": lambda text: spelling.joined(text, lambda _: ()),
+    "kinds": lambda text: (kinds.asked(text, lexical.STOP_WORDS), kinds.names(text)),
+    "subject": change_ranking.subject,
+    "times": times.find,
+    "vocabulary": vocabulary.denied,
+    "word vectors": word_vectors.words_of,
+}
+
+
+def _forgetful(work: Work) -> Work:
+    """Work without what is remembered of the same text."""
+
+    def anew(text: str) -> None:
+        for cached in (vocabulary.asked, everyday.said, forms.of):
+            cached.cache_clear()
+        with suppress(OpDbusError, ValueError):
+            work(text)
+
+    return anew
+
+
+def _faults(work: Work, sizes: tuple[int, ...]) -> Iterator[str]:
+    for token in TOKENS:
+        for text in (Text("", token, "!"), Text("what is ", token, "\n")):
+            if (found := growth(_forgetful(work), text, sizes)) > MOST:
+                yield f"{found:.0f} times as long for 4 times as much of {text}"
+
+
+@pytest.mark.parametrize("used", PATTERNS, ids=lambda used: used.where)
+def test_pattern_is_linear(used: Used) -> None:
+    """No pattern takes more than four times as long for a text of its own parts, as it is used."""
+    if used.where in SLOW:
+        pytest.xfail("it is written anew elsewhere")
+    assert [*slow_texts(used)] == []
+
+
+def test_patterns_are_found() -> None:
+    """Patterns of modules, of tables in them and in functions are all tested."""
+    found = {used.where for used in PATTERNS}
+    assert {"opdbus.drift.values._ADDRESS", "opdbus.drift.table.JOINED"} < found
+    assert any(where.startswith("opdbus.index.spelling:") for where in found)
+    assert len(found) > 150
+
+
+@pytest.mark.parametrize("pattern", [r"[:.a]*[:.][:.a]*!", r"\s*=?\s*x", r"(?:a+)+b", r"a+$"])
+def test_slow_pattern_is_found(pattern: str) -> None:
+    """The check fails for patterns that are slow."""
+    slow = Used("here", re.compile(pattern), frozenset({"search"}))
+    assert next(slow_texts(slow), None)
+
+
+@pytest.mark.parametrize("name", _readers(Path()))
+def test_reader_is_linear(name: str, tmp_path: Path) -> None:
+    """Whatever reads a text of somebody else takes time as the text is long."""
+    assert [*_faults(_readers(tmp_path)[name], SIZES[:3] if name == "drift" else SIZES)] == []
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_is_read_in_linear_time(name: str) -> None:
+    """Reading a question takes time as it is long, up to the most that is read of one."""
+    assert [*_faults(QUESTIONS[name], QUESTION_SIZES)] == []
