@@ -126,7 +126,11 @@ def sources() -> Iterator[Row]:
     yield "files/file/build_id", build_ids(), 300
     yield "systemd/unit/line", (row for row in units if "=" in row), 1500
     yield "systemd/unit/name", (path.name for path in Path("/usr/lib/systemd/system").glob("*")), 300  # fmt: skip
-    yield "kernel/sysctl/line", (r for r in run("sysctl", "-a") if "name" not in r and "version" not in r), 1000
+    yield (
+        "kernel/sysctl/line",
+        (r for r in run("sysctl", "-a") if "name" not in r and "version" not in r),
+        1000,
+    )
     yield "kernel/cpu/line", lines("proc/cpuinfo"), 60
     yield "kernel/module/alias", lines("sys/devices/**/modalias", "lib/modules/*/modules.alias"), 300  # fmt: skip
     yield "devices/device/uevent", lines("sys/devices/**/uevent"), 400

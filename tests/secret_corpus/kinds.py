@@ -495,7 +495,7 @@ yarnrc | npmAuthToken: "{A36}"
 composer | {"http-basic": {"repo.example.com": {"username": "bob", "password": "{p}"}}}
 docker-auths | {"auths": {"r.example.com": {"auth": "{B32}"}}}
 kubeconfig | client-key-data: {B120}==
-service-account | {"type": "service_account", "private_key_id": "{h40}", "private_key": "{B80}"}
+service-account | {"type": "service_account", "private_key_id": "7", "private_key": "{B80}"}
 gcp-adc | {"client_secret": "{W24}", "refresh_token": "1//0{W64}", "type": "authorized_user"}
 terraform-var | terraform apply -var db_password={p}
 ansible-var | ansible-playbook x.yml -e ansible_become_pass={p}
@@ -533,7 +533,7 @@ exim-login | * : bob : {p}
 fetchmail | poll mail.example.com user bob pass {p}
 msmtp | account x host h user bob password {p}
 davfs | https://dav.example.com bob {p}
-s3fs-passwd | {U20}:{B40}
+s3fs-passwd | AKIA{2}:{B40}
 crypttab-key | data /dev/sda2 none luks,passphrase={p}
 murmur | serverpassword={p}
 minecraft | rcon.password={p}
@@ -594,7 +594,7 @@ swedish | lösenord | {p}
 norwegian | passord | {p}
 danish | adgangskode | {p}
 dutch | wachtwoord | {p}
-italian | parola_chiave | {p}
+italian | chiave_segreta | {p}
 italian-password | parola d'ordine | {p}
 romanian | parolă | {p}
 czech | heslo | {p}
@@ -650,7 +650,10 @@ def kinds() -> list[Kind]:
 
 
 def _rows(table: str) -> list[list[str]]:
-    return [line.split(" | ", 2) if table is NAMED else line.split(" | ", 1) for line in table.strip("\n").split("\n")]
+    return [
+        line.split(" | ", 2) if table is NAMED else line.split(" | ", 1)
+        for line in table.strip("\n").split("\n")
+    ]
 
 
 def fill(template: str, rng: random.Random) -> Part:

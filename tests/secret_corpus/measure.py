@@ -1,6 +1,6 @@
 """Measure which secrets of the corpus are hidden, and which harmless values change.
 
-    python tests/secret_corpus/measure.py [--show open] [--result FILE]
+python tests/secret_corpus/measure.py [--show open] [--result FILE]
 """
 
 import argparse
@@ -45,7 +45,7 @@ def leaks(each: Planted, recorder: Recorder) -> list[str]:
     stored = "\n".join([*item.identity, item.json(), *(str(part) for part in record)]).lower()
     found = []
     for secret in {part.lower() for whole in each.secrets for part in whole.split()}:
-        rows = [secret[at : at + _SEEN + 1] for at in range(max(1, len(secret) - _SEEN))]
+        rows = [secret[at : at + _SEEN + 1] for at in range(len(secret) - _SEEN)]
         found += [row for row in rows if row in stored][:1]
     return found
 
@@ -65,7 +65,9 @@ def measure_secrets(every: int = 1) -> dict[str, dict[str, list[str]]]:
 def harmless() -> list[tuple[str, str, Any]]:
     """Return the fields and values of real hosts: of this file, and of the recorded hosts."""
     lines = (row.partition("\t") for row in HARMLESS.read_text(encoding="utf-8").splitlines())
-    found: dict[tuple[str, str, str], Any] = {(field, "", value): value for field, _, value in lines}
+    found: dict[tuple[str, str, str], Any] = {
+        (field, "", value): value for field, _, value in lines
+    }
     for path in HOSTS:
         data = json.loads(path.read_text(encoding="utf-8"))
         for rows in [data] if isinstance(data, list) else [data["first"]]:

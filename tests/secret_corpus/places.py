@@ -37,7 +37,7 @@ def plant(kind: Kind) -> Iterator[Planted]:
     part = fill(kind.template, rng)
     text, label = part.text, kind.label
     if label:
-        said, setting, slug = f"{label}: {text}", f"{label}={text}", re.sub(r"[^\w]+", "_", label)
+        said, setting, slug = f"{label}: {text}", f"{label}={text}", re.sub(r"[\s']+", "_", label)
         words = ["/usr/bin/app", f"--{slug}", text, "--verbose"]
         variable = f"{slug.upper() if slug.isascii() else slug}={text}"
         mapping: dict[str, Any] = {label: text}
@@ -55,7 +55,9 @@ def plant(kind: Kind) -> Iterator[Planted]:
         words = _words(text)
         mapping, listed, structured = {"line": text}, ["first", text, "last"], {"lines": [text]}
         encoded = base64.b64encode(text.encode()).decode()
-    command = f"/usr/bin/app --{words[1].lstrip('-')} {text}" if label or kind.family == "token" else text
+    command = (
+        f"/usr/bin/app --{words[1].lstrip('-')} {text}" if label or kind.family == "token" else text
+    )
     unit = f"[Service]\nEnvironment={shlex.quote(variable)}\nUser=app"
     if kind.family == "phrase":
         unit = f"[Service]\nExecStart=/bin/sh -c {shlex.quote(text)}\nUser=app"
@@ -90,7 +92,11 @@ def _words(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError:
         words = []
-    return words if len(words) > 1 and re.fullmatch(r"[\w./-]+", words[0]) else ["app", "-c", text]
+    return (
+        words
+        if len(words) > 1 and re.fullmatch(r"[a-z0-9./_-]+", words[0])
+        else ["app", "-c", text]
+    )
 
 
 def shapes() -> Iterator[tuple[str, Planted]]:
