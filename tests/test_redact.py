@@ -14,8 +14,8 @@ from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
 from opdbus.state.redact import redact, redact_object, redact_text
-from opdbus.state.secret_names import is_plural, is_secret_name
 from opdbus.state.secret_formats import FORMATS
+from opdbus.state.secret_names import is_plural, is_secret_name
 from opdbus.state.secret_text import CLEAN, REDACTED, suspects
 from opdbus.text import render
 

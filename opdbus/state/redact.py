@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from opdbus.state.object import SETTINGS, Identity, Json, StateObject
@@ -197,7 +196,7 @@ def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
 def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
     words = [value for value in values if isinstance(value, str)]
-    flags, hidden = flags_of(words), _redact_line(words)
+    flags, hidden = flags_of(words), _redact_line(words, normal=normal)
     out: list[Json] = []
     hide_next = inside_key = False
     place = -1
@@ -222,16 +221,16 @@ def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> l
     return out
 
 
-def _redact_line(words: Sequence[str]) -> Mapping[int, str]:
+def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
     """Return what becomes of words that others show to be secret, as in a command line."""
-    if len(words) == 2 and is_pair(*words):  # noqa: PLR2004
+    if len(words) == 2 and is_pair(*words):
         return {1: REDACTED}
     if not 1 < len(words) <= _MAX_WORDS:
         return {}
     # what has several words is looked at by itself
     line = [_SEVERAL if not word or _BLANK.search(word) else word for word in words]
     whole = " ".join(line)
-    clean = redact_text(whole).split(" ")
+    clean = redact_text(whole, normal=normal).split(" ")
     if clean == line:
         return {}
     if len(clean) == len(line):

@@ -17,7 +17,8 @@ hex 20 dapi dop_v1_ doo_v1_ dor_v1_ sbp_ sntryu_ lin_oauth_ glptt- rubygems_ pul
 hex 20 bkua_ shpat_ shpca_ shppa_ shpss_ shippo_live_ shippo_test_ FLWSECK- FLWSECK_TEST-
 hex 20 sk-or-v1- xkeysib- xsmtpsib-
 hex 32 sk_ sk- SK md5 key-
-word 16 access-sandbox- access-development- access-production- HRKU- pat-na1- pat-eu1- sk-lf- NRJS- PMAK-
+word 16 access-sandbox- access-development- access-production- HRKU- pat-na1- pat-eu1-
+word 16 sk-lf- NRJS- PMAK-
 word 40 v1.0-
 alnum 16 gsk_ pcsk_ tvly- pnu_ hcaik_ hcxik_ hcalk_ hcbik_ nfp_ cfut_ cfat_ npg_ napi_ rdme_ ntn_
 alnum 16 lin_api_ secret_ bkct_ LTAI AKID AKCp cmVmdGtuOj ATBB NRAK- NRII- NRRA- EZAK EZTK vcp_ nbp_
@@ -25,7 +26,7 @@ alnum 16 api_org_ cio oy2 SCW
 word 12 GR1348941 xai- pplx- GOCSPX- sntrys_ glsa_ sb_secret_ tgp_v1_ nvapi- pylf_v1_ phx_ phc_
 word 12 pdus+ syt_ sq0csp- sq0atp- tfp_ figd_ CFPAT- AQVN fo1_ fm2_ pscale_pw_ pscale_tkn_
 word 12 pscale_oauth_ dnkey- ABSK EAACE fio-u- 1//0 ops_eyJ jina_ duffel_live_ duffel_test_ IGQV
-word 12 dckr_oat_ SWMTKN-1- EAAA nwi_ ddapp_ CCIPAT_ pcsk_ re_ lsv2_pt_ lsv2_sk_ sgp_
+word 12 dckr_oat_ SWMTKN-1- EAAA CCIPAT_ pcsk_ re_ lsv2_pt_ lsv2_sk_ sgp_
 dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
 dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
 base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
@@ -40,7 +41,7 @@ _SHAPED: Final = {
     "*": r"(?<![\w*])\*[0-9A-F]{40}(?![0-9A-Fa-f])",
     "nsec1": r"(?<![A-Za-z0-9])nsec1[a-z0-9]{40,}+",
     ":AA": r"(?<![\w:])(?:bot)?\d{8,10}:AA[\w-]{30,}+",
-    ":APA91b": r"(?<!\w)[\w-]{8,}+:APA91b[\w-]{20,}+",
+    ":APA91b": r"(?<![\w-])[\w-]{8,}+:APA91b[\w-]{20,}+",
     "00D": r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12,15}![\w.]{20,}+",
     # what other issuers put before hexadecimal digits, where that is no name of a digest
     "_": r"(?<![\w/.-])(?!sha|md5|id_|uuid|git|rev|hash|digest|crc|img|image|layer|vol|net|br_|pod)"

@@ -37,7 +37,8 @@ _ENDINGS: Final = (
 )
 # In other scripts a part of the name is enough.
 _PARTS: Final = tuple(
-    "парол гасло секрет токен 密码 密碼 口令 密钥 密鑰 令牌 パスワード パスフレーズ 暗証 秘密鍵 トークン"
+    "парол гасло секрет токен 密码 密碼 口令 密钥 密鑰 令牌"
+    " パスワード パスフレーズ 暗証 秘密鍵 トークン"
     " 비밀번호 암호 패스워드 토큰 비밀키 κωδικ συνθηματικ סיסמ ססמ كلمةالسر كلمةالمرور رمزعبور"
     " पासवर्ड कूटशब्द รหัสผ่าน პაროლ գաղտնաբառ".split()
 )
@@ -84,7 +85,7 @@ _NAMING: Final = frozenset(
 )
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_LETTERS_LIKE: Final = {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ı": "i", "ß": "ss"}
+_LETTERS_LIKE: Final = {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ı": "i", "ß": "ss"}  # noqa: RUF001 -- it is what is replaced
 # Of a longer name only the end is looked at.
 _MAX_NAME: Final = 200
 

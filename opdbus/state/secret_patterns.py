@@ -43,7 +43,7 @@ _FLAGS: Final = {
     "redis-cli": ("-a",),
     "zip unzip ipmitool mosquitto_pub mosquitto_sub": ("-P",),
     "ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldappasswd": ("-w",),
-    "smbclient rpcclient": ("-U",),
+    "smbclient rpcclient smbcacls smbget winexe net": ("-U",),
     "snmpget snmpset snmpwalk snmpbulkwalk": ("-c", "-A", "-X"),
     "ssh-keygen": ("-N", "-P"),
     "xfreerdp xfreerdp3 wlfreerdp": ("/p:",),
@@ -57,7 +57,7 @@ _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*"""
 )
 NAMED_VALUE = re.compile(
-    r"""(?<![\w.-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
+    r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
     r"""|(?P<flag>(?<!\S)--?\w[\w.-]*+)(?=\s))"""
     # the value may begin on the next line, if that is indented and has no key of its own
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
@@ -102,7 +102,7 @@ _TO_CHPASSWD = (
 )
 _TO_PROGRAM = (
     r"""(\b(?:echo|printf)\s+(?:-\w+\s+|["']?%s["']?\s+)*+["'\\]{0,9})"""
-    r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++)*+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
+    r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
     r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
 )
 # client server secret address, the server or the address of which is a star
@@ -192,7 +192,8 @@ AFTER_WORD: Final = {
         ("prosodyctl", r"prosodyctl\s+register\s+\S+\s+\S+"),
         ("samba-tool", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
         ("net", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
-        ("openssl", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+", rf"openssl\s+enc{_MORE}-[kK]"),
+        ("openssl", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
+        ("enc", rf"openssl\s+enc{_MORE}-[kK]"),
         ("mkpasswd", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++)*+(?!\s+-)"),
         ("vault", r"vault\s+login(?:\s+-\S++)*+"),
         ("wpa_passphrase", r"wpa_passphrase\s+[^\s=]+"),
@@ -207,7 +208,8 @@ AFTER_WORD: Final = {
         ("outgoinguser", r"outgoinguser\s+\S+"),
         ("com2sec", r"com2sec6?\s+\S+\s+\S+"),
         ("community", r"(?i:snmp-server\s+community)"),
-        ("createuser", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+", r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
+        ("createuser", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
+         r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
         ("isakmp", r"(?i:isakmp\s+key)"),
         ("key", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
         ("nt", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
@@ -230,8 +232,10 @@ INSIDE_WORD: Final = {
 # A secret's name and the secret as two words, where the second looks like a password.
 TWO_WORDS = re.compile(
     r"(?i)((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|[_-]pw|rootpw|bindpw|pwd|token"
-    r"|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)[\"']?[ \t]++(?:(?:is|was|lautet|ist|to"
-    r"|root|es|est|string|hash|encrypted|plain|password|--\w++|\d{1,2}|:)[ \t]++){0,2}+[\"']?)([^\s\"'|;&<>]{5,}+)"
+    r"|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)[\"']?[ \t]++"
+    r"(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|password|--\w++|\d{1,2}|:)"
+    r"[ \t]++){0,2}+[\"']?)"
+    r"([^\s\"'|;&<>]{5,}+)"
 )
 SENTENCE = re.compile(
     r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/ -]{1,40}:[ \t]++[\"']?)"
@@ -243,9 +247,13 @@ IN_TWO_WORDS: Final = tuple(
 )
 # What is a name of a method, a version, a unit, a time or another name rather than a password.
 NO_PASSWORD = re.compile(
-    r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)[\d.]+"
-    r"\W*|argon2\w*|u2f|[\d.,:/%+-]+\W?[a-z]{0,8}[.,;:)]*|\d[\d.-]*\w{0,4}|\S*[(\[{<=$]\S*|-\S*|\S+://\S*"
-    r"|[./~]\S*|\S*\.(?:service|socket|target|timer|path|conf|so|py|sh|txt|gz|deb)(?:\.\d+)?[.,]?)\Z"
+    r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
+    r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
+    r"|[./~]\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
+)
+# Ends of names of files and units.
+NAME_ENDS: Final = tuple(
+    ".service .socket .target .timer .path .conf .so .py .sh .txt .gz .deb .pem .key .xml".split()
 )
 # ("db_password", "x"), <add key="Password" value="x">
 NAMED_PAIR = re.compile(
@@ -269,7 +277,7 @@ SHAPES = re.compile(
     r"|LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+"
     r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|gl(?:pat|dt|rt|rtr|cbt|ptt|ft|imt|agent|soat|oas|ffct|wt)-|xox[abeoprs]-|xapp-|npm_|hf_|pypi-"
     r"|[spr]k_(?:live|test)_|whsec_|dop_v1_|hv[sbr]\.|shp(?:at|ca|pa|ss)_|dckr_pat_|tskey-"
-    r"|sk-(?=[\w-]*\d)|SG\.)[\w.-]{12,}+"
+    r"|sk-(?=[\w-]{0,99}\d)|SG\.)[\w.-]{12,}+"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}+|(?<![\w-])AIza[\w-]{30,}+"
     r"|(?<![\w-])ya29\.[\w-]{10,}+|AGE-SECRET-KEY-1\w++|(?<![\w:])\d{8,10}:AA[\w-]{30,}+"
     r"|(?<=hooks\.slack\.com/services/)[\w/]++|(?<=hooks\.slack\.com/workflows/)[\w/]++"
@@ -291,7 +299,8 @@ SUSPICIOUS = re.compile(
     r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
     r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
     r"|hooks\.|webhook|1000\.|wifi-sec|wireless-sec|dentified|DENTIFIED|[ \t]\*|(?:token|ecret)\s"
-    r"|com2sec|createUser|word-|LOGIN|\s\||net user|user create|sqlplus|inguser|register |user \S+ on >|login |hash "
+    r"|com2sec|createUser|word-|LOGIN|\s\|"
+    r"|net user|user create|sqlplus|inguser|register |user \S+ on >|login |hash "
 )
 # Each text that SUSPICIOUS matches has one of these, or DASHED matches it; to look for them takes
 # half of the time. It matches all that have one of the first few.

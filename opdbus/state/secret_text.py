@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
@@ -220,7 +220,7 @@ def _has(text: str, marks: Iterable[str]) -> bool:
     return False
 
 
-def _hide_after_words(text: str, words: Set[str]) -> str:
+def _hide_after_words(text: str, words: AbstractSet[str]) -> str:
     """Hide what some words of a text, in lower case, make secret at its place after them."""
     if not patterns.SECRET_FLAGS.keys().isdisjoint(words):
         text = patterns.COMMAND.sub(_hide_arguments, text)
@@ -269,7 +269,9 @@ def _hide_argument(match: re.Match[str]) -> str:
 def looks_like_password(word: str) -> bool:
     """Return whether a word after the name of a secret is no ordinary word, number or path."""
     has_both = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
-    return has_both and is_secret_value("", word) and not patterns.NO_PASSWORD.match(word)
+    if not has_both or word.rstrip(".,;:").endswith(patterns.NAME_ENDS):
+        return False
+    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word)
 
 
 def is_pair(name: str, value: str) -> bool:

@@ -96,7 +96,7 @@ _ASCII: Final = re.compile(
     rf"(?:{_QUAD}[A-Za-z0-9+/_-])++"
     r"(?:[A-Za-f][A-HQ-Xg-nw-z0-3](?:[ABEFIJMNQRUVYZcdghklopstwx014589]=?|==)?)?"
 )
-_USER_AND_PASSWORD: Final = re.compile(r"[\w.@+-]{1,64}:(?!//)(?=\S{4,}\Z)[^\s/:]\S*")
+_USER_AND_PASSWORD: Final = re.compile(r"\A[\w.@+-]{1,64}:(?!//)(?=\S{4,}+\Z)[^\s/:]\S*")
 _DER_SEQUENCE: Final = 0x30
 
 
@@ -155,7 +155,7 @@ def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]
 
 def _is_normal_before(before: str) -> bool:
     named = _NAMED_BEFORE.search(before)
-    return bool(named) and secret_names.is_of_random(named[1])
+    return named is not None and secret_names.is_of_random(named[1])
 
 
 def _hide_parts(word: str, redacted: str, redact: Callable[[str], str]) -> str:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 -- a row of a table each, in all scripts
 """Collect harmless values of this host: names, versions, paths, digests, public keys.
 
     python tests/secret_corpus/collect.py > tests/data/harmless.tsv

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF001 -- a row of a table each, in all scripts
 """Kinds of secrets as templates, one a line; the values are made at run time.
 
 `{A36}` stands for 36 random characters of a class (see `CLASSES`), `{p}` for a password that a

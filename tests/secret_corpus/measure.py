@@ -13,12 +13,11 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from secret_corpus.kinds import kinds
-from secret_corpus.places import SOURCE, Planted, is_held, plant, shapes
-
 from opdbus.index.records import Recorder, draft
 from opdbus.state.object import Identity
 from opdbus.state.redact import redact_object
+from secret_corpus.kinds import kinds
+from secret_corpus.places import SOURCE, Planted, is_held, plant, shapes
 
 HARMLESS: Final = Path(__file__).parent.parent / "data" / "harmless.tsv"
 _ROOT: Final = Path(__file__).parent.parent.parent

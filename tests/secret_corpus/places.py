@@ -9,9 +9,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from secret_corpus.kinds import Kind, fill
-
 from opdbus.state.object import PUBLISHED, Identity
+from secret_corpus.kinds import Kind, fill
 
 SOURCE: Final = f"{PUBLISHED}corpus"
 _KEY_LINE: Final = 64
@@ -28,7 +27,7 @@ class Planted(NamedTuple):
 
 def is_held(kind: str) -> bool:
     """Return whether a kind is of the part that nobody looks at while writing rules."""
-    return hashlib.sha256(kind.encode()).digest()[0] % 5 < 2  # noqa: PLR2004
+    return hashlib.sha256(kind.encode()).digest()[0] % 5 < 2
 
 
 def plant(kind: Kind) -> Iterator[Planted]:
