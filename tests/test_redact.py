@@ -14,8 +14,9 @@ from opdbus.state import secret_patterns
 from opdbus.state.file import StateFile
 from opdbus.state.object import FILE, Identity
 from opdbus.state.redact import redact, redact_object, redact_text
+from opdbus.state.secret_formats import FORMATS
 from opdbus.state.secret_names import is_plural, is_secret_name
-from opdbus.state.secret_text import REDACTED, suspects
+from opdbus.state.secret_text import CLEAN, REDACTED, suspects
 from opdbus.text import render
 
 # Every secret in these strings contains SECRET, and no other part of them does.
@@ -703,14 +704,22 @@ MARKS = [
 def test_a_quick_look_finds_all_that_the_patterns_find(parts: list[str], between: str) -> None:
     """Leave patterns out only where they match nothing."""
     text = between.join(parts)
+    CLEAN.texts.clear()
     if not suspects([text]):
-        assert not secret_patterns.SUSPICIOUS.search(text)
+        CLEAN.texts.clear()
+        assert redact_text(text) == text
     for mark, pattern in secret_patterns.IN_CONTEXT:
         assert mark in text.lower() or not pattern.search(text)
-    if secret_patterns.SECRET_FLAGS.keys().isdisjoint(secret_patterns.PROGRAM.findall(text)):
+    words = secret_patterns.PROGRAM.findall(text.lower())
+    if secret_patterns.SECRET_FLAGS.keys().isdisjoint(words):
         assert not secret_patterns.COMMAND.search(text)
+    for by_word in (secret_patterns.AFTER_WORD, secret_patterns.INSIDE_WORD):
+        for word in by_word.keys() - words:
+            assert not any(pattern.search(text) for pattern in by_word[word])
     if not any(mark in text for mark in secret_patterns.IN_SHAPES):
         assert not secret_patterns.SHAPES.search(text)
+    for mark, pattern in FORMATS:
+        assert mark in text or not pattern.search(text)
     assert "bearer" in text.lower() or not secret_patterns.BEARER.search(text)
 
 

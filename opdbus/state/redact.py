@@ -1,61 +1,89 @@
 """Secrets in new objects are replaced before anything is hashed, stored or sent."""
 
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from opdbus.state.object import SETTINGS, Identity, Json, StateObject
-from opdbus.state.secret_names import is_naming, is_plural, is_secret_name
+from opdbus.state.secret_names import fold, is_naming, is_of_random, is_plural, is_secret_name
 from opdbus.state.secret_patterns import KEY_MATERIAL
 from opdbus.state.secret_text import (
+    CLEAN,
     REDACTED,
     flags_of,
     hide_in_text,
     is_key_material,
+    is_pair,
     is_secret_value,
     suspects,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 # {"name": "DB_PASSWORD", "value": "x"}: keys of the name, and keys of the value.
 _NAME_KEYS: Final = frozenset(
-    "name key variable env header field option param parameter setting property attribute".split()
+    "name key variable env header field option param parameter setting property attribute n k id"
+    " label var identifier".split()
 )
-_VALUE_KEYS: Final = frozenset("value values val default data content current argument".split())
+_VALUE_KEYS: Final = frozenset("value values val default data content current argument v".split())
 
 _MAX_ROUNDS: Final = 5
 _MAX_KEY: Final = 100
+# More words are no command line.
+_MAX_WORDS: Final = 200
+_BLANK = re.compile(r"\s")
+_SEVERAL: Final = "\x01"
 _NAME = re.compile(r"[\w .-]{1,100}")
 # Under these keys there may be what another key declares secret.
 _DECLARED: Final = _VALUE_KEYS | {"stringdata"}
 # An element of a command line or of a list of variables that is an assignment as a whole.
-_ASSIGNMENT = re.compile(r"(-[\w.-]+|[A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\A(-[\w.-]+|[^\W\da-z]\w*)=(.*)", re.DOTALL)
+# What a key may say of its value: that it is, or declares, a secret; that random words are normal.
+_CONTAINERS: Final = frozenset({dict, list})
+_TELLS: Final = 1
+_OF_RANDOM: Final = 2
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=]{2,80}")
 
 
-def redact_text(text: str) -> str:
-    """Replace every part of a string that looks like a secret; JSON is redacted as JSON."""
+def redact_text(text: str, *, normal: bool = False) -> str:
+    """Replace every part of a string that looks like a secret; JSON is redacted as JSON.
+
+    Words that look random stay where they are `normal`: digests, serial numbers, public keys.
+    """
+    if text in CLEAN.texts:
+        return text
     # a replacement may complete another pattern, so this is repeated until nothing changes
     for _ in range(_MAX_ROUNDS):
-        clean = hide_in_text(_redact_json(text))
+        clean = hide_in_text(_redact_json(text), redact_text, normal=normal)
         if clean == text:
+            if not normal and REDACTED not in text:
+                CLEAN.add((text,))
             break
         text = clean
     return text
 
 
-def _look_at(key: str) -> tuple[str, bool]:
-    """Return a key without secrets, and whether it, or another one, may say its value is one."""
-    return _look_at_short(key) if len(key) <= _MAX_KEY else _look_at_short.__wrapped__(key)
+# What keys say, which are the same for most objects: _look_at fills it.
+_KEYS: Final[dict[str, tuple[str, int]]] = {}
+_MAX_KEYS: Final = 4096
 
 
-@lru_cache(maxsize=4096)
-def _look_at_short(key: str) -> tuple[str, bool]:
+def _look_at(key: str) -> tuple[str, int]:
+    """Return a key without secrets, and what it says of its value or another one's."""
+    if key in _KEYS:
+        return _KEYS[key]
     clean = redact_text(key)
-    is_telling = is_secret_name(clean) or clean in KEY_MATERIAL
-    return clean, is_telling or key.lower() in _DECLARED
+    if is_secret_name(clean) or clean in KEY_MATERIAL or key.lower() in _DECLARED:
+        found = clean, _TELLS
+    else:
+        found = clean, _OF_RANDOM if is_of_random(clean) else 0
+    if clean == key and len(key) <= _MAX_KEY:
+        if len(_KEYS) > _MAX_KEYS:
+            _KEYS.clear()
+        _KEYS[key] = found
+    return found
 
 
 def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
@@ -63,25 +91,46 @@ def redact(properties: Mapping[str, Json]) -> dict[str, Json]:
     return _redact(properties, _suspects(properties.values()))
 
 
-def _suspects(values: Iterable[Json]) -> Collection[str]:
+# Texts that need a closer look, and which of them are a line of a private key.
+_Suspects: TypeAlias = Mapping[str, bool]
+
+
+def _suspects(values: Iterable[Json]) -> _Suspects:
     """Return the texts inside values that need a closer look: most objects have none."""
     texts: list[str] = []
     _collect(values, texts)
-    return suspects(texts)
+    found = suspects(texts)
+    if not found:
+        return {}
+    lines = _key_lines(texts) if any("PRIVATE KEY" in text for text in found) else ()
+    return {**dict.fromkeys(found, False), **dict.fromkeys(lines, True)}
+
+
+def _key_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a private key that stand in texts of their own."""
+    is_inside = False
+    for text in texts:
+        if "PRIVATE KEY" in text and ("BEGIN" in text or "END" in text):
+            is_inside = text.rfind("BEGIN") > text.rfind("END")
+        elif is_inside and _KEY_LINE.fullmatch(text):
+            yield text
 
 
 def _collect(values: Iterable[Json], texts: list[str]) -> None:
     """Add all texts inside values that are no keys."""
     for value in values:
-        if isinstance(value, str):
+        # the type itself, since this runs for every value of 100,000 objects
+        if type(value) is str:
             texts.append(value)
-        elif isinstance(value, dict):
+        elif type(value) is dict:
             _collect(value.values(), texts)
-        elif isinstance(value, list):
+        elif type(value) is list:
             _collect(value, texts)
 
 
-def _redact(properties: Mapping[str, Json], suspected: Collection[str]) -> dict[str, Json]:
+def _redact(
+    properties: Mapping[str, Json], suspected: _Suspects, *, normal: bool = False
+) -> dict[str, Json]:
     """Copy properties without secrets, of whose texts only those that are suspected hold any.
 
     Another text may still be one, by its name or its place.
@@ -89,28 +138,28 @@ def _redact(properties: Mapping[str, Json], suspected: Collection[str]) -> dict[
     hidden: Collection[str] | None = None
     clean: dict[str, Json] = {}
     for raw_key, value in properties.items():
-        key, is_telling = _look_at(raw_key)
-        if is_telling:
+        key, says = _KEYS[raw_key] if raw_key in _KEYS else _look_at(raw_key)
+        is_plain = type(value) not in _CONTAINERS and value not in suspected
+        if is_plain and says != _TELLS:
+            clean[key] = value
+        elif says == _TELLS:
             hidden = _hidden_keys(properties) if hidden is None else hidden
-            is_hidden = raw_key in hidden
-            clean[key] = _redact_named(key, value, suspected, is_hidden=is_hidden)
-        # the type itself, since this runs for every field of 100,000 objects
-        elif type(value) is str:
-            clean[key] = redact_text(value) if value in suspected else value
+            if raw_key in hidden:
+                clean[key] = _hide(key, value, naming=False)
+            else:
+                clean[key] = _redact_named(key, value, suspected, normal=normal)
         else:
-            clean[key] = _redact_value(value, suspected)
+            clean[key] = _redact_value(value, suspected, normal=normal or says == _OF_RANDOM)
     return clean
 
 
-def _redact_named(name: str, value: Json, suspected: Collection[str], *, is_hidden: bool) -> Json:
-    """Redact the value of a name that may say that it is secret; `is_hidden` by another one."""
-    if is_hidden:
-        return _hide(name, value, naming=False)
+def _redact_named(name: str, value: Json, suspected: _Suspects, *, normal: bool) -> Json:
+    """Redact the value of a name that may say that it is secret."""
     if is_secret_name(name):
         return _hide(name, value, naming=not is_plural(name))
     if isinstance(value, str) and is_key_material(name, value):
         return REDACTED
-    return _redact_value(value, suspected)
+    return _redact_value(value, suspected, normal=normal)
 
 
 def redact_identity(identity: Identity) -> Identity:
@@ -132,36 +181,74 @@ def redact_properties(identity: Identity, properties: Mapping[str, Json]) -> dic
     return redact(properties)
 
 
-def _redact_value(value: Json, suspected: Collection[str]) -> Json:
+def _redact_value(value: Json, suspected: _Suspects, *, normal: bool = False) -> Json:
     if isinstance(value, str):
-        return redact_text(value) if value in suspected else value
+        return _redact_suspect(value, suspected, normal=normal) if value in suspected else value
     if isinstance(value, dict):
-        return _redact(value, suspected)
-    return _redact_list(value, suspected) if isinstance(value, list) else value
+        return _redact(value, suspected, normal=normal)
+    return _redact_list(value, suspected, normal=normal) if isinstance(value, list) else value
 
 
-def _redact_list(values: list[Json], suspected: Collection[str]) -> list[Json]:
+def _redact_suspect(text: str, suspected: _Suspects, *, normal: bool) -> str:
+    return REDACTED if suspected[text] else redact_text(text, normal=normal)
+
+
+def _redact_list(values: list[Json], suspected: _Suspects, *, normal: bool) -> list[Json]:
     """Hide secrets across elements: ["--password", "x"], or a private key line by line."""
-    flags = flags_of(value for value in values if isinstance(value, str))
+    words = [value for value in values if isinstance(value, str)]
+    flags, hidden = flags_of(words), _redact_line(words, normal=normal)
     out: list[Json] = []
     hide_next = inside_key = False
+    place = -1
     for value in values:
         if not isinstance(value, str):
-            out.append(_redact_value(value, suspected))
+            out.append(_redact_value(value, suspected, normal=normal))
             hide_next = False
-        elif inside_key or (hide_next and not value.startswith("-")):
+            continue
+        place += 1
+        if inside_key or (hide_next and not value.startswith("-")):
             out.append(REDACTED)
             hide_next = False
+        elif place in hidden:
+            out.append(hidden[place])
+            hide_next = False
         else:
-            out.append(_redact_element(value, flags, suspected))
+            out.append(_redact_element(value, flags, suspected, normal=normal))
             hide_next = value in flags or _is_secret_flag(value)
             inside_key = "PRIVATE KEY" in value and "BEGIN" in value
-        if inside_key and isinstance(value, str):
+        if inside_key:
             inside_key = not ("PRIVATE KEY" in value and "END" in value)
     return out
 
 
-def _redact_element(value: str, flags: tuple[str, ...], suspected: Collection[str]) -> str:
+def _redact_line(words: Sequence[str], *, normal: bool) -> Mapping[int, str]:
+    """Return what becomes of words that others show to be secret, as in a command line."""
+    if len(words) == 2 and is_pair(*words):
+        return {1: REDACTED}
+    if not 1 < len(words) <= _MAX_WORDS:
+        return {}
+    # what has several words is looked at by itself
+    line = [_SEVERAL if not word or _BLANK.search(word) else word for word in words]
+    whole = " ".join(line)
+    clean = redact_text(whole, normal=normal).split(" ")
+    if clean == line:
+        return {}
+    if len(clean) == len(line):
+        return {
+            place: word if line[place] == words[place] else REDACTED
+            for place, word in enumerate(clean)
+            if REDACTED in word and word != line[place]
+        }
+    # several words were replaced by one: all that differ are hidden
+    same = sum(1 for _ in itertools.takewhile(bool, map(str.__eq__, clean, line)))
+    after = map(str.__eq__, reversed(clean[same:]), reversed(line[same:]))
+    end = len(line) - sum(1 for _ in itertools.takewhile(bool, after))
+    return dict.fromkeys(range(same, end), REDACTED)
+
+
+def _redact_element(
+    value: str, flags: tuple[str, ...], suspected: _Suspects, *, normal: bool
+) -> str:
     """Redact one word of a command line, or one VARIABLE=value whose value may have spaces."""
     for flag in flags:
         if value.startswith(flag) and value != flag and (len(flag) == 2 or flag[-1] == ":"):
@@ -169,7 +256,7 @@ def _redact_element(value: str, flags: tuple[str, ...], suspected: Collection[st
     whole = _ASSIGNMENT.fullmatch(value)
     if whole and is_secret_name(whole[1]) and is_secret_value(whole[1], whole[2]):
         return f"{whole[1]}={REDACTED}"
-    return redact_text(value) if value in suspected else value
+    return _redact_suspect(value, suspected, normal=normal) if value in suspected else value
 
 
 def _is_secret_flag(value: str) -> bool:
@@ -210,7 +297,7 @@ def _hidden_keys(properties: Mapping[str, Json]) -> set[str]:
 
 
 def _is_named_secret(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and is_secret_name(name)
+    return bool(_NAME.fullmatch(fold(name))) and is_secret_name(name)
 
 
 def _redact_json(text: str) -> str:

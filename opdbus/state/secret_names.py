@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import unicodedata
 from functools import lru_cache
 from typing import Final
 
@@ -10,7 +11,11 @@ _WORDS: Final = frozenset(
     "password passwd passphrase passcode passwort pwd pw pass token secret psk credential creds"
     " apikey privatekey secretkey accesskey authkey cookie authorization otp totp jwt mnemonic puk"
     " pincode rocommunity rwcommunity rootpw bindpw userpw dbpw adminpw masterauth userpwd"
-    " linkkey longtermkey connectionstring".split()
+    " linkkey longtermkey connectionstring"
+    # in other languages, without their accents
+    " kennwort geheimnis zugangscode losungswort contrasena contrasenya senha motdepasse haslo"
+    " heslo sifre parola passord losenord salasana tunnussana wachtwoord adgangskode kodeord jelszo"
+    " geslo lozinka zaporka parool slaptazodis lykilord pasahitza katasandi matkhau".split()
 )
 _PAIRS: Final = frozenset(
     "api key,private key,secret key,secret id,access key,auth key,signing key,encryption key,"
@@ -20,16 +25,39 @@ _PAIRS: Final = frozenset(
     "luks key,vault key,unseal key,recovery key,recovery code,backup code,jwt key,cookie key,"
     "client key,key data,key material,set cookie,pin code,sim pin,user pin,so pin,pass phrase,"
     "pass word,pass code,seed phrase,snmp community,read community,write community,ro community,"
-    "rw community,amz signature,sae password,connection string".split(",")
+    "rw community,amz signature,sae password,connection string,kata sandi,mat khau,de passe,"
+    "d ordine,clave secreta,clave privada,chave secreta,chave privada,chiave segreta,"
+    "chiave privata,cle secrete,cle privee,geheimer schlussel,privater schlussel,"
+    "geheimer schluessel,privater schluessel,auth salt,nonce salt,"
+    "app key,admin key,unlock pin,unlock code".split(",")
 )
-_ENDINGS: Final = ("password", "passwd", "passphrase", "passwort", "secret", "apikey")
+_ENDINGS: Final = (
+    *("password", "passwd", "passphrase", "passwort", "secret", "apikey", "kennwort", "wachtwoord"),
+    *("psk", "passord", "losenord", "salasana", "adgangskode", "contrasena", "motdepasse"),
+)
+# In other scripts a part of the name is enough.
+_PARTS: Final = tuple(
+    "парол гасло секрет токен 密码 密碼 口令 密钥 密鑰 令牌"
+    " パスワード パスフレーズ 暗証 秘密鍵 トークン"
+    " 비밀번호 암호 패스워드 토큰 비밀키 κωδικ συνθηματικ סיסמ ססמ كلمةالسر كلمةالمرور رمزعبور"
+    " पासवर्ड कूटशब्द รหัสผ่าน პაროლ գաղտնաբառ".split()
+)
+# A value of random characters is normal under a name with one of these words ...
+_RANDOM_WORDS: Final = frozenset(
+    "digest digests sha md5 checksum checksums hash hashes integrity fingerprint fingerprints"
+    " thumbprint pubkey revision rev commit etag serial uuid guid wwn wwid invocation modalias"
+    " crc csum build edid cid eui blob layer layers keygrip keyid cert certificate"
+    " certificates peer peers dnskey dkim".split()
+)
+# ... or ends so.
+_RANDOM_ENDS: Final = frozenset("id ids".split())
 _ALWAYS: Final = frozenset({"secret id", "rediscli auth"})
 # ... unless a pair of words means something else,
 _HARMLESS_PAIRS: Final = frozenset(
     "proxy pass,fastcgi pass,uwsgi pass,scgi pass,grpc pass,pass through,high pass,low pass,"
     "band pass,key mgmt,key management,single pass,multi pass,first pass,public key,"
     "load credential,import credential,pad token,eos token,bos token,unk token,cls token,"
-    "sep token,mask token".split(",")
+    "sep token,mask token,parola chiave".split(",")
 )
 _HARMLESS_WORDS: Final = frozenset(
     "bypass compass encompass trespass surpass underpass overpass multipass".split()
@@ -57,6 +85,7 @@ _NAMING: Final = frozenset(
 )
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_LETTERS_LIKE: Final = {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "ı": "i", "ß": "ss"}  # noqa: RUF001 -- it is what is replaced
 # Of a longer name only the end is looked at.
 _MAX_NAME: Final = 200
 
@@ -79,7 +108,71 @@ def is_plural(name: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_of_random(name: str) -> bool:
+    """Return whether random characters are normal under a name: digests, ids, public keys."""
+    words = _words(name[-_MAX_NAME:])
+    if not words or _is_secret(name[-_MAX_NAME:]):
+        return False
+    is_public = "public" in words and words[-1] in {"key", "keys", "public", "pem"}
+    return is_public or words[-1] in _RANDOM_ENDS or not _RANDOM_WORDS.isdisjoint(words)
+
+
+class _Plain(dict[int, str]):
+    """Characters without their widths, shapes and directions, each found once."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        is_format = unicodedata.category(character) == "Cf"
+        plain = "" if is_format else unicodedata.normalize("NFKC", character)
+        self[code] = plain
+        return plain
+
+
+class _Folded(dict[int, str]):
+    """Characters without their accents, too."""
+
+    def __missing__(self, code: int) -> str:
+        folded = "".join(
+            _LETTERS_LIKE.get(part, part)
+            for part in unicodedata.normalize("NFKD", chr(code))
+            if unicodedata.category(part) not in {"Mn", "Cf"}
+        )
+        self[code] = folded
+        return folded
+
+
+_PLAIN: Final = _Plain()
+_FOLDED: Final = _Folded()
+
+
+def plain(text: str) -> str:
+    """Return a text in ordinary characters: invisible ones hide no name, nor do full-width ones.
+
+    One character after the other: to normalize all together takes the square of its length.
+    """
+    return text if text.isascii() else text.translate(_PLAIN)
+
+
+def fold(name: str) -> str:
+    """Return a name without accents, widths and invisible characters."""
+    return name if name.isascii() else name.translate(_FOLDED)
+
+
+_FOLDED_PARTS: Final = tuple(map(fold, _PARTS))
+
+
+def _has_part(name: str) -> bool:
+    """Return whether a name in another script has a word for a secret."""
+    if name.isascii():
+        return False
+    folded = re.sub(r"[\s_-]", "", fold(name).lower())
+    return any(part in folded for part in _FOLDED_PARTS)
+
+
+@lru_cache(maxsize=4096)
 def _is_secret(name: str) -> bool:
+    if _has_part(name):
+        return True
     raw = _words(name)
     words = [_singular(word) for word in raw]
     pairs = {f"{a} {b}" for a, b in [*itertools.pairwise(raw), *itertools.pairwise(words)]}
@@ -96,7 +189,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    return [part.lower() for part in _PART.findall(name)]
+    return [part.lower() for part in _PART.findall(fold(name))]
 
 
 def _singular(word: str) -> str:

@@ -4,13 +4,14 @@ import re
 from typing import Final
 
 # Values under a secret name that are not secret: a policy, a file, a public key, a version.
+# Anchored, since each start of an unanchored one would read on.
 HARMLESS = re.compile(
-    r"(?i:yes|no|true|false|on|off|none|null|nil|enabled|disabled|required|optional|prompt|ask"
-    r"|prohibit-password|without-password)"
+    r"\A(?:(?i:yes|no|true|false|on|off|none|null|nil|enabled|disabled|required|optional|prompt|ask"
+    r"|prohibit-password|without-password|publickey|keyboard-interactive|hostbased|password)"
     r"|(?:file:(?://)?)?/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix"
     r"|lib|lib64|bin|sbin|snap|data|config|secrets|certs)(?:/[\w.@%+~-]+)*/?"
     r"|[\w./@~-]+\.(?:key|pem|crt|cer|p12|pfx|jks|gpg|asc|conf|ini|json|ya?ml|env|service|socket)"
-    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,}"
+    r"|(?:ssh|ecdsa)-[\w@.-]+ AAAA.*|v\d+(?:\.\d+){1,3}|\d+(?:\.\d+){2,3}|\*{3,})\Z"
 )
 # ... and values that are not secret under one name only: a pass of fsck, a flow's label, the
 # sources of a name service, a working directory.
@@ -22,19 +23,27 @@ HARMLESS_UNDER: Final = {
     "oldpwd": re.compile(r"/.*"),
 }
 # Values that are secret under a name that is mostly harmless.
-_BASIC_AUTH = re.compile(r"(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?")
-_RANDOM = re.compile(r"(?!AAAA)(?=.*[A-Z])(?=.*[a-z])(?=.*\d)[A-Za-z0-9+/_-]{32,}={0,2}")
+_BASIC_AUTH = re.compile(
+    r"\A(?=.*[A-Z])(?=.*[a-z])(?:[A-Za-z0-9+/]{4}){3,}(?:[A-Za-z0-9+/]{2,3}=+)?"
+)
+_RANDOM = re.compile(r"\A(?!AAAA)(?=.*[A-Z])(?=.*[a-z])(?=.*\d)[A-Za-z0-9+/_-]{32,}={0,2}")
 KEY_MATERIAL: Final = {"auth": _BASIC_AUTH, "_auth": _BASIC_AUTH, "key": _RANDOM, "Key": _RANDOM}
 # Flags of programs whose values are secret, although the names of the flags do not say so.
 _FLAGS: Final = {
     "sshpass mysql mysqldump mysqladmin mysqlimport mariadb mariadb-dump mariadb-admin mongo"
-    " mongosh mongodump mongorestore mongoexport usermod useradd 7z 7za 7zr login": ("-p",),
-    "curl": ("-u", "-U", "--user", "--proxy-user"),
+    " mongosh mongodump mongorestore mongoexport usermod useradd 7z 7za 7zr login rdesktop cqlsh"
+    " doveadm": ("-p",),
+    "rar unrar": ("-hp", "-p"),
+    "lftp": ("-u",),
+    "slappasswd": ("-s",),
+    "caddy": ("--plaintext",),
+    "gpg-preset-passphrase sqlcmd bcp osql": ("-P",),
+    "curl": ("-u", "-U", "--user", "--proxy-user", "--oauth2-bearer"),
     "http https xh": ("-a", "--auth"),
     "redis-cli": ("-a",),
     "zip unzip ipmitool mosquitto_pub mosquitto_sub": ("-P",),
     "ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldappasswd": ("-w",),
-    "smbclient rpcclient": ("-U",),
+    "smbclient rpcclient smbcacls smbget winexe net": ("-U",),
     "snmpget snmpset snmpwalk snmpbulkwalk": ("-c", "-A", "-X"),
     "ssh-keygen": ("-N", "-P"),
     "xfreerdp xfreerdp3 wlfreerdp": ("/p:",),
@@ -48,8 +57,8 @@ _BARE = (
     r"""(?:(?![;&,]\s?[A-Za-z][\w.-]{0,40}=)[^\s"']|["'](?=[^\s"',;:)\]}\\]))*"""
 )
 NAMED_VALUE = re.compile(
-    r"""(?<![\w.-])(?:(?P<key>[\w.-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
-    r"""|(?P<flag>--?[A-Za-z][\w.-]*+)(?=\s))"""
+    r"""(?<![\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-])(?:(?P<key>[\w.\u0300-\u036f\u0900-\u0d7f\u0e31-\u0eff-]++)\\*+["']?\]?\s?[^\S\n]*+(?::=|=>|=|:(?!:|//))"""
+    r"""|(?P<flag>(?<!\S)--?\w[\w.-]*+)(?=\s))"""
     # the value may begin on the next line, if that is indented and has no key of its own
     r"""(?P<gap>[^\S\n]*+(?:(?:[|>][+-]?|\\)?\n[^\S\n]++(?!["']?[\w.-]++["']?\s?[=:]))?)"""
 )
@@ -58,12 +67,15 @@ INSIDE_QUOTES: Final = {q: re.compile(rf"[^{q}\\]*+(?:\\.[^{q}\\]*+)*", re.DOTAL
 UNQUOTED = re.compile(_BARE)
 UNQUOTED_LINE = re.compile(rf"{_BARE}(?:[^\S\n]++(?![\w.-]++\s?[=:])(?!--?\w){_BARE})*")
 # Words that make a name secret only together with the word before, as in `API key: x`.
-SECOND_WORDS: Final = frozenset({"key", "phrase", "code", "pin"})
-WORD_BEFORE = re.compile(r"[A-Za-z-]{1,40}[ ](?=\Z)")
+SECOND_WORDS: Final = frozenset(
+    "key phrase code pin passe ordine sandi khau secreta secrete privada privee segreta privata"
+    " schlussel schluessel".split()
+)
+WORD_BEFORE = re.compile(r"(?<![\w'-])(?:[\w'-]{1,40}[ ]){0,3}(?:[\w-]{1,20}')?(?=\Z)")
 
 PEM = re.compile(
-    r"-{4,5} ?BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)? ?-{4,5}"
-    r"(?:.*?-{4,5} ?END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)? ?-{4,5}|.*)"
+    r"-{4,5} ?BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}"
+    r"(?:.*?-{4,5} ?END (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}|.*)"
     r"|(?<=Private-Lines: ).*",
     re.DOTALL,
 )
@@ -74,13 +86,30 @@ _SCHEMELESS = (
 )
 # lines of configuration files with only a space between name and value
 _SPACED_LINE = (
-    r"(?m)(^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk|wpa_passphrase"
-    r"|rocommunity|rwcommunity|api[_-]?key)[^\S\n]++)\S++"
+    r"(?m)((?:(?<=[\s\"'=])(?:requirepass|masterauth|bindpw|rootpw|rocommunity|rwcommunity)"
+    r"|^[^\S\n]{0,8}(?:requirepass|masterauth|bindpw|rootpw|psk|wpa_psk|wpa_passphrase"
+    r"|rocommunity|rwcommunity|api[_-]?key))[^\S\n]++(?:--\w++[^\S\n]++)?)(?!--)\S++"
 )
 # <password>x</password>
 _ELEMENT = (
     r"(<(?:[\w:.-]*(?i:password|passwd|secret|token|apikey|psk))\b[^<>]*+>)"
     r"[^<]++(</)"
+)
+# user:password into chpasswd, a password into another program
+_TO_CHPASSWD = (
+    r"""(\b(?:echo|printf)\s+(?:-\w+\s+)?["'\\]{0,9}[\w.-]++:)[^\s"'\\|]++"""
+    r"""(["'\\]{0,9}\s*\|\s*(?:sudo\s+)?chpasswd)"""
+)
+_TO_PROGRAM = (
+    r"""(\b(?:echo|printf)\s+(?:-\w+\s+|["']?%s["']?\s+)*+["'\\]{0,9})"""
+    r"""[^\s|"'\\]++(?:[^\S\n]++[^\s|"'\\]++){0,3}+(["'\\]{0,9}\s*+\|\s*+(?:sudo\s+)?"""
+    r"""(?:passwd|sudo|cryptsetup|kinit|smbpasswd|su|docker|gpg|openssl)\s)"""
+)
+# client server secret address, the server or the address of which is a star
+_CHAP = (
+    r"""(?m)(^[^\S\n]{0,8}(?:"[^"\n]{1,99}"|[\w.@\\*-]{1,99})[^\S\n]++"""
+    r"""(?:\*[^\S\n]++|[\w.-]{1,99}[^\S\n]++(?=\S{4,}+[^\S\n]++"?\*"?[^\S\n]*$)))"""
+    r"""(?:"[^"\n]++"|(?![*])\S{4,}+)(?=[^\S\n]++(?:"?\*"?|\d[\d.:/]++)[^\S\n]*$)"""
 )
 # Secrets that the text around them shows; the groups of a match are kept. Each with what is in the
 # lower case of every text that it matches; no letter of that has a third case, as `k` and `s` have.
@@ -109,9 +138,126 @@ IN_CONTEXT: Final = tuple(
         ("log", r"""(?i)(\blogin\s+\S+\s+password\s+)\S++"""),
         ("", _SPACED_LINE),
         # ipsec.secrets
-        ('"', r"""(:\s+(?:PSK|EAP|XAUTH)\s+)"[^"]*+"?"""),
-        ("chpasswd", r"""(\becho\s+["']?[\w.-]++:)[^\s"'|]++(["']?\s*\|\s*(?:sudo\s+)?chpasswd)"""),
+        ("psk", r"""(:\s+PSK\s+)(?:"[^"]*+"?|0[xs]\S++)"""),
+        ("eap", r"""(:\s+EAP\s+)"[^"]*+"?"""),
+        ("xauth", r"""(:\s+XAUTH\s+)"[^"]*+"?"""),
+        ("chpa", _TO_CHPASSWD),
+        ("list:", r"""(\bchpasswd:\s?\{?\s?list:\s?\|?\s?["']?[\w.-]++:)[^\s"'}]++"""),
+        ("word", r"""(?i)(password(?:\s+|\s?\(\s?|\s?=\s?)N?["'\\]{1,9})[^"'\\]*+"""),
+        ("_connect", r"""(?i)(_connect\((?:[^,()\n]{0,99},){2}\s?["'])[^"']*+"""),
+        # files of pppd and Postfix
+        (" *", _CHAP),
+        ("\t*", _CHAP),
+        ("]:", r"""(?m)(^\[[\w.:-]++\]:\d++[^\S\n]++[\w.@+-]++:)\S++"""),
+        ("16:", r"""(?<!\w)(16:)[0-9A-F]{58}(?!\w)"""),
     )
+)
+# Lines of fields with as many colons: .pgpass, Windows' hashes, Apache's digests, DES.
+IN_FIELDS: Final = (
+    (
+        4,
+        re.compile(
+            r"""((?<![\w.*:@/-])[\w.*-]++:(?:\d{2,5}|\*):(?:\*|\w*[A-Za-z][\w.-]*+)"""
+            r""":(?:\*|\w*[A-Za-z][\w.-]*+):)(?=[^\s"':]*[A-Za-z])[^\s"':]++(?=["'\s]|$)"""
+        ),
+    ),
+    (5, re.compile(r"(\w:\d+:)[0-9A-Fa-f]{32}:[0-9A-Fa-f]{32}(:::)")),
+    (2, re.compile(r"(?m)(^[\w.-]++:[^:@\n/]{1,60}:)(?<!\bmd5:)[0-9a-f]{32}$")),
+    (
+        1,
+        re.compile(
+            r"(?m)((?:^|(?<=[\s\"'=]))[a-z_][\w-]{0,31}:)(?=[./A-Za-z]*\d)(?=[./0-9a-z]*[A-Z])"
+            r"(?=[./0-9A-Z]*[a-z])[./0-9A-Za-z]{13}(?=[:\s\"']|$)"
+        ),
+    ),
+)
+# A short text of these alone is a time or an address.
+NUMBERS = re.compile(r"[0-9a-fA-F:.TZ/+ -]{1,40}")
+
+_ARGUMENT = r"""(?:"[^"]*+"|'[^']*+'|[^\s;|&]++)"""
+_OPTIONS = r"(?:\s+-\S++)*+"
+_MORE = r"[^\n;|&]{0,200}?\s"
+# Secrets at a place after a word that has a space after it; that word, in lower case.
+AFTER_WORD: Final = {
+    word: tuple(re.compile(rf"(?<![\w.-])({pattern}\s+)({_ARGUMENT})") for pattern in patterns)
+    for word, *patterns in (
+        ("identified", r"(?i:(?:user|role)\s+\S+\s+identified\s+by)",
+         r"""(?i:identified\s+(?:with\s+\S+\s+)?(?:by|as)(?:\s+password)?)(?=\s+N?["'\\])"""),
+        ("htpasswd", rf"htpasswd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
+        ("mosquitto_passwd", rf"mosquitto_passwd(?:\s+-\S++)*?\s+-\w*b\w*{_OPTIONS}\s+\S+\s+\S+"),
+        ("mysqladmin", rf"mysqladmin{_MORE}password"),
+        ("ipmitool", rf"ipmitool{_MORE}user\s+set\s+password\s+\d+"),
+        ("racadm", rf"racadm{_MORE}\S*[Pp]assword"),
+        ("ejabberdctl", r"ejabberdctl\s+(?:register|change_password)\s+\S+\s+\S+"),
+        ("prosodyctl", r"prosodyctl\s+register\s+\S+\s+\S+"),
+        ("samba-tool", r"samba-tool\s+user\s+(?:create|add|setpassword)\s+\S+"),
+        ("net", r"net\s+user\s+(?:/?add\s+)?[\w.\\-]+(?!\s+/)"),
+        ("openssl", r"openssl\s+passwd(?:\s+-(?!salt|in|stdin)\S++)*+"),
+        ("enc", rf"openssl\s+enc{_MORE}-[kK]"),
+        ("mkpasswd", r"mkpasswd(?:\s+-[mSRP]\s+\S++|\s+--\S++)*+(?!\s+-)"),
+        ("vault", r"vault\s+login(?:\s+-\S++)*+"),
+        ("wpa_passphrase", r"wpa_passphrase\s+[^\s=]+"),
+        ("iw", rf"iw\s{_MORE}keys?"),
+        ("iwconfig", r"iwconfig\s+\S+\s+key"),
+        ("db2", rf"db2\s+connect{_MORE}using"),
+        ("qpdf", rf"qpdf{_MORE}--encrypt", rf"qpdf{_MORE}--encrypt\s+\S+"),
+        ("login", r"\w{1,8}\s+LOGIN\s+\S+"),
+        ("addent", r"addent\s+-password(?:\s+-\w\s+\S+)*+"),
+        ("rclone", rf"rclone\s+config{_MORE}pass(?:word)?"),
+        ("incominguser", r"incominguser\s+\S+"),
+        ("outgoinguser", r"outgoinguser\s+\S+"),
+        ("com2sec", r"com2sec6?\s+\S+\s+\S+"),
+        ("community", r"(?i:snmp-server\s+community)"),
+        ("createuser", r"createUser\s+(?:-e\s+\S+\s+)?\S+\s+\S+",
+         r"createUser\s+(?:-e\s+\S+\s+)?(?:\S+\s+){3}\S+"),
+        ("isakmp", r"(?i:isakmp\s+key)"),
+        ("key", r"(?i:key\s+7)(?=\s+[0-9A-Fa-f]{6})"),
+        ("nt", r"(?i:nt(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
+        ("ntlm", r"(?i:ntlm(?:\s+hash)?)(?=\s+[0-9a-fA-F]{32}\b)"),
+    )
+}  # fmt: skip
+# The same, where what is kept has no space after it.
+INSIDE_WORD: Final = {
+    word: tuple(map(re.compile, patterns))
+    for word, *patterns in (
+        ("echo", _TO_PROGRAM),
+        ("printf", _TO_PROGRAM),
+        ("send", r"""(assword[^\n]{0,80}?\bsend\s+(?:--\s+)?\\*["'])[^"'\\]++"""),
+        ("on", r"""(\buser\s+\S+\s+on\s+>)[^\s"']++"""),
+        ("register", r"""(\bregister\s+=>?\s?\d[\w.-]*+:)[^\s@]++(@)"""),
+        *((name, r"""(\b(?:sqlplus|sqlldr|expdp|impdp|rman)\s+(?:-\S+\s+)*+[\w.]+/)[^\s@"']++""")
+          for name in ("sqlplus", "sqlldr", "expdp", "impdp", "rman")),
+    )
+}  # fmt: skip
+# A secret's name and the secret as two words, where the second looks like a password.
+TWO_WORDS = re.compile(
+    r"(?i)((?:pass(?:word|wort|wd|phrase|code)?|kennwort|secret|psk|[_-]pw|rootpw|bindpw|pwd|token"
+    r"|auth_?key|preshared-key|password-value|contrase\w{1,2}a|senha|passe)[\"']?[ \t]++"
+    r"(?:(?:is|was|lautet|ist|to|root|es|est|string|hash|encrypted|plain|password|--\w++|\d{1,2}|:)"
+    r"[ \t]++){0,2}+[\"']?)"
+    r"([^\s\"'|;&<>]{5,}+)"
+)
+SENTENCE = re.compile(
+    r"(?i)((?:password|passphrase|passwort|kennwort|secret|pin)[ \t][\w'/ -]{1,40}:[ \t]++[\"']?)"
+    r"([^\s\"'|;&<>]{5,}+)"
+)
+# Each text that TWO_WORDS or NAMED_PAIR matches with a secret has one of these in lower case.
+IN_TWO_WORDS: Final = tuple(
+    "pass word wort secret psk pw token auth key contrase senha pin cred cookie otp jwt".split()
+)
+# What is a name of a method, a version, a unit, a time or another name rather than a password.
+NO_PASSWORD = re.compile(
+    r"(?i)\A(?:(?:sha|md|aes|rfc|ipv|utf-?|base|x|u|v|as|oauth|fido|krb|ntlmv?|tls|sasl|http|pbkdf)"
+    r"-?[\d.]++\W*+|argon2\w*+|u2f|[\d.,:/%+-]++\W?[a-z]{0,8}[.,;:)]*+|\d[\d.-]*+\w{0,4}|-\S*+"
+    r"|[./~]\S*+|[^\s:]++://\S*+|[^\s(\[{<=$]*+[(\[{<=$]\S*+)\Z"
+)
+# Ends of names of files and units.
+NAME_ENDS: Final = tuple(
+    ".service .socket .target .timer .path .conf .so .py .sh .txt .gz .deb .pem .key .xml".split()
+)
+# ("db_password", "x"), <add key="Password" value="x">
+NAMED_PAIR = re.compile(
+    r"""["']([\w.-]{2,60})\\*["'](?:\s?,\s?|\s[vV]alue\s?=\s?)\\*["']([^"'\\]++)"""
 )
 # A command line, up to the next command.
 COMMAND = re.compile(
@@ -125,42 +271,61 @@ BEARER = re.compile(
 # Secrets anywhere in a text: hashes of passwords, and well-known formats of tokens.
 SHAPES = re.compile(
     r"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2\w*|scrypt|pbkdf2[\w-]*)\$[^\s:\"']++"
-    r"|\{(?:S?SHA\d*|S?MD5|CRYPT|PBKDF2[\w-]*)\}[^\s\"']++|SCRAM-SHA-\d+\$\d[^\s\"']++"
+    r"|\{(?:S?SHA\d*|S?MD5|CRYPT|PLAIN|CLEARTEXT|BLF-CRYPT|ARGON2\w*|PBKDF2[\w-]*)\}[^\s\"']++|SCRAM-SHA-\d+\$\d[^\s\"']++"
     r"|(?<![\w-])eyJ[\w-]{5,}+\.[\w-]++\.?[\w-]*+"
     # a PEM key in base64 once more, but no certificate and no public key
     r"|LS0tLS1CRUdJTiB(?!DRVJU|QVUJM)[\w+/=-]{8,}+"
-    r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|gl[a-z]{2,5}-|xox[abeoprs]-|xapp-|npm_|hf_|pypi-"
+    r"|(?<![A-Za-z0-9])(?:gh[pousr]_|github_pat_|gl(?:pat|dt|rt|rtr|cbt|ptt|ft|imt|agent|soat|oas|ffct|wt)-|xox[abeoprs]-|xapp-|npm_|hf_|pypi-"
     r"|[spr]k_(?:live|test)_|whsec_|dop_v1_|hv[sbr]\.|shp(?:at|ca|pa|ss)_|dckr_pat_|tskey-"
-    r"|sk-(?=[\w-]*\d)|SG\.)[\w.-]{12,}+"
+    r"|sk-(?=[\w-]{0,99}\d)|SG\.)[\w.-]{12,}+"
     r"|(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{12,}+|(?<![\w-])AIza[\w-]{30,}+"
     r"|(?<![\w-])ya29\.[\w-]{10,}+|AGE-SECRET-KEY-1\w++|(?<![\w:])\d{8,10}:AA[\w-]{30,}+"
-    r"|(?<=hooks\.slack\.com/services/)[\w/]++"
-    r"|(?<=/api/webhooks/)\d+/[\w-]++"
+    r"|(?<=hooks\.slack\.com/services/)[\w/]++|(?<=hooks\.slack\.com/workflows/)[\w/]++"
+    r"|(?<=/api/webhooks/)\d+/[\w-]++|(?<=/webhookb2/)[\w@/-]++"
+    r"|\$ANSIBLE_VAULT;[\d.]++;\w++(?:;\w++)?\s++[0-9a-f\s]++"
+    r"|(?<![\w.])1000\.[0-9a-f]{32}\.[0-9a-f]{32}|(?<![\w/])[012]/\d{10,20}(?:/\d{10,20})?:[0-9a-f]{32}"
 )
 # Each text that SHAPES matches has one of these, whatever else it has.
 IN_SHAPES: Final = tuple(
     "$ { :AA SCRAM eyJ LS0tLS1 gh pat_ gl xox xapp npm_ hf_ pypi- k_live k_test whsec_ dop_ hv shp"
-    " tskey sk- SG. AKIA ASIA AIza ya29 AGE- hooks. webhooks".split()
+    " tskey sk- SG. AKIA ASIA AIza ya29 AGE- hooks. webhook 1000. 0/ 1/ 2/".split()
 )
 # A shorter text of letters and digits alone holds no secret.
 MIN_LENGTH: Final = 16
 # None of the patterns above matches a text without one of these marks, as most texts are.
 SUSPICIOUS = re.compile(
     r"[=:$}]|\s-|^-|</|_user\s|(?:word|WORD|pass|auth|pw|psk|passphrase|community|key)\s"
+    r"|(?:word|WORD|key|ecret|token|pass)[\"']|wort\s|_connect"
     r"|[Bb]earer|BEARER|-BEGIN|eyJ|gh[pousr]_|pat_|gl[a-z]{2,5}-|xox|xapp|npm_|hf_|pypi-|k_live"
     r"|k_test|whsec_|dop_|hv[sbr]\.|shp|tskey|sk-|SG\.|LS0tLS1|AKIA|ASIA|AIza|ya29|AGE-|SCRAM"
-    r"|hooks\.|webhooks|wifi-sec|wireless-sec"
+    r"|hooks\.|webhook|1000\.|wifi-sec|wireless-sec|dentified|DENTIFIED|[ \t]\*|(?:token|ecret)\s"
+    r"|com2sec|createUser|word-|LOGIN|\s\|"
+    r"|net user|user create|sqlplus|inguser|register |user \S+ on >|login |hash "
 )
 # Each text that SUSPICIOUS matches has one of these, or DASHED matches it; to look for them takes
 # half of the time. It matches all that have one of the first few.
 ALONE_SUSPICIOUS: Final = ("=", ":", "$", "}", "</")
 IN_SUSPICIOUS: Final = (
     *ALONE_SUSPICIOUS,
-    *"_user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
-    *("wifi-sec", "wireless-sec"),
-    *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA"}),
+    *"user word WORD pass auth pw psk community key earer EARER -BEGIN".split(),
+    *(
+        "wifi-sec",
+        "wireless-sec",
+        "dentified",
+        "DENTIFIED",
+        " *",
+        "\t*",
+        "token",
+        "ecret",
+        "com2sec",
+    ),
+    *("LOGIN", " |", "sqlplus", "register "),
+    *("login ", "hash ", "createUser", "wort", "_connect"),
+    *(mark for mark in IN_SHAPES if mark not in {"$", "{", ":AA", "0/", "1/", "2/"}),
 )
 # And what text has that may be JSON.
 IN_SUSPECTS: Final = (*IN_SUSPICIOUS, "{", "[")
+# Most of what makes a text suspicious needs a blank or a quotation mark after it.
+BLANK = re.compile(r"[\s\"']")
 # A dash is looked for first, and only then what is before it.
 DASHED = re.compile(r"-(?<!\S-)")

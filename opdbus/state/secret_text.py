@@ -1,33 +1,85 @@
 """Secrets inside a string are replaced, by the name before them, their context, or their shape."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final
 
+from opdbus.state import secret_names, secret_words
 from opdbus.state import secret_patterns as patterns
 from opdbus.state.secret_names import is_plural, is_secret_name
 
 REDACTED: Final = "[redacted]"
+# Names of secrets that are programs, too.
+_PROGRAMS: Final = frozenset({"passwd", "pass", "pwd"})
 
 
-def hide_in_text(text: str) -> str:
-    """Replace every part of a string that looks like a secret."""
-    is_short = len(text) < patterns.MIN_LENGTH and text.isalnum()
-    if is_short or not _may_hold(text):
+def hide_in_text(text: str, redact: Callable[[str], str], *, normal: bool = False) -> str:
+    """Replace every part of a string that looks like a secret.
+
+    What a word is base64 of is judged by `redact`; random words stay where they are `normal`.
+    """
+    plain = secret_names.plain(text)
+    clean = _hide(plain, redact, normal=normal)
+    return text if clean == plain else clean
+
+
+def _hide(text: str, redact: Callable[[str], str], *, normal: bool) -> str:
+    is_short = len(text) < patterns.MIN_LENGTH
+    if (is_short and text.isalnum()) or patterns.NUMBERS.fullmatch(text):
         return text
+    if _may_hold(text):
+        text = _hide_by_context(text)
+    if not is_short and secret_words.may_hold_words(text):
+        text = secret_words.hide_words(text, REDACTED, redact, normal=normal)
+    return text
+
+
+def _hide_by_context(text: str) -> str:
+    """Replace what the text around it, or a mark in it, shows to be secret."""
     if "BEGIN" in text or "Private-Lines" in text:
         text = patterns.PEM.sub(REDACTED, text)
     lower = text.lower()
     for mark, pattern in patterns.IN_CONTEXT:
         if mark in lower:
             text = pattern.sub(_keep_groups, text)
+    colons = text.count(":")
+    for fewest, pattern in patterns.IN_FIELDS if colons else ():
+        if colons >= fewest:
+            text = pattern.sub(_keep_groups, text)
     text = _hide_named(text)
+    words = set(patterns.PROGRAM.findall(lower))
+    if words:
+        text = _hide_after_words(text, words)
+    if _has(lower, patterns.IN_TWO_WORDS):
+        text = _hide_two_words(text)
     if "bearer" in lower:
         text = patterns.BEARER.sub(_keep_groups, text)
-    if not patterns.SECRET_FLAGS.keys().isdisjoint(patterns.PROGRAM.findall(text)):
-        text = patterns.COMMAND.sub(_hide_arguments, text)
     return patterns.SHAPES.sub(REDACTED, text) if _has(text, patterns.IN_SHAPES) else text
+
+
+class CleanTexts:
+    """Short texts that were found to hold no secret, so that they are not looked at again.
+
+    Most values of a host are those of other objects, too, and are read again and again.
+    """
+
+    _MAX_TEXTS: Final = 16_384
+    _MAX_LENGTH: Final = 96
+
+    def __init__(self) -> None:
+        self.texts: set[str] = set()
+
+    def add(self, texts: Iterable[str], but: Collection[str] = ()) -> None:
+        """Keep texts without secrets; the others are dropped where they become too many."""
+        if len(self.texts) > self._MAX_TEXTS:
+            self.texts.clear()
+        short = self._MAX_LENGTH
+        self.texts.update([text for text in texts if len(text) <= short and text not in but])
+
+
+CLEAN: Final = CleanTexts()
 
 
 def suspects(texts: Sequence[str]) -> Collection[str]:
@@ -35,17 +87,36 @@ def suspects(texts: Sequence[str]) -> Collection[str]:
 
     Few have any: one look at all of them together takes least.
     """
+    texts = [text for text in texts if text not in CLEAN.texts]
+    if not texts:
+        return ()
+    found = _find_suspects(texts)
+    CLEAN.add(texts, but=found)
+    return found
+
+
+def _find_suspects(texts: Sequence[str]) -> Collection[str]:
     joined = "\n".join(texts)
     there = [mark for mark in patterns.IN_SUSPECTS if mark in joined]
-    if not there and not patterns.DASHED.search(joined):
-        return ()
-    return {text for text in texts if _has(text, there) or patterns.DASHED.search(text)}
+    is_number = patterns.NUMBERS.fullmatch
+    found = (
+        {text for text in texts if _has(text, there) and not is_number(text)} if there else set()
+    )
+    if patterns.DASHED.search(joined):
+        found.update(filter(patterns.DASHED.search, texts))
+    if secret_words.may_hold_words(joined):
+        found.update(filter(secret_words.may_hold_words, texts))
+    if not joined.isascii():
+        found.update(text for text in texts if secret_names.plain(text) != text)
+    return found
 
 
 def _may_hold(text: str) -> bool:
     """Return whether SUSPICIOUS matches a text, which is told sooner by a part of it."""
     if _has(text, patterns.ALONE_SUSPICIOUS) or patterns.DASHED.search(text):
         return True
+    if text.isidentifier() or not patterns.BLANK.search(text):
+        return _has(text, patterns.IN_SHAPES)
     return _has(text, patterns.IN_SUSPICIOUS) and bool(patterns.SUSPICIOUS.search(text))
 
 
@@ -91,8 +162,8 @@ def _hide_named(text: str) -> str:
 
 def _name(text: str, match: re.Match[str]) -> str:
     name = match["key"] or match["flag"]
-    if name.lower() in patterns.SECOND_WORDS and (
-        before := patterns.WORD_BEFORE.search(text[max(0, match.start() - 41) : match.start()])
+    if secret_names.fold(name).lower() in patterns.SECOND_WORDS and (
+        before := patterns.WORD_BEFORE.search(text[max(0, match.start() - 60) : match.start()])
     ):
         return before[0] + name
     return name
@@ -147,6 +218,67 @@ def _has(text: str, marks: Iterable[str]) -> bool:
         if mark in text:
             return True
     return False
+
+
+def _hide_after_words(text: str, words: AbstractSet[str]) -> str:
+    """Hide what some words of a text, in lower case, make secret at its place after them."""
+    if not patterns.SECRET_FLAGS.keys().isdisjoint(words):
+        text = patterns.COMMAND.sub(_hide_arguments, text)
+    for word in patterns.AFTER_WORD.keys() & words:
+        for pattern in patterns.AFTER_WORD[word]:
+            text = pattern.sub(_hide_argument, text)
+    for word in patterns.INSIDE_WORD.keys() & words:
+        for pattern in patterns.INSIDE_WORD[word]:
+            text = pattern.sub(_keep_groups, text)
+    return text
+
+
+def _hide_two_words(text: str) -> str:
+    """Hide a password after its name: `password X`, ("password", "X"), key="password" value="X"."""
+    text = patterns.SENTENCE.sub(_hide_second, _hide_second_words(text))
+    if '"' in text or "'" in text:
+        text = patterns.NAMED_PAIR.sub(_hide_paired, text)
+    return text
+
+
+def _hide_second_words(text: str) -> str:
+    parts, done, at = [], 0, 0
+    while match := patterns.TWO_WORDS.search(text, at):
+        # what is no password may be the name of one
+        at = match.start(2)
+        if looks_like_password(match[2]):
+            parts += [text[done:at], REDACTED]
+            done = at = match.end()
+    return "".join([*parts, text[done:]])
+
+
+def _hide_second(match: re.Match[str]) -> str:
+    return match[1] + REDACTED if looks_like_password(match[2]) else match[0]
+
+
+def _hide_paired(match: re.Match[str]) -> str:
+    if not (is_secret_name(match[1]) and is_secret_value(match[1], match[2])):
+        return match[0]
+    return match[0][: match.start(2) - match.start()] + REDACTED
+
+
+def _hide_argument(match: re.Match[str]) -> str:
+    return match[1] + REDACTED if is_secret_value("", match[2]) else match[0]
+
+
+def looks_like_password(word: str) -> bool:
+    """Return whether a word after the name of a secret is no ordinary word, number or path."""
+    has_both = any(map(str.isdigit, word)) and any(map(str.isalpha, word))
+    if not has_both or word.rstrip(".,;:").endswith(patterns.NAME_ENDS):
+        return False
+    return is_secret_value("", word) and not patterns.NO_PASSWORD.match(word)
+
+
+def is_pair(name: str, value: str) -> bool:
+    """Return whether of two words the first is the name of a secret, and the second a secret."""
+    if name.startswith("-") or not is_secret_name(name) or is_secret_name(value):
+        return False
+    return is_secret_value(name, value) and not (name in _PROGRAMS and value.isalpha())
 
 
 def _keep_groups(match: re.Match[str]) -> str:

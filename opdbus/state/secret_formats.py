@@ -1,0 +1,71 @@
+"""Formats of tokens as their issuers publish them: a fixed beginning, and characters after it."""
+
+import re
+from typing import Final
+
+_CHARACTERS: Final = {
+    "hex": "[0-9a-fA-F]",
+    "alnum": "[A-Za-z0-9]",
+    "word": r"[\w-]",
+    "dots": r"[\w.-]",
+    "base64": r"[\w+/=.-]",
+    "any": r"""[^\s"'<>,;]""",
+}
+# The characters that follow, the fewest of them, and the beginnings to which that applies.
+_ROWS: Final = """
+hex 20 dapi dop_v1_ doo_v1_ dor_v1_ sbp_ sntryu_ lin_oauth_ glptt- rubygems_ pul- squ_ sqp_ sqa_
+hex 20 bkua_ shpat_ shpca_ shppa_ shpss_ shippo_live_ shippo_test_ FLWSECK- FLWSECK_TEST-
+hex 20 sk-or-v1- xkeysib- xsmtpsib-
+hex 32 sk_ sk- SK md5 key-
+word 16 access-sandbox- access-development- access-production- HRKU- pat-na1- pat-eu1-
+word 16 sk-lf- NRJS- PMAK-
+word 40 v1.0-
+alnum 16 gsk_ pcsk_ tvly- pnu_ hcaik_ hcxik_ hcalk_ hcbik_ nfp_ cfut_ cfat_ npg_ napi_ rdme_ ntn_
+alnum 16 lin_api_ secret_ bkct_ LTAI AKID AKCp cmVmdGtuOj ATBB NRAK- NRII- NRRA- EZAK EZTK vcp_ nbp_
+alnum 16 api_org_ cio oy2 SCW
+word 12 GR1348941 xai- pplx- GOCSPX- sntrys_ glsa_ sb_secret_ tgp_v1_ nvapi- pylf_v1_ phx_ phc_
+word 12 pdus+ syt_ sq0csp- sq0atp- tfp_ figd_ CFPAT- AQVN fo1_ fm2_ pscale_pw_ pscale_tkn_
+word 12 pscale_oauth_ dnkey- ABSK EAACE fio-u- 1//0 ops_eyJ jina_ duffel_live_ duffel_test_ IGQV
+word 12 dckr_oat_ SWMTKN-1- EAAA CCIPAT_ pcsk_ re_ lsv2_pt_ lsv2_sk_ sgp_
+dots 12 ATATT3x ATCTT3x dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit. dt0c01. dt0s01. sk.eyJ
+dots 12 tk.eyJ WPL_AP1. sntrys_eyJ
+base64 24 b3BlbnNzaC1rZXktdjE BQIAAA glc_eyJ
+any 12 pbkdf2_sha256$ pbkdf2_sha1$ bcrypt_sha256$ grub.pbkdf2. access_token$ ENC[AES
+"""
+# Formats that are more than a beginning, by what is in each text that they match.
+_SHAPED: Final = {
+    "$P$": r"\$P\$[./\w]{20,}+",
+    "$S$": r"\$S\$[./\w]{20,}+",
+    "$A$": r"\$A\$\d{3}\$[^\s:\"']++",
+    "AGE-": r"AGE-PLUGIN-[\w-]++",
+    "*": r"(?<![\w*])\*[0-9A-F]{40}(?![0-9A-Fa-f])",
+    "nsec1": r"(?<![A-Za-z0-9])nsec1[a-z0-9]{40,}+",
+    ":AA": r"(?<![\w:])(?:bot)?\d{8,10}:AA[\w-]{30,}+",
+    ":APA91b": r"(?<![\w-])[\w-]{8,}+:APA91b[\w-]{20,}+",
+    "00D": r"(?<![A-Za-z0-9])00D[A-Za-z0-9]{12,15}![\w.]{20,}+",
+    # what other issuers put before hexadecimal digits, where that is no name of a digest
+    "_": r"(?<![\w/.-])(?!sha|md5|id_|uuid|git|rev|hash|digest|crc|img|image|layer|vol|net|br_|pod)"
+    r"[a-z]{2,10}_(?:[a-z]{2,6}_)?[0-9a-f]{32,}+(?![\w.])",
+    "NRAL": r"(?<![A-Za-z0-9])[0-9a-f]{36}NRAL",
+    "-": r"(?<![A-Za-z0-9-])[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}(?![A-Za-z0-9-])",
+    "pat": r"(?<![A-Za-z0-9])pat[A-Za-z0-9]{14}\.[0-9a-f]{64}",
+    "-us": r"(?<![A-Za-z0-9])[0-9a-f]{32}-us\d{1,2}(?!\w)",
+    "Q~": r"(?<![\w.~-])[\w.-]{4}Q~[\w.~-]{30,}+",
+    ".atlasv1.": r"(?<![A-Za-z0-9])[A-Za-z0-9]{14}\.atlasv1\.[\w-]++",
+    "GAES256": r"ENC\[AES256_GCM[^\]\s]*+",
+}
+
+
+def _compile() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    patterns = dict(_SHAPED)
+    for row in _ROWS.strip().splitlines():
+        characters, fewest, *beginnings = row.split()
+        rest = f"{_CHARACTERS[characters]}{{{fewest},}}+"
+        for begin in beginnings:
+            pattern = rf"(?<![A-Za-z0-9]){re.escape(begin)}{rest}"
+            patterns[begin] = f"{patterns[begin]}|{pattern}" if begin in patterns else pattern
+    return tuple((mark, re.compile(pattern)) for mark, pattern in patterns.items())
+
+
+# What is in a text of a format, and the format; a match without any digit is none.
+FORMATS: Final = _compile()

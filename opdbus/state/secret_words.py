@@ -1,0 +1,239 @@
+"""Words that look random, as keys and tokens do, and no digest, version, path or public key."""
+
+import base64
+import binascii
+import itertools
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from opdbus.state import secret_names
+from opdbus.state.secret_formats import FORMATS
+
+# How much likelier a character is after another in random text than in names and words of hosts:
+# the logarithm to base 2, plus 4. Rows and columns are the letters a to z, then all digits.
+_WEIGHTS: Final = (
+    "643476474852327393324466577 254525363563453564453775474 264627724932582493534788586 "
+    "245514572775563584464778695 443355576773426571237364687 354533771963662694244967695 "
+    "362627532974533593354878796 173627883885561494633888578 423445498973423484327596969 "
+    "164527774766663456263657788 255514562964563585343757687 376427791973782498444688598 "
+    "145326783973472277454778697 373324273756643697224587686 553485486753313492332556789 "
+    "275426533963672482334788397 465566677772475575520655777 264416582844452595333489478 "
+    "463526433945563466314669387 274616732965673593344858476 535246494763426393227785876 "
+    "265617481886464596555897995 156527642966542684357767597 463434763965276385425674464 "
+    "454556575764235275116777765 255615752765553675454656446 444455799889889798755897992"
+)
+_LETTERS: Final = 26
+_DIGIT: Final = 2 * _LETTERS
+_OTHER: Final = _DIGIT + 1
+_COUNT: Final = _OTHER + 1
+_CODES: Final = bytes(
+    code - ord("a")
+    if chr(code).islower()
+    else code - ord("A") + _LETTERS
+    if chr(code).isupper()
+    else _DIGIT
+    if chr(code).isdigit()
+    else _OTHER
+    for code in range(128)
+) + bytes([_OTHER] * 128)
+# Of 36,000 words of hosts none has as much; of 20 random letters and digits 99 in 100 have.
+_RANDOM: Final = 12
+_JOINT: Final = 2
+# Serial numbers of hardware are random, too, but short, and have no small letters.
+_RANDOM_SERIAL: Final = 40
+# A longer word is judged by its beginning.
+_MAX_JUDGED: Final = 2048
+MIN_LENGTH: Final = 16
+_UUID: Final = 36
+
+# Classes of characters: digits, letters of hexadecimal digits and others, and what joins words.
+_CLASSES: Final = bytes(
+    ord(
+        "0"
+        if chr(code).isdigit()
+        else "h"
+        if chr(code) in "abcdef"
+        else "a"
+        if chr(code).islower()
+        else "A"
+        if chr(code).isupper()
+        else "-"
+        if chr(code) in "_-+"
+        else " "
+    )
+    for code in range(128)
+) + bytes(b" " * 128)
+# A random word has one of these where it does not only have hexadecimal digits.
+_CHANGES: Final = (b"0a", b"0A", b"0h", b"aA", b"hA")
+
+_WORD: Final = re.compile(r"[A-Za-z0-9+/_=.~%-]{16,}+")
+# Digests, revisions, ids: hexadecimal digits alone, a few letters before them.
+_HEXADECIMAL: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:0x|g|git|v|i-|u|r)?(?:[0-9a-f]{6,}+|[0-9A-F]{6,}+)(?![A-Za-z0-9])"
+)
+# An id of LVM, public keys of SSH and age, a key of DNS, a name of an onion service.
+_HARMLESS: Final = re.compile(
+    r"(?:LVM-)?[A-Za-z0-9]{6}(?:-[A-Za-z0-9]{4}){5}-[A-Za-z0-9]{6}|(?:dm-uuid-)?LVM-[A-Za-z0-9]{64}"
+    r"|AAAA[BCEGI][A-Za-z0-9+/]{16,}+=*|age1[a-z0-9]{58}|AwEAA[\w+/]{16,}+=*|[a-z2-7]{56}\.onion"
+)
+_FOLDER: Final = re.compile(
+    r"[.~]{0,2}/(?:etc|var|usr|run|opt|home|root|srv|mnt|media|tmp|proc|sys|dev|boot|nix|gnu|lib|lib64"
+    r"|bin|sbin|snap|data|pool|store|config)/"
+)
+# A digest, a fingerprint or a public key is named before the word or at its beginning.
+_NAMED_BEFORE: Final = re.compile(r"([\w .-]{1,40}?)[\"']?\s?[=:/]\s{0,4}[\"']?\Z")
+_DIGEST: Final = re.compile(r"(?i)(?:sha-?\d{0,3}|sha[23]-\d{3}|md5|blake\w{0,4}|h1|crc32c?)[-=:/]")
+_DIGEST_BEFORE: Final = re.compile(r"(?i)(?<![a-z])(?:sha-?\d{1,3}|md5|blake\w{0,4}|h1)[:=/]\Z")
+_PUBLIC: Final = re.compile(
+    r"-----BEGIN (?:[A-Z0-9 ]{0,40}(?:CERTIFICATE|PUBLIC KEY|PARAMETERS|SIGNATURE|CRL|CMS|PKCS7)"
+    r"[A-Z0-9 ]{0,40}|PGP MESSAGE)-----[^-]*+(?:-{1,4}[^-]++)*+"
+)
+# Base64 of ASCII text: which characters there may be, of each four.
+_QUAD: Final = "[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589]"
+_ASCII: Final = re.compile(
+    rf"(?:{_QUAD}[A-Za-z0-9+/_-])++"
+    r"(?:[A-Za-f][A-HQ-Xg-nw-z0-3](?:[ABEFIJMNQRUVYZcdghklopstwx014589]=?|==)?)?"
+)
+_USER_AND_PASSWORD: Final = re.compile(r"\A[\w.@+-]{1,64}:(?!//)(?=\S{4,}+\Z)[^\s/:]\S*")
+_DER_SEQUENCE: Final = 0x30
+
+
+def may_hold_words(text: str) -> bool:
+    """Return whether a text has a word so long and mixed that it may be a token."""
+    classes = text.encode(errors="replace").translate(_CLASSES)
+    if not any(map(classes.__contains__, _CHANGES)):
+        return False
+    words = classes.split()
+    return len(max(words, key=len, default=b"")) >= MIN_LENGTH and any(map(_is_mixed, words))
+
+
+def _is_mixed(word: bytes) -> bool:
+    """Return whether the classes of a word are those of a token, not of a digest or a name."""
+    if len(word) < MIN_LENGTH or not any(map(word.__contains__, _CHANGES)):
+        return False
+    return b"a" in word or b"A" in word or (len(word) > _UUID and b"-" in word)
+
+
+def hide_words(text: str, redacted: str, redact: Callable[[str], str], *, normal: bool) -> str:
+    """Replace tokens of known formats and, unless they are `normal`, words that look random.
+
+    What is base64 of a text is judged by what `redact` makes of that text.
+    """
+    for mark, pattern in FORMATS:
+        if mark in text:
+            text = pattern.sub(lambda match: _hide_format(match[0], redacted), text)
+    if normal:
+        return text
+    if "-----BEGIN" not in text:
+        return _WORD.sub(lambda match: _hide_word(match, redacted, redact), text)
+    parts, at = [], 0
+    for public in _PUBLIC.finditer(text):
+        parts += [hide_words(text[at : public.start()], redacted, redact, normal=False), public[0]]
+        at = public.end()
+    rest = _WORD.sub(lambda match: _hide_word(match, redacted, redact), text[at:])
+    return "".join([*parts, rest])
+
+
+def _hide_format(word: str, redacted: str) -> str:
+    return redacted if any(map(str.isdigit, word)) else word
+
+
+def _hide_word(match: re.Match[str], redacted: str, redact: Callable[[str], str]) -> str:
+    word = match[0]
+    before = match.string[max(0, match.start() - 48) : match.start()]
+    if _FOLDER.match(word) or _DIGEST_BEFORE.search(before) or _is_normal_before(before):
+        return word
+    name, equals, value = word.partition("=")
+    if equals and value.strip("="):
+        if _DIGEST.match(word) or secret_names.is_of_random(name):
+            return word
+        return f"{name}={_hide_parts(value, redacted, redact)}"
+    return _hide_parts(word, redacted, redact)
+
+
+def _is_normal_before(before: str) -> bool:
+    named = _NAMED_BEFORE.search(before)
+    return named is not None and secret_names.is_of_random(named[1])
+
+
+def _hide_parts(word: str, redacted: str, redact: Callable[[str], str]) -> str:
+    """Hide a word, or those parts of a path that look random."""
+    if _FOLDER.match(word) or _DIGEST.match(word):
+        return word
+    if "/" not in word or not word.startswith("/"):
+        hidden = _judge(word, redact)
+        if hidden is not None:
+            return redacted if hidden else word
+    if "/" not in word:
+        return word
+    parts = word.split("/")
+    return "/".join(redacted if len(p) >= MIN_LENGTH and _judge(p, redact) else p for p in parts)
+
+
+def _judge(word: str, redact: Callable[[str], str]) -> bool | None:
+    """Return whether a word is secret; None where only parts of it can be."""
+    plain = word.rstrip(".")
+    if _HARMLESS.fullmatch(plain):
+        return False
+    if _ASCII.fullmatch(plain) and (text := _decode(plain)):
+        return redact(text) != text or bool(_USER_AND_PASSWORD.fullmatch(text))
+    if word.startswith("M") and _is_public_der(word):
+        return False
+    return True if looks_random(plain) else None
+
+
+def _decode(word: str) -> str:
+    """Return the text of which a word is base64, or nothing."""
+    try:
+        data = base64.b64decode(word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4), b"-_")
+        text = data.decode()
+    except (ValueError, binascii.Error):
+        return ""
+    return text if text.replace("\n", "").replace("\t", "").isprintable() else ""
+
+
+def _is_public_der(word: str) -> bool:
+    """Return whether a word is a certificate or a public key, which begin with two sequences."""
+    try:
+        head = base64.b64decode(word[:12])
+    except (ValueError, binascii.Error):
+        return False
+    at = 2 + (head[1] & 0x7F if head[1] & 0x80 else 0)
+    return head[0] == _DER_SEQUENCE and at < len(head) and head[at] == _DER_SEQUENCE
+
+
+def looks_random(word: str) -> bool:
+    """Return whether some part of a word would rarely be so in names and words of any language."""
+    bare = _HEXADECIMAL.sub("-", word[:_MAX_JUDGED])
+    if len(bare) < MIN_LENGTH or not bare.isascii():
+        return False
+    weights = _weights()
+    best = best_serial = current = 0
+    has_small = False
+    for before, code in itertools.pairwise(bare.encode().translate(_CODES)):
+        current += weights[before * _COUNT + code] if code != _OTHER else -_JOINT
+        has_small = has_small or code < _LETTERS
+        if current <= 0:
+            current, has_small = 0, False
+        elif has_small:
+            best = max(best, current)
+        else:
+            best_serial = max(best_serial, current)
+    return best >= _RANDOM or best_serial >= _RANDOM_SERIAL
+
+
+@lru_cache(maxsize=1)
+def _weights() -> list[int]:
+    """Return the weights of all pairs of codes; a capital after a small letter is rare in names."""
+    found: list[int] = []
+    rows = [[int(weight) - 4 for weight in row] for row in _WEIGHTS.split()]
+    letters, digits = rows[:-1], rows[-1]
+    for small, large in ((-1, 3), (0, 0)):
+        for row in letters:
+            *of_letters, of_digit = row
+            found += [weight + small for weight in of_letters]
+            found += [weight + large for weight in of_letters]
+            found += [of_digit, 0]
+    return [*found, *digits[:-1], *digits, 0, *[0] * _COUNT]

@@ -1,0 +1,1 @@
+"""A corpus of secrets, made at run time, and of harmless values of real hosts."""

@@ -1,0 +1,697 @@
+# ruff: noqa: E501, RUF001 -- a row of a table each, in all scripts
+"""Kinds of secrets as templates, one a line; the values are made at run time.
+
+`{A36}` stands for 36 random characters of a class (see `CLASSES`), `{p}` for a password that a
+person made up. Only what stands in braces is secret.
+"""
+
+import random
+import re
+import string
+from typing import Final, NamedTuple
+
+CLASSES: Final = {
+    "A": string.ascii_letters + string.digits,
+    "a": string.ascii_lowercase + string.digits,
+    "U": string.ascii_uppercase + string.digits,
+    "l": string.ascii_lowercase,
+    "L": string.ascii_uppercase,
+    "h": "0123456789abcdef",
+    "H": "0123456789ABCDEF",
+    "B": string.ascii_letters + string.digits + "+/",
+    "W": string.ascii_letters + string.digits + "-_",
+    "C": string.ascii_letters + string.digits + "./",
+    "d": string.digits,
+    "2": string.ascii_uppercase + "234567",
+    "z": "qpzry9x8gf2tvdw0s3jn54khce6mua7l".upper(),
+}
+_PART: Final = re.compile(r"\{([A-Za-z2])(\d*)\}")
+
+# Words that are secrets by themselves, wherever they stand.
+TOKENS: Final = """
+groq | gsk_{A52}
+xai | xai-{A80}
+perplexity | pplx-{A48}
+databricks | dapi{h32}
+databricks-numbered | dapi{h32}-2
+digitalocean-pat | dop_v1_{h64}
+digitalocean-oauth | doo_v1_{h64}
+digitalocean-refresh | dor_v1_{h64}
+supabase-personal | sbp_{h40}
+supabase-secret | sb_secret_{W31}
+google-oauth-client | GOCSPX-{W28}
+google-api | AIza{W35}
+google-oauth-access | ya29.{W120}
+google-refresh | 1//0{W64}
+firebase-messaging | {A11}:APA91b{W134}
+atlassian-api | ATATT3x{W180}
+atlassian-scoped | ATCTT3x{W180}
+bitbucket-app | ATBB{A32}
+sentry-org | sntrys_eyJpYXQiOjE3{A120}_{A43}
+sentry-user | sntryu_{h64}
+newrelic-user | NRAK-{U27}
+newrelic-insert | NRII-{A32}
+newrelic-license | {h36}NRAL
+newrelic-browser | NRJS-{h19}
+grafana-service | glsa_{A32}_{h8}
+grafana-cloud | glc_eyJvIjoi{A100}=
+grafana-old | eyJrIjoi{A70}
+notion | ntn_{d11}{A35}
+notion-old | secret_{A43}
+linear | lin_api_{A40}
+linear-oauth | lin_oauth_{h64}
+github-pat | ghp_{A36}
+github-fine | github_pat_{A22}_{A59}
+github-oauth | gho_{A36}
+github-server | ghs_{A36}
+github-refresh | ghr_{A36}
+gitlab-pat | glpat-{W20}
+gitlab-deploy | gldt-{W20}
+gitlab-runner | glrt-{W20}
+gitlab-trigger | glptt-{h40}
+gitlab-feed | glft-{W20}
+gitlab-old-runner | GR1348941{W20}
+slack-bot | xoxb-{d12}-{d12}-{A24}
+slack-user | xoxp-{d12}-{d12}-{d12}-{h32}
+slack-app | xapp-1-A0{U9}-{d13}-{h64}
+slack-config | xoxe.xoxp-1-{A146}
+slack-hook | https://hooks.slack.com/services/T0{U8}/B0{U8}/{A24}
+slack-workflow | https://hooks.slack.com/workflows/T0{U8}/A0{U8}/{d18}/{A24}
+stripe-live | sk_live_{A24}
+stripe-test | sk_test_{A99}
+stripe-restricted | rk_live_{A99}
+stripe-hook | whsec_{A32}
+twilio-key | SK{h32}
+sendgrid | SG.{W22}.{W43}
+mailgun | key-{h32}
+mailgun-new | {h32}-{h8}-{h8}
+mailchimp | {h32}-us14
+mandrill | md-{W22}
+postmark-like | pm-{A36}
+brevo | xkeysib-{h64}-{A16}
+brevo-smtp | xsmtpsib-{h64}-{A16}
+resend | re_{A8}_{A24}
+npm | npm_{A36}
+pypi | pypi-AgEIcHlwaS5vcmc{W150}
+testpypi | pypi-AgENdGVzdC5weXBpLm9yZw{W150}
+rubygems | rubygems_{h48}
+crates | cio{A32}
+nuget | oy2{a43}
+docker-pat | dckr_pat_{W27}
+docker-org | dckr_oat_{W32}
+huggingface | hf_{A34}
+huggingface-org | api_org_{A34}
+openai | sk-{A20}T3BlbkFJ{A20}
+openai-project | sk-proj-{W74}T3BlbkFJ{W74}
+openai-service | sk-svcacct-{W58}T3BlbkFJ{W58}
+openai-admin | sk-admin-{W58}T3BlbkFJ{W58}
+anthropic | sk-ant-api03-{W93}AA
+anthropic-admin | sk-ant-admin01-{W93}AA
+openrouter | sk-or-v1-{h64}
+deepseek | sk-{h32}
+replicate | r8_{A37}
+mistral | {A32}
+cohere | {A40}
+together | tgp_v1_{W43}
+fireworks | fw_{A24}
+elevenlabs | sk_{h48}
+assembly-like | aai_{A40}
+langsmith | lsv2_pt_{h32}_{h10}
+langfuse | sk-lf-{h8}-{h4}-{h4}-{h4}-{h12}
+pinecone | pcsk_{A6}_{A63}
+nvidia | nvapi-{W64}
+tavily | tvly-{A32}
+voyage | pa-{W43}
+aws-access | AKIA{2}
+aws-session-id | ASIA{2}
+aws-secret | {B40}
+aws-bedrock | ABSKQmVkcm9ja0FQSUtleS{B108}
+azure-client-secret | {A3}8Q~{W34}
+azure-storage-key | {B86}==
+azure-devops | {a52}
+azure-devops-new | {A76}AZDO{A4}
+azure-function | {W54}AzFu{W6}==
+azure-cosmos | {B76}ACDb{B4}==
+azure-redis | {A33}AzCa{A5}=
+azure-search | {A42}AzSe{A6}
+azure-container | {A42}+ACR{A6}
+heroku | HRKU-AA{W58}
+heroku-uuid | HRKU-{h8}-{h4}-{h4}-{h4}-{h12}
+fly | FlyV1 fm2_{B120}
+fly-old | fo1_{W43}
+vercel | vcp_{A56}
+vercel-old | {A24}
+netlify | nfp_{A40}
+cloudflare-token | {W40}
+cloudflare-ca | v1.0-{h24}-{h146}
+cloudflare-new | cfut_{A40}
+fastly | {W32}
+hetzner | {A64}
+vultr | {U36}
+scaleway-access | SCW{U17}
+planetscale-password | pscale_pw_{W43}
+planetscale-token | pscale_tkn_{W43}
+planetscale-oauth | pscale_oauth_{W43}
+neon | napi_{a64}
+neon-password | npg_{A12}
+prefect | pnu_{A36}
+pulumi | pul-{h40}
+terraform | {A14}.atlasv1.{A67}
+vault-service | hvs.{W90}
+vault-batch | hvb.{W138}
+vault-old | s.{A24}
+consul-like | {h8}-{h4}-{h4}-{h4}-{h12}:{A24}
+nomad-workload | nwi_{A40}
+doppler | dp.pt.{A43}
+doppler-service | dp.st.prd.{A43}
+onepassword | ops_eyJ{A250}
+onepassword-secret | A3-{U6}-{U11}-{U5}-{U5}-{U5}
+infisical | st.{h24}.{h32}.{h32}
+akeyless | p-{a12}:{B44}
+datadog-app | ddapp_{A34}
+dynatrace | dt0c01.{2}.{U64}
+splunk-like | spl_{A48}
+honeycomb | hcaik_{a58}
+honeycomb-ingest | hcxik_{a58}
+logfire | pylf_v1_us_{A43}
+posthog | phx_{A43}
+posthog-project | phc_{A43}
+mixpanel-like | mp_{A32}
+segment | sgp_{A64}
+rollbar-like | rb_{h32}
+pagerduty | pdus+{W20}
+pagerduty-old | u+{W18}
+opsgenie-like | og_{h36}
+telegram | {d10}:AA{W33}
+discord-bot | MT{A24}.G{A5}.{W38}
+discord-hook | https://discord.com/api/webhooks/{d18}/{W68}
+teams-hook | https://example.webhook.office.com/webhookb2/{h8}-{h4}-{h4}-{h4}-{h12}@{h8}-{h4}-{h4}-{h4}-{h12}/IncomingWebhook/{h32}/{h8}-{h4}-{h4}-{h4}-{h12}
+matrix | syt_{A16}_{A20}_{A6}
+matrix-mas | mat_{A30}_{A6}
+mattermost | {a26}
+airtable | pat{A14}.{h64}
+airtable-old | key{A14}
+shopify | shpat_{h32}
+shopify-shared | shpss_{h32}
+square | EAAA{W60}
+square-old | sq0csp-{W43}
+square-access | sq0atp-{W22}
+paypal | access_token$production${a16}${h32}
+plaid | access-production-{h8}-{h4}-{h4}-{h4}-{h12}
+okta | 00{W40}
+auth0 | {W64}
+dropbox | sl.{W140}
+dropbox-old | sl.B{W136}
+facebook | EAACEdEose0cBA{A120}
+facebook-app | EAA{A180}
+twitter-bearer | AAAAAAAAAAAAAAAAAAAAA{A30}%3D{A50}
+twitter-access | {d19}-{A40}
+linkedin | WPL_AP1.{A16}.{B8}==
+instagram | IGQV{A140}
+mapbox-secret | sk.eyJ1Ijoi{A60}.{W22}
+mapbox-temp | tk.eyJ1Ijoi{A60}.{W22}
+algolia-like | {h32}{A10}
+artifactory | AKCp{A69}
+artifactory-ref | cmVmdGtuOj{A54}
+sonarqube | squ_{h40}
+sonarqube-project | sqp_{h40}
+sonarqube-global | sqa_{h40}
+circleci | CCIPAT_{A22}_{h40}
+buildkite | bkua_{h40}
+buildkite-agent | bkct_{A40}
+travis-like | {W22}
+jfrog-identity | eyJ2ZXIi{W60}.{W120}.{W86}
+typeform | tfp_{W44}_{W14}
+figma | figd_{W40}
+asana | 2/{d16}/{d16}:{h32}
+clickup | pk_{d8}_{U32}
+postman | PMAK-{h24}-{h34}
+intercom-like | dG9rO{B56}=
+contentful | CFPAT-{W43}
+dato | {h30}{A10}
+hubspot | pat-na1-{h8}-{h4}-{h4}-{h4}-{h12}
+zendesk-like | zd_{A40}
+zoho | 1000.{h32}.{h32}
+salesforce | 00D{A12}!{C96}
+adobe | p8e-{a32}
+alibaba | LTAI{A20}
+tencent | AKID{A32}
+yandex-iam | t1.{A40}.{W86}
+yandex-api | AQVN{W36}
+lokalise-like | lk_{h40}
+frameio | fio-u-{W64}
+duffel | duffel_live_{W43}
+easypost | EZAK{A54}
+shippo | shippo_live_{h40}
+flutterwave | FLWSECK-{h32}-X
+readme | rdme_{a70}
+sendinblue-like | sib_{A40}
+sourcegraph | sgp_{h16}_{h40}
+defined | dnkey-{W26}-{W52}
+tailscale | tskey-auth-{A17}-{A32}
+tailscale-api | tskey-api-{A17}-{A32}
+zerotier | {A32}
+ngrok | 2{A26}_{A21}
+cloudflared | eyJhIjoi{A160}
+netbird | nbp_{A36}
+jwt | eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOi{W40}.{W43}
+jwe | eyJhbGciOiJSU0EtT0FFUCJ9.{W120}.{W16}.{W60}.{W22}
+kubernetes-bootstrap | {a6}.{a16}
+kubernetes-sa | eyJhbGciOiJSUzI1NiIs{W20}.eyJpc3MiOiJrdWJlcm5ldGVz{W90}.{W342}
+docker-swarm | SWMTKN-1-{a50}-{a25}
+wireguard-key | {B43}=
+age-key | AGE-SECRET-KEY-1{z58}
+age-plugin | AGE-PLUGIN-YUBIKEY-1{z42}
+nostr | nsec1{a58}
+bitcoin-wif | 5H{A49}
+bitcoin-xprv | xprv9s21ZrQH143K{A95}
+ethereum-like | 0x{h64}:{A32}
+borg-like | {W48}
+keytab | BQIAAA{B120}==
+pkcs8-der | MIIEvQIBADANBgkqhkiG9w0BAQEFAASC{B180}
+pkcs1-der | MIIEpAIBAAKCAQEA{B180}
+ec-der | MHcCAQEEI{B150}==
+pem-base64 | LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQ{B160}
+openssh-body | b3BlbnNzaC1rZXktdjEAAAAA{B180}
+ansible-vault-body | $ANSIBLE_VAULT;1.1;AES256 {d80}
+bcrypt | $2b$12${C53}
+yescrypt | $y$j9T${C22}${C43}
+sha512-crypt | $6${C16}${C86}
+sha256-crypt | $5${C16}${C43}
+md5-crypt | $1${C8}${C22}
+apr1 | $apr1${C8}${C22}
+argon2id | $argon2id$v=19$m=65536,t=3,p=4${B22}${B43}
+scrypt-crypt | $7$C6..../....{C22}${C43}
+pbkdf2-django | pbkdf2_sha256$600000${A22}${B43}=
+pbkdf2-grub | grub.pbkdf2.sha512.10000.{H64}.{H64}
+ssha | {SSHA}{B32}
+ldap-crypt | {CRYPT}{C13}
+scram | SCRAM-SHA-256$4096:{B22}==${B43}=:{B43}=
+postgres-md5 | md5{h32}
+mysql-native | *{H40}
+mysql-sha2 | $A$005${C20}{C43}
+phpass | $P$B{C30}
+drupal | $S$D{C51}
+kea-like | {A28}
+random-20 | {A20}
+random-24-symbols | {W24}
+random-base32 | {2}{2}
+high-entropy-48 | {B48}
+"""
+
+# Text around which shows that something is a secret.
+PHRASES: Final = """
+sql-alter | ALTER USER shop WITH PASSWORD '{p}'
+sql-create-role | CREATE ROLE shop LOGIN ENCRYPTED PASSWORD '{p}';
+sql-identified | CREATE USER 'shop'@'%' IDENTIFIED BY '{p}';
+sql-identified-with | ALTER USER 'x'@'localhost' IDENTIFIED WITH mysql_native_password BY '{p}';
+sql-identified-bare | CREATE USER scott IDENTIFIED BY {p}
+sql-grant | GRANT ALL ON *.* TO 'x'@'h' IDENTIFIED BY PASSWORD '{p}'
+sql-set-password | SET PASSWORD FOR 'x'@'localhost' = PASSWORD('{p}')
+sql-login | CREATE LOGIN web WITH PASSWORD = N'{p}'
+sql-dblink | SELECT dblink_connect('host=db user=a password={p}')
+sql-clickhouse | CREATE USER x IDENTIFIED WITH sha256_password BY '{p}'
+pgpass | db.example.net:5432:shop:web:{p}
+pgpass-star | *:*:*:postgres:{p}
+chap | isp * {p} *
+chap-quoted | "bob@isp" * "{p}" *
+pap | bob pptpd {p} *
+op-style | tool -1_password {p} run
+one-dash | tool -password {p} run
+words-password | net-device user admin password {p}
+words-secret | enable secret {p}
+cisco-7 | username admin password 7 {H24}
+cisco-key | tacacs-server key 7 {H24}
+cisco-community | snmp-server community {p} RO
+bgp | neighbor 192.0.2.1 password {p}
+isakmp | crypto isakmp key {p} address 192.0.2.9
+juniper | set system root-authentication plain-text-password-value {p}
+htpasswd | htpasswd -b /etc/nginx/users bob {p}
+htpasswd-create | htpasswd -bcB /etc/nginx/users bob {p}
+htpasswd-line | bob:$apr1${C8}${C22}
+htpasswd-des | bob:{C13}
+shadow | bob:$y$j9T${C22}${C43}:19700:0:99999:7:::
+pwdump | bob:1001:{h32}:{h32}:::
+ntlm | NTLM hash {h32}
+mysql-p | mysql -u root -p{p} shop
+mysqldump | /usr/bin/mysqldump -uroot -p{p} --all-databases
+mysqladmin | mysqladmin -u root password {p}
+sshpass | sshpass -p {p} ssh bob@host
+sshpass-glued | sshpass -p{p} scp a b
+curl-u | curl -u bob:{p} https://example.com
+curl-user | curl --user bob:{p} https://example.com
+curl-header | curl -H "Authorization: Bearer {A32}" https://example.com
+curl-token-header | curl -H "PRIVATE-TOKEN: {p}" https://gitlab.example.com/api
+curl-key-header | curl -H 'X-Api-Key: {p}' https://example.com
+curl-oauth | curl --oauth2-bearer {p} https://example.com
+wget | wget --user=bob --password={p} https://example.com
+wget-two | wget --http-user bob --http-password {p} https://example.com
+openssl-pass | openssl rsa -in k.pem -passin pass:{p}
+openssl-passout | openssl genrsa -aes256 -passout pass:{p} 4096
+openssl-k | openssl enc -aes-256-cbc -k {p} -in a
+openssl-passwd | openssl passwd -6 {p}
+expect-send | expect -c 'spawn ssh h; expect "assword:"; send "{p}\\r"'
+chpasswd | echo 'bob:{p}' | chpasswd
+passwd-stdin | echo {p} | passwd --stdin bob
+sudo-stdin | echo '{p}' | sudo -S reboot
+luks-stdin | echo -n {p} | cryptsetup luksOpen /dev/sda2 data -
+luks-printf | printf %s '{p}' | cryptsetup open /dev/sda2 data --key-file=-
+useradd | useradd -m -p {C13} bob
+usermod | usermod --password {p} bob
+smbclient | smbclient //nas/x -U bob%{p}
+cifs | mount -t cifs //nas/x /mnt -o username=bob,password={p},vers=3.0
+cifs-pass | //nas/x /mnt cifs user=bob,pass={p},uid=1000 0 0
+rsync | RSYNC_PASSWORD={p} rsync -a bob@h::m /srv
+lftp | lftp -u bob,{p} sftp://h
+ftp-url | ftp://bob:{p}@ftp.example.com/
+http-url | https://bob:{p}@git.example.com/r.git
+proxy | http_proxy=http://bob:{p}@proxy.example.com:3128/
+socks | ALL_PROXY=socks5h://bob:{p}@10.0.0.1:1080
+postgres-url | postgresql://bob:{p}@db.example.com/shop
+mongo-srv | mongodb+srv://bob:{p}@cluster0.ab1cd.mongodb.net/x
+redis-url | redis://default:{p}@cache:6379/0
+redis-url-nouser | redis://:{p}@cache:6379
+amqp | amqp://bob:{p}@rabbit:5672/vh
+ldap-url | ldaps://cn=admin:{p}@ldap.example.com
+ldap-bind | ldapsearch -x -D cn=admin,dc=x -w {p} -b dc=x
+ldap-conf | bindpw {p}
+ldap-rootdn | rootpw {p}
+smtp-url | smtps://bob%40example.com:{p}@mail.example.com:465
+postfix-sasl | [mail.example.com]:587 bob:{p}
+netrc | machine api.example.com login bob password {p}
+netrc-default | default login anonymous password {p}
+git-credentials | https://bob:{A36}@github.example.com
+docker-login | docker login -u bob -p {p} registry.example.com
+docker-env | docker run -e MYSQL_ROOT_PASSWORD={p} mysql
+helm | helm install x y --set auth.password={p}
+kubectl-literal | kubectl create secret generic db --from-literal=password={p}
+kubectl-token | kubectl --token={A40} get pods
+vault-login | vault login {p}
+aws-configure | aws configure set aws_secret_access_key {B40}
+az-login | az login --service-principal -u x -p {p} --tenant t
+azure-storage | DefaultEndpointsProtocol=https;AccountName=x;AccountKey={B86}==;EndpointSuffix=core.windows.net
+azure-bus | Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey={B43}=
+azure-iot | HostName=x.azure-devices.net;DeviceId=d;SharedAccessKey={B43}=
+azure-sas | https://x.blob.core.windows.net/c?sv=2022-11-02&se=2030-01-01&sr=c&sp=rl&sig={B43}%3D
+aws-presigned | https://b.s3.amazonaws.com/o?X-Amz-Expires=600&X-Amz-Signature={h64}
+gcs-signed | https://storage.googleapis.com/b/o?GoogleAccessId=x&Expires=1&Signature={B80}
+cloudfront | https://d1.cloudfront.net/x?Expires=1&Signature={W80}&Key-Pair-Id=K1
+url-token | https://hooks.example.com/alert?token={A32}
+url-apikey | https://maps.example.com/v1?apikey={A32}&q=1
+url-access-token | https://graph.example.com/me?access_token={A60}
+url-secret-path | https://telegram.example.com/bot{d10}:AA{W33}/send
+sqlserver | Server=db;Database=x;User Id=sa;Password={p};Encrypt=true
+odbc | Driver=PostgreSQL;Server=db;Uid=bob;Pwd={p};
+jdbc | jdbc:mysql://db/x?user=bob&password={p}
+jdbc-oracle | jdbc:oracle:thin:scott/{p}@//db:1521/orcl
+sqlplus | sqlplus scott/{p}@orcl
+go-dsn | bob:{p}@tcp(127.0.0.1:3306)/x
+snmpwalk | snmpwalk -v2c -c {p} 192.0.2.1
+snmpv3 | snmpget -v3 -u bob -A {p} -X {p} 192.0.2.1
+snmp-create | createUser bob SHA "{p}" AES "{p}"
+snmpd | rocommunity {p} 10.0.0.0/8
+snmpd-com2sec | com2sec readonly default {p}
+ipmitool | ipmitool -H h -U admin -P {p} power status
+ipmitool-set | ipmitool user set password 2 {p}
+redfish | racadm set iDRAC.Users.2.Password {p}
+ipsec | %any %any : PSK "{p}"
+ipsec-eap | bob : EAP "{p}"
+ipsec-hex | 10.0.0.1 10.0.0.2 : PSK 0x{h32}
+wpa | wpa_passphrase Home {p}
+wpa-conf | network={ ssid="Home" psk="{p}" }
+wpa-conf-hex | psk={h64}
+hostapd | wpa_passphrase={p}
+iw-key | iw dev wlan0 connect Home key 0:{p}
+iwconfig | iwconfig wlan0 key s:{p}
+nmcli | nmcli device wifi connect Home password {p}
+wg-conf | PrivateKey = {B43}=
+wg-psk | PresharedKey = {B43}=
+wg-set | wg set wg0 peer x preshared-key {p}
+otpauth | otpauth://totp/Example:bob?secret={2}&issuer=Example
+sops | sops: ENC[AES256_GCM,data:{B24},iv:{B43}=,tag:{B22}==,type:str]
+restic | RESTIC_PASSWORD={p} restic -r /srv backup /etc
+borg | BORG_PASSPHRASE='{p}' borg create ::a /etc
+borg-new | borg init --passphrase {p} repo
+duplicity | PASSPHRASE={p} duplicity /etc file:///b
+rclone | rclone config create x sftp pass {p}
+gpg | gpg --batch --passphrase {p} -d a.gpg
+gpg-preset | gpg-preset-passphrase -P {p} -c KEYGRIP
+ssh-keygen | ssh-keygen -t ed25519 -N {p} -f k
+keytool | keytool -list -keystore k -storepass {p}
+zip | zip -P {p} a.zip b
+sevenzip | 7z a -p{p} a.7z b
+rar | rar a -hp{p} a.rar b
+qpdf | qpdf --encrypt {p} {p} 256 -- a.pdf b.pdf
+pdftk | pdftk a.pdf output b.pdf user_pw {p}
+mosquitto | mosquitto_pub -u bob -P {p} -t x -m y
+mosquitto-passwd | mosquitto_passwd -b /etc/mosquitto/p bob {p}
+rabbit | rabbitmqctl add_user bob {p}
+ejabberd | ejabberdctl register bob example.com {p}
+prosody | prosodyctl register bob example.com {p}
+samba-tool | samba-tool user create bob {p}
+net-user | net user bob {p} /add
+kinit | echo {p} | kinit bob@EXAMPLE.COM
+ktutil | addent -password -p bob@X -k 1 -e aes256-cts {p}
+slappasswd | slappasswd -s {p}
+doveadm | doveadm pw -s SHA512-CRYPT -p {p}
+caddy | caddy hash-password --plaintext {p}
+mkpasswd | mkpasswd -m sha-512 {p}
+grafana-cli | grafana-cli admin reset-admin-password {p}
+sqlcmd | sqlcmd -S db -U sa -P {p}
+cqlsh | cqlsh -u bob -p {p} host
+influx | influx -username bob -password {p}
+db2 | db2 connect to shop user bob using {p}
+redis-cli | redis-cli -a {p} ping
+redis-conf | requirepass {p}
+redis-acl | user bob on >{p} ~* +@all
+memcached | bob:{p}@memcache.example.com:11211
+rdesktop | rdesktop -u bob -p {p} host
+xfreerdp | xfreerdp /u:bob /p:{p} /v:h
+x11vnc | x11vnc -passwd {p} -display :0
+mail-auth | AUTH PLAIN {B32}
+imap-login | a1 LOGIN bob {p}
+basic-header | Authorization: Basic {B24}=
+bearer | authorization: Bearer {A40}
+cookie | Cookie: sessionid={a32}; csrftoken={A64}
+set-cookie | Set-Cookie: sid={A40}; HttpOnly; Secure
+basic-auth-yaml | basic_auth: { username: bob, password: {p} }
+yaml-password | db: { user: bob, pass: "{p}" }
+toml-token | token = "{A40}"
+ini-password | admin_password = {p}
+php-define | define( 'DB_PASSWORD', '{p}' );
+php-mysqli | mysqli_connect('localhost', 'bob', '{p}', 'shop')
+python-kw | connect(host="db", user="bob", passwd="{p}")
+ruby | :password => "{p}",
+java-prop | spring.datasource.password={p}
+xml-element | <password>{p}</password>
+xml-attribute | <add key="DbPassword" value="{p}" />
+maven | <server><id>x</id><username>bob</username><password>{p}</password></server>
+log-line | login ok for bob with password={p} from 10.0.0.1
+sentence | The password is {p} until Friday.
+sentence-colon | Root password for the NAS: {p}
+german | Das Passwort lautet {p} bis Freitag.
+npmrc | //registry.npmjs.org/:_authToken={A36}
+pip-conf | index-url = https://bob:{p}@pypi.example.com/simple
+yarnrc | npmAuthToken: "{A36}"
+composer | {"http-basic": {"repo.example.com": {"username": "bob", "password": "{p}"}}}
+docker-auths | {"auths": {"r.example.com": {"auth": "{B32}"}}}
+kubeconfig | client-key-data: {B120}==
+service-account | {"type": "service_account", "private_key_id": "7", "private_key": "{B80}"}
+gcp-adc | {"client_secret": "{W24}", "refresh_token": "1//0{W64}", "type": "authorized_user"}
+terraform-var | terraform apply -var db_password={p}
+ansible-var | ansible-playbook x.yml -e ansible_become_pass={p}
+puppet | mysql::db { 'x': user => 'a', password => '{p}' }
+salt | - password: {p}
+credential-setcred | SetCredential=db.password:{p}
+radius | client 10.0.0.1 { secret = {p} }
+tsig | key "k" { algorithm hmac-sha256; secret "{B43}="; };
+tsig-arg | dig @ns -y hmac-sha256:key:{B43}= axfr x
+rndc | rndc-confgen-key secret "{B24}"
+ceph | key = AQ{B36}==
+iscsi | node.session.auth.password = {p}
+iscsi-target | incominguser bob {p}
+corosync | authkey {B64}
+keepalived | auth_pass {p}
+vrrp | authentication { auth_type PASS auth_pass {p} }
+openvpn-static | -----BEGIN OpenVPN Static key V1----- {h64} -----END OpenVPN Static key V1-----
+pem-one-line | -----BEGIN RSA PRIVATE KEY----- {B64} {B64} -----END RSA PRIVATE KEY-----
+pgp-one-line | -----BEGIN PGP PRIVATE KEY BLOCK-----\\n\\n{B64}\\n{B64}\\n-----END PGP PRIVATE KEY BLOCK-----
+putty-mac | Private-Lines: 1 {B64}
+asterisk | secret={p}
+asterisk-register | register => 100:{p}@sip.example.com
+zabbix-psk | TLSPSK={h64}
+grub-user | password root {p}
+grub-hash | password_pbkdf2 root grub.pbkdf2.sha512.10000.{H64}.{H64}
+preseed | d-i passwd/root-password password {p}
+kickstart | rootpw --plaintext {p}
+unattend | chpasswd: { list: "root:{p}" }
+tor-hash | HashedControlPassword 16:{H58}
+squid-digest | bob:Realm:{h32}
+nginx-header | proxy_set_header Authorization "Basic {B24}=";
+apache-env | SetEnv DB_PASSWORD {p}
+dovecot-passdb | bob:{PLAIN}{p}
+exim-login | * : bob : {p}
+fetchmail | poll mail.example.com user bob pass {p}
+msmtp | account x host h user bob password {p}
+davfs | https://dav.example.com bob {p}
+s3fs-passwd | AKIA{2}:{B40}
+crypttab-key | data /dev/sda2 none luks,passphrase={p}
+murmur | serverpassword={p}
+minecraft | rcon.password={p}
+"""
+
+# Names whose values are secret; a name and a template for the value.
+NAMED: Final = """
+db-password | DB_PASSWORD | {p}
+api-key | apiKey | {A32}
+dd-api-key | DD_API_KEY | {h32}
+uuid-token | HEROKU_API_KEY | {h8}-{h4}-{h4}-{h4}-{h12}
+client-secret | client_secret | {p}
+linode | LINODE_TOKEN | {h64}
+algolia | ALGOLIA_ADMIN_KEY | {h32}
+opsgenie | opsgenie_api_key | {h8}-{h4}-{h4}-{h4}-{h12}
+consul | CONSUL_HTTP_TOKEN | {h8}-{h4}-{h4}-{h4}-{h12}
+nomad | NOMAD_TOKEN | {h8}-{h4}-{h4}-{h4}-{h12}
+twilio | TWILIO_AUTH_TOKEN | {h32}
+secret-key-base | SECRET_KEY_BASE | {h128}
+django | DJANGO_SECRET_KEY | {p}{p}
+laravel | APP_KEY | base64:{B43}=
+rails-master | RAILS_MASTER_KEY | {h32}
+wordpress-salt | AUTH_SALT | {p}{p}
+mysql-root | MYSQL_ROOT_PASSWORD | {p}
+pgpassword | PGPASSWORD | {p}
+redis-auth | REDISCLI_AUTH | {p}
+smtp-pass | smtp_pass | {p}
+rpc-secret | rpc-secret | {p}
+sasl | sasl.jaas.password | {p}
+passphrase | key_passphrase | {p}
+unlock-code | unlock_pin | {d8}
+kennwort | Kennwort | {p}
+passwort | Passwort | {p}
+zugangscode | Datenbankkennwort | {p}
+geheimnis | geheimnis | {p}
+geheim-schluessel | geheimer_schlüssel | {p}
+contrasena | contraseña | {p}
+contrasena-plain | contrasena | {p}
+clave | clave_secreta | {p}
+senha | senha | {p}
+senha-long | senha_do_banco | {p}
+mot-de-passe | mot_de_passe | {p}
+mot-de-passe-camel | motDePasse | {p}
+mot-de-passe-spaced | mot de passe | {p}
+haslo | hasło | {p}
+haslo-plain | haslo_bazy | {p}
+russian | пароль | {p}
+russian-db | пароль_базы | {p}
+ukrainian | гасло | {p}
+chinese | 密码 | {p}
+chinese-db | 数据库密码 | {p}
+chinese-old | 密碼 | {p}
+japanese | パスワード | {p}
+japanese-code | 暗証番号 | {p}
+korean | 비밀번호 | {p}
+finnish | salasana | {p}
+swedish | lösenord | {p}
+norwegian | passord | {p}
+danish | adgangskode | {p}
+dutch | wachtwoord | {p}
+italian | chiave_segreta | {p}
+italian-password | parola d'ordine | {p}
+romanian | parolă | {p}
+czech | heslo | {p}
+turkish | şifre | {p}
+turkish-parola | parola | {p}
+hungarian | jelszó | {p}
+greek | κωδικός | {p}
+hebrew | סיסמה | {p}
+arabic | كلمة_السر | {p}
+hindi | पासवर्ड | {p}
+vietnamese | mật_khẩu | {p}
+indonesian | kata_sandi | {p}
+croatian | lozinka | {p}
+slovene | geslo | {p}
+estonian | parool | {p}
+lithuanian | slaptažodis | {p}
+full-width | ｐａｓｓｗｏｒｄ | {p}
+full-width-upper | ＤＢ＿ＰＡＳＳＷＯＲＤ | {p}
+zero-width | pass\u200bword | {p}
+soft-hyphen | pass\u00adword | {p}
+bom | \ufeffpassword | {p}
+joiner | to\u2060ken | {p}
+bidi | \u202epassword | {p}
+math-letters | 𝗽𝗮𝘀𝘀𝘄𝗼𝗿𝗱 | {p}
+combining | contrasen\u0303a | {p}
+"""
+
+
+class Part(NamedTuple):
+    """A text with secrets in it, and these."""
+
+    text: str
+    secrets: tuple[str, ...]
+
+
+class Kind(NamedTuple):
+    """A kind of secret: its name, its family, what names it (or nothing), and its template."""
+
+    name: str
+    family: str
+    label: str
+    template: str
+
+
+def kinds() -> list[Kind]:
+    """Return all kinds, which have different names."""
+    tokens = [Kind(*row[:1], "token", "", row[1]) for row in _rows(TOKENS)]
+    phrases = [Kind(*row[:1], "phrase", "", row[1]) for row in _rows(PHRASES)]
+    named = [Kind(row[0], "named", row[1], row[2]) for row in _rows(NAMED)]
+    found = [*tokens, *phrases, *named]
+    assert len({kind.name for kind in found}) == len(found)
+    return found
+
+
+def _rows(table: str) -> list[list[str]]:
+    return [
+        line.split(" | ", 2) if table is NAMED else line.split(" | ", 1)
+        for line in table.strip("\n").split("\n")
+    ]
+
+
+def fill(template: str, rng: random.Random) -> Part:
+    """Make a secret of a template."""
+    secrets: list[str] = []
+
+    def make(match: re.Match[str]) -> str:
+        letter, count = match[1], int(match[2] or 16)
+        made = password(rng) if letter == "p" else _random(CLASSES[letter], count, rng)
+        secrets.append(made)
+        return made
+
+    text = _PART.sub(make, template)
+    return Part(text, tuple(secrets))
+
+
+def _random(characters: str, count: int, rng: random.Random) -> str:
+    """Draw characters, the first and the last of which are letters or digits where it is long."""
+    while True:
+        made = "".join(rng.choices(characters, k=count))
+        if made[0].isalnum() and made[-1].isalnum():
+            return made
+
+
+_SYLLABLES: Final = "ka vo ri ten mul sor dap quil zan bru fel wix jor pem thu gla".split()
+
+
+def password(rng: random.Random) -> str:
+    """Make up a password as a person does: syllables, a capital, digits, a mark."""
+    word = "".join(rng.sample(_SYLLABLES, rng.choice((3, 4))))
+    mark = rng.choice("!_.+-")
+    number = str(rng.randrange(10, 9999))
+    style = rng.randrange(4)
+    if style == 0:
+        return word.capitalize() + mark + number
+    if style == 1:
+        return word + number + mark
+    if style == 2:
+        return word[:4] + number + word[4:].capitalize()
+    return word.capitalize() + number

@@ -1,0 +1,141 @@
+"""Measure which secrets of the corpus are hidden, and which harmless values change.
+
+python tests/secret_corpus/measure.py [--show open] [--result FILE]
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from opdbus.index.records import Recorder, draft
+from opdbus.state.object import Identity
+from opdbus.state.redact import redact_object
+from secret_corpus.kinds import kinds
+from secret_corpus.places import SOURCE, Planted, is_held, plant, shapes
+
+HARMLESS: Final = Path(__file__).parent.parent / "data" / "harmless.tsv"
+_ROOT: Final = Path(__file__).parent.parent.parent
+HOSTS: Final = (
+    *sorted((_ROOT / "benchmarks/answers/data").glob("[achoq]*[eryl].json")),
+    *(_ROOT / "tests/data" / name for name in ("day.json", "school.json", "value_host.json")),
+)
+# Characters of a secret that may be seen in a row: any more give it away.
+_SEEN: Final = 5
+
+
+def planted() -> Iterator[tuple[str, Planted]]:
+    """Yield all objects with secrets, by the names of their kinds."""
+    for kind in kinds():
+        for each in plant(kind):
+            yield kind.name, each
+    yield from shapes()
+
+
+def leaks(each: Planted, recorder: Recorder) -> list[str]:
+    """Return the parts of an object's secrets that are in what is stored of it."""
+    item = redact_object(each.identity, each.properties)
+    record = recorder.records([draft(item)])[0]
+    stored = "\n".join([*item.identity, item.json(), *(str(part) for part in record)]).lower()
+    found = []
+    for secret in {part.lower() for whole in each.secrets for part in whole.split()}:
+        rows = [secret[at : at + _SEEN + 1] for at in range(len(secret) - _SEEN)]
+        found += [row for row in rows if row in stored][:1]
+    return found
+
+
+def measure_secrets(every: int = 1) -> dict[str, dict[str, list[str]]]:
+    """Return by part, then kind, the places at which something of it is seen (or "")."""
+    recorder = Recorder()
+    found: dict[str, dict[str, list[str]]] = {"open": defaultdict(list), "held": defaultdict(list)}
+    for number, (kind, each) in enumerate(planted()):
+        if number % every:
+            continue
+        part = "held" if is_held(kind) else "open"
+        found[part][kind].append(each.place if leaks(each, recorder) else "")
+    return found
+
+
+def harmless() -> list[tuple[str, str, Any]]:
+    """Return the fields and values of real hosts: of this file, and of the recorded hosts."""
+    lines = (row.partition("\t") for row in HARMLESS.read_text(encoding="utf-8").splitlines())
+    found: dict[tuple[str, str, str], Any] = {
+        (field, "", value): value for field, _, value in lines
+    }
+    for path in HOSTS:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        for rows in [data] if isinstance(data, list) else [data["first"]]:
+            for *_, plugin, kind, name, properties in rows:
+                found[f"{plugin}/{kind}/name", "", name] = name
+                for key, value in properties.items():
+                    if "[redacted]" not in (written := str(value)):
+                        found[f"{plugin}/{kind}/{key}", type(value).__name__, written] = value
+    return [(field, written, value) for (field, _, written), value in found.items()]
+
+
+def changed(rows: list[tuple[str, str, Any]]) -> list[tuple[str, str, str]]:
+    """Return fields, values, and what became of those that changed."""
+    found = []
+    for field, written, value in rows:
+        plugin, kind, name = field.split("/", 2)
+        clean = redact_object(Identity(SOURCE, plugin, kind, "x"), {name: value}).properties
+        if clean != {name: value}:
+            found.append((field, written, str(clean)))
+    return found
+
+
+def summary(found: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
+    """Return the shares hidden of both parts, and of each place."""
+    figures: dict[str, Any] = {}
+    places: dict[str, Counter[bool]] = defaultdict(Counter)
+    for part, by_kind in found.items():
+        all_places = [place for seen in by_kind.values() for place in seen]
+        hidden = sum(not place for place in all_places)
+        whole = sum(not any(seen) for seen in by_kind.values())
+        figures[part] = {
+            "kinds": len(by_kind), "kinds hidden everywhere": whole,
+            "objects": len(all_places), "hidden": hidden,
+            "share": round(hidden / len(all_places), 4),
+        }  # fmt: skip
+        for seen in by_kind.values():
+            for place in filter(None, seen):
+                places[part][place] += 1
+    figures["seen at"] = {part: dict(places[part].most_common(15)) for part in found}
+    return figures
+
+
+def main() -> None:
+    """Print the figures, and what is not hidden of a part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--show", choices=("open", "held"))
+    parser.add_argument("--result", type=Path)
+    options = parser.parse_args()
+    found = measure_secrets()
+    rows = harmless()
+    altered = changed(rows)
+    bare = changed([("corpus/item/value", written, value) for _, written, value in rows])
+    figures = summary(found) | {
+        "harmless": {
+            "values": len(rows), "changed": len(altered),
+            "share": len(altered) / max(1, len(rows)),
+            "changed without their fields": len(bare),
+        }
+    }  # fmt: skip
+    print(json.dumps(figures, indent=1))
+    if options.show:
+        for kind, seen in found[options.show].items():
+            if any(seen):
+                print(kind, Counter(filter(None, seen)))
+        for row in altered:
+            print(*row, sep="\t")
+    if options.result:
+        options.result.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
