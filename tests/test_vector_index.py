@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running import PATIENCE_SECONDS
 
 from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, RoundedRows, Rows
@@ -266,6 +269,35 @@ def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
     assert [key for key in keys if key in index] == keys[70:]
     for key, vector in zip(keys[70:], made[70:], strict=True):
         np.testing.assert_allclose(index.get(key), vector, atol=0.01)
+
+
+class SlowRows(PlainRows):
+    """Rows that are read while others are given room, if nothing prevents that."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.reading, self.shrunk = Event(), Event()
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Wait for the end of a shrink, which must not come before the rows are read."""
+        if current_thread() is not main_thread():
+            self.reading.set()
+            self.shrunk.wait(0.3)
+        return super().take(rows)
+
+
+def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
+    """Give the vector of a text to another thread also while rows are numbered anew."""
+    rows, made = SlowRows(8), _unit(40)
+    index = VectorIndex("", 8, Texts(), rows)
+    asyncio.run(index.add(_keys(40), made))
+    index.drop(_keys(30))
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(index.get, _keys(40)[39])
+        assert rows.reading.wait(PATIENCE_SECONDS)
+        asyncio.run(index.shrink())
+        rows.shrunk.set()
+        np.testing.assert_array_equal(found.result(), made[39])
 
 
 def test_a_full_disk_moves_vectors_to_memory() -> None:
