@@ -105,7 +105,6 @@ class Archive:
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
-        self._reader.interrupt()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
         await asyncio.wait([last], timeout=_CLOSE_SECONDS)
@@ -180,6 +179,7 @@ class Archive:
         def opened(_: Store) -> T:
             read_only = self.is_read_only
             with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
+                store.interrupt_when_stopping()
                 return work(store)
 
         return await self._run(self._apart, opened, self._reader)
@@ -258,6 +258,7 @@ class Archive:
     def _open_reader(self) -> Store:
         store = Store(self._path, self._stopping, is_read_only=self.is_read_only)
         self._open.callback(store.close)
+        store.interrupt_when_stopping()
         return store
 
     def _close(self) -> None:
