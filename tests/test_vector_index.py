@@ -1,6 +1,7 @@
 """Vectors in memory: exact or rounded, growing, forgetting."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -300,9 +301,12 @@ def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
         np.testing.assert_array_equal(found.result(), made[39])
 
 
-def test_a_full_disk_moves_vectors_to_memory() -> None:
+def test_a_full_disk_moves_vectors_to_memory(tmp_path: Path) -> None:
     """Hold in memory what cannot be written, and go on."""
-    index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
+    rows = BitRows(tmp_path / "rows", 8)
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), rows._file, inheritable=False)
+    index = VectorIndex("", 8, Texts(), rows)
     asyncio.run(index.add(_keys(9), _unit(9)))
     assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])

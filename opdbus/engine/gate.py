@@ -16,6 +16,7 @@ from opdbus.engine import check_set
 from opdbus.engine.host import versions
 from opdbus.errors import ProviderError
 from opdbus.models import build, child, files
+from opdbus.regular import read_regular
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
@@ -122,7 +123,7 @@ async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepa
     """
     path = folder / f"{key(model, candidate)}.json"
     try:
-        return Report.read(path.read_text())
+        return Report.read(read_regular(path).decode())
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, KeyError) as error:

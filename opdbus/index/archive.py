@@ -16,6 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
+from opdbus.regular import open_regular, set_aside
 from opdbus.tasks import pauses, start
 
 T = TypeVar("T")
@@ -280,7 +281,8 @@ def _lock(database: Path) -> int:
     path = database.with_suffix(".lock")
     with guarded(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        set_aside(path)
+        lock = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
