@@ -108,12 +108,11 @@ def connect(environ: Mapping[str, str], pid: int) -> Systemd:
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return Systemd(lambda _message: None)
-    send: Callable[[str], object]
     try:
-        from systemd.daemon import notify as send  # the extra `systemd`, which needs a compiler
+        from systemd.daemon import notify  # of the extra `systemd`, which needs a compiler
     except ImportError:
-        send = partial(_notify, path)
-    return Systemd(send, _watchdog_seconds(environ, pid))
+        notify = partial(_notify, path)
+    return Systemd(notify, _watchdog_seconds(environ, pid))
 
 
 def _notify(path: str, message: str) -> None:
