@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from opdbus import parsing
 from opdbus.errors import ConfigError, InvalidArgs
 from opdbus.parsing import AUTO
+from opdbus.regular import read_regular
 
 PREFIX: Final = "OP_DBUS_"
 # The variable that names the TOML file; it is not a setting itself.
@@ -293,7 +294,7 @@ def _from_file(path: str, problems: list[str]) -> dict[str, Given]:
     if not path:
         return {}
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = tomllib.loads(read_regular(Path(path), follow=True).decode())
         texts = {key: _as_text(value) for key, value in table.items()}
     except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {error}")

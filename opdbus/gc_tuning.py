@@ -4,6 +4,7 @@ import ctypes
 import gc
 import mmap
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ _LONG_SECONDS: Final = 0.001
 # and so many of those before one of all that is not frozen: 35,000, since 75,000 take 20 ms. Much
 # that is made for a state object is gone after some thousands more: 700, as usual, are too few.
 _SEARCHES: Final = (5000, 1, 1)
+# The oldest generation that Python searches by itself; 3.14 searches parts of the old one as 1.
+_OLDEST: Final = 1 if sys.version_info >= (3, 14) else 2
 
 
 def limit_fragmentation() -> None:
@@ -110,7 +113,7 @@ def _freeze_many(clock: Callable[[], float]) -> Callable[[str, Mapping[str, int]
         nonlocal began
         if phase == "start":
             began = clock()
-        elif info["generation"] == 2 and clock() - began > _LONG_SECONDS:
+        elif info["generation"] >= _OLDEST and clock() - began > _LONG_SECONDS:
             gc.freeze()
 
     return follow

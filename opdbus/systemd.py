@@ -6,9 +6,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
-from opdbus import pip, unit
+from opdbus import unit
 from opdbus.errors import ConfigError, OpDbusError
 from opdbus.parsing import decimal
 
@@ -103,19 +104,28 @@ class Systemd:
 def connect(environ: Mapping[str, str], pid: int) -> Systemd:
     """Connect to the systemd that started the process `pid`; elsewhere nothing is sent.
 
-    Raises ConfigError where systemd waits for notifications and the package for them is missing.
+    Raises ConfigError where the watchdog's time is no number.
     """
-    if not environ.get("NOTIFY_SOCKET"):
+    path = environ.get("NOTIFY_SOCKET", "")
+    if not path:
         return Systemd(lambda _message: None)
     try:
-        from systemd.daemon import notify  # not everywhere: it needs systemd's headers to be built
+        from systemd.daemon import notify  # of the extra `systemd`, which needs a compiler
     except ImportError:
-        raise ConfigError(
-            "systemd waits for a sign that op-dbus is ready (NOTIFY_SOCKET is set), and the package"
-            f" systemd-python is missing: {pip.install('op-dbus[systemd]')}, or set"
-            " Type=exec in the unit"
-        ) from None
+        notify = partial(_notify, path)
     return Systemd(notify, _watchdog_seconds(environ, pid))
+
+
+def _notify(path: str, message: str) -> None:
+    """Send one message to systemd, as sd_notify(3) says under "Standalone implementations".
+
+    What cannot be sent is dropped: systemd then waits until its own time is over, and says so.
+    """
+    # a name that begins with `@` is of the abstract namespace
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(address)
+        sender.sendall(message.encode())
 
 
 def passed(environ: MutableMapping[str, str], pid: int) -> dict[str, socket.socket]:

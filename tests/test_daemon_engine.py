@@ -1,8 +1,10 @@
 """A daemon's engine and settings: switched, read again, refused."""
 
 import asyncio
+import json
 import re
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,38 @@ async def serving(caller: Caller) -> tuple[str, str, str]:
     names = ("Provider", "RequestedProvider", "State")
     provider, requested, state = [await caller.get(ROOT_PATH, VECTORIZER, name) for name in names]
     return provider, requested, state
+
+
+def test_the_first_start_answers_before_precisions_are_graded(daemons: Make) -> None:
+    """Serve with fp32 at once, grade meanwhile, compute all with the best; next time at once."""
+
+    async def first(caller: Caller) -> None:
+        await caller.ready()
+        assert len(await vectorize(caller)) > 0
+        reasons = [body[1] async for body in _changes(caller, "it is proven, and better")]
+        assert reasons[0] == "proven at start"
+        await caller.vectorized()
+
+    async def _changes(caller: Caller, last: str) -> AsyncIterator[list[str]]:
+        await caller.signal("ProviderChanged", lambda body: body[1] == last)
+        for _, member, body in caller.signals:
+            if member == "ProviderChanged":
+                yield body
+
+    async def second(caller: Caller) -> None:
+        await caller.vectorized()
+        assert await caller.get(ROOT_PATH, VECTORIZER, "Precision") == report["chosen"]
+
+    with daemons(PRECISION="auto", EXECUTION_PROVIDER=ONNXRUNTIME) as daemon:
+        ask(daemon, first)
+        assert daemon.stop() == 0
+        (kept,) = (daemon.state_dir / "gates").glob("*.json")
+        report = json.loads(kept.read_text())
+        assert len(re.findall("vectorized .*computed=[1-9]", daemon.log)) == 1
+        with daemon.start():
+            ask(daemon, second)
+            assert "proven, and better" not in daemon.log
+            assert "grading precisions" not in daemon.log
 
 
 def test_providers_are_switched_under_load(daemons: Make) -> None:

@@ -184,6 +184,32 @@ def test_a_user_leaves_room_for_other_users() -> None:
     run(work)
 
 
+def test_a_client_that_leaves_does_not_stop_the_replies_to_others_of_its_user() -> None:
+    """Answer a slow client's later calls although another one of its user, also slow, has left."""
+
+    async def work(service: Service, bus: Bus) -> None:
+        async with AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(Connection(bus.address)) for _ in range(9)]
+            *slow, client = crowd
+            deaf = [Deaf(connection) for connection in slow]
+            for one in deaf:
+                one.ask(service, MIB, 8)
+            await arrived(service, client)
+            # near its user's limit: each of these asks what all of the user's connections hold
+            calls = [asyncio.create_task(ask(client, service, MIB)) for _ in range(4)]
+            replies = service.replies
+            while not replies._checks.is_asked(client.name):  # noqa: ASYNC110 -- no event says so
+                await asyncio.sleep(0)
+            for one, connection in zip(deaf, slow, strict=True):
+                replies.forget(connection.name)
+                service.accounts.forget(connection.name)
+                await one.leave()
+            assert await asyncio.gather(*calls) == [MIB] * 4
+            assert await ask(client, service, MIB) == MIB
+
+    run(work)
+
+
 def test_a_client_that_reads_nothing_gets_no_errors_in_the_end() -> None:
     """Stop sending errors to a caller that does not read those that were sent."""
 

@@ -10,14 +10,18 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event, Timer
 
 import pytest
 from conftest import ROOT
 from running import STATE, STATE_PATH, Running, calling, replace, state_file
 
 from opdbus.bus.transport.connection import RemoteError
+from opdbus.errors import StoreError
 from opdbus.index import recovery
+from opdbus.index.archive import Archive
 from opdbus.index.memory import Memory
+from opdbus.index.store import Store
 from opdbus.state.object import Identity, StateObject
 
 COUNT = 20_000
@@ -134,3 +138,25 @@ def test_programs_of_tests_do_not_ignore_sigint() -> None:
         timeout=60,
     )
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("read", ["read", "read_apart"])
+def test_closing_ends_a_read_whose_next_statement_has_no_end(tmp_path: Path, read: str) -> None:
+    """End a thread that reads, also where its statement begins when the store closes already."""
+    endless = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n FROM n) SELECT sum(n) FROM n"
+    begun, closing_now = Event(), Event()
+
+    def work(store: Store) -> None:
+        begun.set()
+        closing_now.wait()
+        store._database.execute(endless).fetchone()
+
+    async def both() -> None:
+        async with Archive(tmp_path / "memory.db") as archive:
+            reading = asyncio.create_task(getattr(archive, read)(work))
+            await asyncio.to_thread(begun.wait)
+            Timer(0.2, closing_now.set).start()
+        with pytest.raises(StoreError, match="interrupted"):
+            await reading
+
+    asyncio.run(both())

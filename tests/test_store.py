@@ -276,6 +276,24 @@ def test_common_words_add_to_the_scores_of_rare_ones(store: Store) -> None:
     assert store.words.best({"nothing": 0}, 9, 9) == []
 
 
+@pytest.mark.parametrize("count", [1, 3, 700])
+def test_shadow_tables_of_fts5_hold_the_lengths(store: Store, count: int) -> None:
+    """Read lengths from FTS5's private tables as its own interface counts them, or name them."""
+    long = "word " * 130
+    put(store, *(record(f"n{n}", f"{long} {n}", words="more") for n in range(count)))
+    with store.transaction():
+        store.remove([1])
+    lengths = {n: store.words.length(n) for n in range(2, count + 1)}
+    mean = sum(lengths.values()) / len(lengths) if lengths else 1.0
+    # one word of its name, those of its text, and one more
+    reason = (
+        f"SQLite {sqlite3.sqlite_version} keeps other numbers in lexicon_data or lexicon_docsize,"
+        " the shadow tables of FTS5 that opdbus/index/words.py reads: change that module"
+    )
+    assert set(lengths.values()) <= {133}, reason
+    assert store.words.mean_length() == pytest.approx(mean), reason
+
+
 def test_what_was_deleted_leaves_no_byte(store: Store) -> None:
     """Scrub words that were replaced from every file, the lexicon's own tables too."""
     many = [record(f"a{n}", f"text {n}", words="unforgettable") for n in range(50)]

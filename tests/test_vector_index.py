@@ -1,9 +1,12 @@
 """Vectors in memory: exact or rounded, growing, forgetting."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running import PATIENCE_SECONDS
 
 from opdbus.index.bit_rows import BitRows
 from opdbus.index.rows import PlainRows, RoundedRows, Rows
@@ -268,9 +272,41 @@ def test_what_is_forgotten_while_room_is_given_back_has_no_vector(
         np.testing.assert_allclose(index.get(key), vector, atol=0.01)
 
 
-def test_a_full_disk_moves_vectors_to_memory() -> None:
+class SlowRows(PlainRows):
+    """Rows that are read while others are given room, if nothing prevents that."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.reading, self.shrunk = Event(), Event()
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Wait for the end of a shrink, which must not come before the rows are read."""
+        if current_thread() is not main_thread():
+            self.reading.set()
+            self.shrunk.wait(0.3)
+        return super().take(rows)
+
+
+def test_a_vector_that_is_read_while_rows_move_is_the_right_one() -> None:
+    """Give the vector of a text to another thread also while rows are numbered anew."""
+    rows, made = SlowRows(8), _unit(40)
+    index = VectorIndex("", 8, Texts(), rows)
+    asyncio.run(index.add(_keys(40), made))
+    index.drop(_keys(30))
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(index.get, _keys(40)[39])
+        assert rows.reading.wait(PATIENCE_SECONDS)
+        asyncio.run(index.shrink())
+        rows.shrunk.set()
+        np.testing.assert_array_equal(found.result(), made[39])
+
+
+def test_a_full_disk_moves_vectors_to_memory(tmp_path: Path) -> None:
     """Hold in memory what cannot be written, and go on."""
-    index = VectorIndex("", 8, Texts(), BitRows(Path("/dev/full"), 8))
+    rows = BitRows(tmp_path / "rows", 8)
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), rows._file, inheritable=False)
+    index = VectorIndex("", 8, Texts(), rows)
     asyncio.run(index.add(_keys(9), _unit(9)))
     assert index.likeness(_unit(1)[0], _view(index, [])).exact is None
     np.testing.assert_array_equal(index.get(_keys(9)[8]), _unit(9)[8])

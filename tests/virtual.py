@@ -168,9 +168,10 @@ class FakeRuntime:
 
     @asynccontextmanager
     async def open_engine(
-        self, config: Config, level: str, lost: Sequence[Fallback] = ()
+        self, config: Config, level: str, lost: Sequence[Fallback] = (), *, graded: bool = True
     ) -> AsyncIterator[Embedder]:
         """Open an engine on the first provider that lives, once the test says so."""
+        assert graded or level == config.vector_level
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
         try:
@@ -208,6 +209,7 @@ class FakeRuntime:
             fallbacks=tuple(fallbacks),
             weight_bytes=10,
             proof=SimpleNamespace(precision=config.precision),
+            is_provisional=False,
         )
         return Embedder(
             model, proven, cast("Any", self.tokenizer), cast("Any", FakeScheduler(numerics))

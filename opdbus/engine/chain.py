@@ -65,6 +65,8 @@ class Proven:
     solo: Session | None = None
     # what the precision was chosen by; None where the provider has only one, or a setting chose
     report: gate.Report | None = None
+    # whether another precision may be faster, which is not graded yet
+    is_provisional: bool = False
 
 
 def require_provider(config: Config, host: Host = HERE) -> None:
@@ -91,6 +93,8 @@ class Chain:
     config: Config
     opener: Open = open_session
     host: Host = HERE
+    # whether precisions are graded before anything serves; else fp32 does where there is no report
+    graded: bool = True
 
     async def choose(self, lost: Sequence[Fallback] = ()) -> Proven:
         """Open and prove sessions on the first of the wanted providers that can be had.
@@ -130,7 +134,7 @@ class Chain:
                     yield engine, report if engine.name in graded else None
 
     async def _report_on(self, engines: Sequence[Provider]) -> gate.Report | None:
-        """Give the report about several engines, or None where fewer can be had."""
+        """Give the report about several engines, None where fewer can be had or it is to wait."""
         usable = {}
         for engine in engines:
             with suppress(ProviderError):  # it is tried alone then, and says so itself
@@ -146,7 +150,9 @@ class Chain:
         offered = self._offered(provider)
         if len(offered) > 1 and not report:
             report = await self._report({provider: devices})
-        precision = report.best(provider.name) if report else offered[0]
+        is_provisional = len(offered) > 1 and not report
+        ungraded = gate.FULL if is_provisional else offered[0]
+        precision = report.best(provider.name) if report else ungraded
         built = await build.ensure(self.model, self._graphs, provider.dialects[precision])
         placement = self._placement(provider, precision)
         sessions, proof = await asyncio.to_thread(
@@ -154,8 +160,18 @@ class Chain:
         )
         solo = await asyncio.to_thread(self._solo, built, provider, placement)
         hardware = ", ".join(devices.values())
-        size = built.data.stat().st_size
-        return Proven(sessions, provider, hardware, proof, fallbacks, placement, size, solo, report)
+        return Proven(
+            sessions,
+            provider,
+            hardware,
+            proof,
+            fallbacks,
+            placement,
+            weight_bytes=built.data.stat().st_size,
+            solo=solo,
+            report=report,
+            is_provisional=is_provisional,
+        )
 
     def _offered(self, provider: Provider) -> tuple[str, ...]:
         """Give the precisions that may be used, the one that a setting names or all."""
@@ -170,8 +186,11 @@ class Chain:
             )
         return (wanted,)
 
-    async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report:
-        """Give the gate's report about all precisions of providers, on their first devices."""
+    async def _report(self, usable: Mapping[Provider, Mapping[int, str]]) -> gate.Report | None:
+        """Give the gate's report about all precisions of providers, on their first devices.
+
+        None where there is none yet and precisions are not to be graded now.
+        """
         first = next(iter(usable))
         index, hardware = next(iter(usable[first].items()))
         place = partial(build.place, self.model, self._graphs)
@@ -190,7 +209,10 @@ class Chain:
             for dialect in dict.fromkeys(each for row in usable for each in row.dialects.values()):
                 await build.ensure(self.model, self._graphs, dialect)
 
-        return await gate.judge(self.model, candidate, self.config.state_dir / "gates", prepare)
+        folder = self.config.state_dir / "gates"
+        if not self.graded:
+            return await asyncio.to_thread(gate.kept, self.model, candidate, folder)
+        return await gate.judge(self.model, candidate, folder, prepare)
 
     def _placement(self, provider: Provider, precision: str) -> Placement:
         threads = self.config.threads or cpus.usable()

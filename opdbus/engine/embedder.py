@@ -114,6 +114,8 @@ class Embedder:
         self._closed = False
         self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._holders = 0
+        # whether an engine of another precision may soon take its place
+        self.is_provisional = proven.is_provisional
         self._released = asyncio.Event()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from opdbus.engine import check_set
 from opdbus.engine.host import versions
 from opdbus.errors import ProviderError
 from opdbus.models import build, child, files
+from opdbus.regular import read_regular
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
@@ -113,6 +114,18 @@ class Candidate:
         return {graph for graph in every if Path(graph).exists()}
 
 
+def kept(model: Model, candidate: Candidate, folder: Path) -> Report | None:
+    """Return the report that an earlier start has measured, None where there is none."""
+    path = _path(model, candidate, folder)
+    try:
+        return Report.read(read_regular(path).decode())
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        log.warning("gate report unreadable", path=str(path), reason=str(error))
+    return None
+
+
 async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepare) -> Report:
     """Give the report for a model on providers, kept or measured now in a child process.
 
@@ -120,13 +133,9 @@ async def judge(model: Model, candidate: Candidate, folder: Path, prepare: Prepa
     Takes seconds the first time, half a minute with a large model. Raises ProviderError if fp32
     itself cannot be had.
     """
-    path = folder / f"{key(model, candidate)}.json"
-    try:
-        return Report.read(path.read_text())
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        log.warning("gate report unreadable", path=str(path), reason=str(error))
+    if report := kept(model, candidate, folder):
+        return report
+    path = _path(model, candidate, folder)
     await prepare()
     before = candidate.there
     text = await _measured(model, candidate)
@@ -166,6 +175,10 @@ def _clear(candidate: Candidate, report: Report) -> None:
 def _keep(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_whole(path, text)
+
+
+def _path(model: Model, candidate: Candidate, folder: Path) -> Path:
+    return folder / f"{key(model, candidate)}.json"
 
 
 def key(model: Model, candidate: Candidate) -> str:

@@ -264,6 +264,8 @@ def timed(grade: Grade, rates: NDArray[np.float64]) -> Grade:
 
 def measure(request: dict[str, Any]) -> str:
     """Grade every precision of a request; gives a report as JSON, raises ProviderError."""
+    # an engine may serve meanwhile
+    child.go_second()
     return Grader(request).report().json()
 
 

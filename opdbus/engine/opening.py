@@ -45,12 +45,13 @@ async def open_level(
     level: str,
     lost: Sequence[Fallback] = (),
     *,
+    graded: bool = True,
     opener: Open = open_session,
     host: Host = HERE,
 ) -> AsyncIterator[Embedder]:
-    """Load a level's model and open it; raises ModelError and ProviderError."""
+    """Load a level's model and open it, not `graded` at once; raises ModelError, ProviderError."""
     model = await asyncio.to_thread(folder.load, LEVELS[level], config)
-    async with open_embedder(model, config, opener, host, lost) as embedder:
+    async with open_embedder(model, config, opener, host, lost, graded=graded) as embedder:
         yield embedder
 
 
@@ -61,17 +62,20 @@ async def open_embedder(
     opener: Open = open_session,
     host: Host = HERE,
     lost: Sequence[Fallback] = (),
+    *,
+    graded: bool = True,
 ) -> AsyncIterator[Embedder]:
     """Build the graph if need be, open and prove sessions, and serve until closed.
 
-    Providers that were `lost` are tried last. Raises ModelError and ProviderError.
+    Providers that were `lost` are tried last. Without `graded`, fp32 serves where precisions have
+    no grades yet. Raises ModelError and ProviderError.
     """
     if model.format.is_table:
         with closing(await asyncio.to_thread(open_table, model, config.threads)) as embedder:
             yield embedder
         return
     tokenizer = await asyncio.to_thread(Tokenizer.of, model)
-    proven = await Chain(model, config, opener, host).choose(lost)
+    proven = await Chain(model, config, opener, host, graded).choose(lost)
     lanes = [session.run for session in proven.sessions for _ in range(proven.placement.lanes)]
     scheduler = Scheduler(
         lanes,

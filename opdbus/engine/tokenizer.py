@@ -15,6 +15,7 @@ from opdbus.engine.tokens import Tokens, by_characters
 from opdbus.engine.word_cache import MOST_WORDS, WordCache
 from opdbus.errors import ModelError
 from opdbus.models.word_pieces import WordPieces
+from opdbus.regular import read_regular
 
 if TYPE_CHECKING:
     from opdbus.models.folder import Model
@@ -107,6 +108,6 @@ class Tokenizer:
 def _words(library: LibraryTokenizer) -> WordPieces | None:
     """Read the words of a tokenizer of the usual kind."""
     try:
-        return WordPieces.of(json.loads(library.path.read_bytes()))
+        return WordPieces.of(json.loads(read_regular(library.path, follow=True)))
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -16,6 +16,7 @@ from opdbus.errors import StoreError
 from opdbus.index import recovery
 from opdbus.index.database import Damaged, guarded, is_read_only
 from opdbus.index.store import Store
+from opdbus.regular import open_regular, set_aside
 from opdbus.tasks import pauses, start
 
 T = TypeVar("T")
@@ -105,7 +106,6 @@ class Archive:
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
-        self._reader.interrupt()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         last = asyncio.get_running_loop().run_in_executor(self._writing, lambda: None)
         await asyncio.wait([last], timeout=_CLOSE_SECONDS)
@@ -180,6 +180,7 @@ class Archive:
         def opened(_: Store) -> T:
             read_only = self.is_read_only
             with closing(Store(self._path, self._stopping, is_read_only=read_only)) as store:
+                store.interrupt_when_stopping()
                 return work(store)
 
         return await self._run(self._apart, opened, self._reader)
@@ -258,6 +259,7 @@ class Archive:
     def _open_reader(self) -> Store:
         store = Store(self._path, self._stopping, is_read_only=self.is_read_only)
         self._open.callback(store.close)
+        store.interrupt_when_stopping()
         return store
 
     def _close(self) -> None:
@@ -279,7 +281,8 @@ def _lock(database: Path) -> int:
     path = database.with_suffix(".lock")
     with guarded(database):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        set_aside(path)
+        lock = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

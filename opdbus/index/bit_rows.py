@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from opdbus.index.rows import Products
 from opdbus.index.sealed_signs import BLOCK, SealedSigns
 from opdbus.index.texts import split
+from opdbus.regular import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES, digest
 
 # Rows that are read at a time.
@@ -68,8 +69,9 @@ class BitRows:
         self._angles = np.cos(np.pi * np.arange(dimension + 1) / dimension).astype(np.float32)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         made_by = digest(b"%d %d %d" % (dimension, _SEED, _TURNED))
+        set_aside(path)
         self._sealed = SealedSigns(path.with_suffix(".signs"), self._words, made_by)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         self._mapped: NDArray[Any] = np.empty(0, self._kind)
         self._read()
         self.seal()

@@ -10,6 +10,7 @@ from typing import Final
 from opdbus.errors import StoreError
 from opdbus.history import ledger
 from opdbus.index import noted
+from opdbus.regular import set_aside
 
 # Marks the file as ours in its header: "opdb".
 _APPLICATION: Final = 0x6F706462
@@ -199,6 +200,8 @@ def _make(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise StoreError(f"the database {path} is not a regular file: move it away")
     path.chmod(0o600)
+    for suffix in ("-wal", "-shm", "-journal"):
+        set_aside(path.with_name(path.name + suffix))
 
 
 def _recognize(database: sqlite3.Connection, path: Path) -> int:

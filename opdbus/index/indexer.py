@@ -94,6 +94,8 @@ class Indexer:
                 self._on_fault("")
 
     async def _catch_up(self, embedder: Embedder) -> None:
+        if embedder.is_provisional:
+            return  # its successor's vectors may be of another class, and it makes this stale
         with embedder.held():
             index = await self._vectors.index(embedder.numerics, embedder.dimension)
             self._vectors.keep_only(index)

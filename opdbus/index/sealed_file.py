@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opdbus import __version__, tables
+from opdbus.regular import open_regular, set_aside
 from opdbus.state.object import Json
 
 # Arrays by name.
@@ -48,6 +49,8 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
     new = path.with_suffix(".new")
     try:
         # who may read it is decided when it is made
+        set_aside(new)
+        set_aside(path)
         new.unlink(missing_ok=True)
         made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(made, "wb") as file:
@@ -58,13 +61,17 @@ def write(path: Path, token: str, about: Json, arrays: Mapping[str, NDArray[Any]
             os.fdatasync(made)
         new.replace(path)
     except OSError:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         raise
 
 
 def read(path: Path, token: str) -> Sealed | None:
     """Map a file; None if there is none, or it is another one or damaged."""
-    with suppress(OSError, ValueError, TypeError, IndexError), path.open("rb") as file:
+    with (
+        suppress(OSError, ValueError, TypeError, IndexError),
+        os.fdopen(open_regular(path), "rb") as file,
+    ):
         # empty files cannot be mapped: that is a ValueError
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         right, length = np.frombuffer(data, _HEAD, 1)[0].tolist()

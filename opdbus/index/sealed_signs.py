@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opdbus.regular import open_regular, set_aside
 from opdbus.state.object import DIGEST_BYTES
 
 # Rows in a block: as many are compared at a time, half a megabyte of the processor's cache.
@@ -23,9 +24,10 @@ _HEAD: Final = mmap.PAGESIZE
 
 
 class SealedSigns:
-    """Blocks of digests and signs; `made_by` says how signs are made."""
+    """Blocks of digests and signs; `made_by` says how signs are made. Raises OSError."""
 
     def __init__(self, path: Path, words: int, made_by: bytes) -> None:
+        set_aside(path)
         self.count = 0
         self._path = path
         self._made_by = made_by
@@ -45,7 +47,7 @@ class SealedSigns:
         Raises OSError.
         """
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_regular(self._path)
         except FileNotFoundError:
             return
         try:
@@ -65,7 +67,7 @@ class SealedSigns:
         made["made_by"] = np.void(self._made_by)
         made["digests"], made["signs"] = digests, signs
         made["sum"] = _sum(made)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         try:
             at, data = self.count * self._kind.itemsize, memoryview(made.tobytes())
             while data:

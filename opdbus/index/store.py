@@ -57,6 +57,8 @@ _BYTES: Final = 256
 _READ: Final = 4096
 # About as much as one write, such as a batch of vectors.
 _PROBE_CHARACTERS: Final = 64 << 10
+# SQLite looks every so many steps of a statement whether it is to stop: some milliseconds.
+_STEPS: Final = 100_000
 
 
 class Entry(NamedTuple):
@@ -136,6 +138,10 @@ class Store:
     def interrupt(self) -> None:
         """Abort the statement that another thread runs, which then changes nothing."""
         self._database.interrupt()
+
+    def interrupt_when_stopping(self) -> None:
+        """Abort this connection's statements once the daemon is stopping, later ones too."""
+        self._database.set_progress_handler(self._stopping.is_set, _STEPS)
 
     def guarded(self) -> AbstractContextManager[None]:
         """Turn errors of SQLite into StoreError."""

@@ -108,12 +108,13 @@ class VectorIndex:
         return digest(text_digest, key=self.engine)
 
     def get(self, text_digest: bytes) -> NDArray[np.float32] | None:
-        """Return the vector (dimension,) of a text."""
-        row = self._layer.rows[self.texts.find(text_digest)]
-        if row == NO_ROW:
-            return None
-        vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
-        return vector
+        """Return the vector (dimension,) of a text; may be called on a thread."""
+        with self._one_at_a_time:
+            row = self._layer.rows[self.texts.find(text_digest)]
+            if row == NO_ROW:
+                return None
+            vector: NDArray[np.float32] = self._rows.take(np.array([row]))[0]
+            return vector
 
     def likeness(
         self,
@@ -128,7 +129,7 @@ class VectorIndex:
         """
         with self._one_at_a_time:
             rows, lacking = self._rows_of(view) if at is None else self._rows_at(view.texts[at])
-            background = self.background(query)
+            background = self._background(query)
             if at is not None and len(at) <= _FEW_COMPARED:
                 return Likeness(self._compared(query, rows), stage, background)
             exact = None if self._rows.is_exact else partial(self._exact, query, view, at)
@@ -175,7 +176,11 @@ class VectorIndex:
         return found
 
     def background(self, query: NDArray[np.float32]) -> Background | None:
-        """Return what the cosines of `query` with a sample are; None where there are too few."""
+        """Return mean and deviation of the cosines of `query` with a sample; None for too few."""
+        with self._one_at_a_time:
+            return self._background(query)
+
+    def _background(self, query: NDArray[np.float32]) -> Background | None:
         vectors = self._sample()
         if not len(vectors):
             return None

@@ -1,11 +1,14 @@
 """Arrays in files of numpy's formats, read by one thread at a time."""
 
+import os
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from opdbus.regular import open_regular
 
 # A header is read as a part of Python's syntax, whose depth Python 3.11 counts for all threads
 # together: where two read at once, one may fail with SystemError (CPython's issue 106905).
@@ -14,7 +17,7 @@ _READING: Final = Lock()
 
 def load(path: Path) -> NDArray[Any]:
     """Return a file's array; raises OSError, ValueError, EOFError, BadZipFile."""
-    with _READING, path.open("rb") as file:
+    with _READING, os.fdopen(open_regular(path, follow=True), "rb") as file:
         array: NDArray[Any] = np.load(file, allow_pickle=False)
     return array
 
@@ -28,5 +31,9 @@ def mapped(path: Path) -> NDArray[Any]:
 
 def load_all(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of an archive; raises OSError, ValueError, EOFError, BadZipFile."""
-    with _READING, path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+    with (
+        _READING,
+        os.fdopen(open_regular(path, follow=True), "rb") as file,
+        np.load(file, allow_pickle=False) as saved,
+    ):
         return dict(saved)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from opdbus.regular import open_regular, set_aside
+
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
@@ -15,7 +17,8 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
 
     The lock is released with the process, however that ends. Raises OSError.
     """
-    with path.open("ab") as file:
+    set_aside(path)
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), "ab") as file:
         if on_wait is None or not _lock(file, wait=False):
             if on_wait:
                 on_wait()
@@ -44,7 +47,11 @@ def _lock(file: BinaryIO, *, wait: bool) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """Write a file that every user may read, whole or not at all; raises OSError."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
+    for name in (path, part):
+        set_aside(name)
+    part.unlink(missing_ok=True)
+    with part.open("x", encoding="utf-8") as file:
+        file.write(text)
     part.chmod(0o644)
     part.replace(path)
 

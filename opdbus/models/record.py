@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from opdbus.errors import ModelError
 from opdbus.models import files
+from opdbus.regular import open_regular, read_regular
 
 NAME: Final = "op-dbus.json"
 
@@ -45,7 +47,7 @@ def read(folder: Path) -> Record | None:
     """Read a folder's record, None where there is none; raises ModelError for a damaged one."""
     path = folder / NAME
     try:
-        return _parsed(json.loads(path.read_text(encoding="utf-8")))
+        return _parsed(json.loads(read_regular(path, follow=True)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -80,7 +82,7 @@ def hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def sha256(path: Path) -> str:
     """Hash a file; raises ModelError if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from None

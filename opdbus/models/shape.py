@@ -8,6 +8,7 @@ from typing import Any, Final
 from opdbus.errors import ModelError
 from opdbus.models.families import BUCKETS, FAMILIES
 from opdbus.models.formats import LIMIT
+from opdbus.regular import read_regular
 
 # Longer texts are cut to this many tokens unless the folder gives another limit.
 _DEFAULT_MAX_TOKENS: Final = 512
@@ -103,7 +104,7 @@ def _modules(path: Path) -> list[str]:
 
 def _json(path: Path) -> Any:  # noqa: ANN401 -- any JSON
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, follow=True))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}") from None
 

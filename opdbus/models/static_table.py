@@ -14,6 +14,7 @@ from opdbus.errors import ModelError
 from opdbus.models import arrays
 from opdbus.models.formats import ROWS, TOKENIZER
 from opdbus.models.word_pieces import WordPieces
+from opdbus.regular import read_regular
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StaticTable:
         try:
             # not mapped: a process would die of a file that is written over
             table = arrays.load(path)
-            words = WordPieces.of(json.loads((folder / TOKENIZER).read_bytes()))
+            words = WordPieces.of(json.loads(read_regular(folder / TOKENIZER, follow=True)))
             made = cls(folder, table["scale"], table["row"], words, max_tokens)
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"cannot read the static table {folder}: {error}") from None

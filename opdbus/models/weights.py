@@ -11,6 +11,7 @@ from safetensors import SafetensorError, deserialize, safe_open
 
 from opdbus.errors import ModelError
 from opdbus.models.families import FAMILIES
+from opdbus.regular import read_regular
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -23,7 +24,7 @@ _BFLOAT16: Final = "BF16"
 def read(path: Path) -> Weights:
     """Read every tensor of floats, widened or rounded to float32; raises ModelError."""
     try:
-        tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # it has no types
+        tensors = deserialize(read_regular(path, follow=True))  # type: ignore[no-untyped-call]  # it has no types
     except (OSError, SafetensorError) as error:
         raise ModelError(f"cannot read the weights {path}: {error}") from None
     return {

@@ -14,6 +14,7 @@ from opdbus.history.change import MAX_CAUSE
 from opdbus.observe.causes import Causes
 from opdbus.observe.reading import changed_at, files_in
 from opdbus.observe.skipped import Skipped
+from opdbus.regular import open_regular
 from opdbus.state.redact import redact_text
 from opdbus.state.watch import Change, Watch
 
@@ -55,7 +56,7 @@ class Log:
     def added(self) -> bytes:
         """Return what was added since the last time; empty where it may not be read."""
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 # a log that is shorter than before is another one
                 file.seek(max(self._read if self._read <= size else 0, size - _MAX_BYTES))

@@ -1,9 +1,7 @@
 """Reading that may take long or hang, on a thread of its own."""
 
 import asyncio
-import errno
 import os
-import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +11,7 @@ from typing import Final, TypeVar
 
 from opdbus.observe.report import LostSource
 from opdbus.observe.skipped import Skipped
+from opdbus.regular import open_regular
 
 T = TypeVar("T")
 # Readings of one function that hang.
@@ -116,9 +115,7 @@ def files_in(folder: Path) -> list[Path]:
 def read_at_most(path: Path, most: int) -> tuple[bytes, bool]:
     """Return the first bytes of a regular file, and whether there are more; raises OSError."""
     # devices and pipes may have no end, or wait for a writer
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with os.fdopen(open_regular(path, follow=True), "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
         content = file.read(most if status.st_size else min(most, _MAX_BYTES_OF_KERNEL))
         return content, bool(file.read(1))

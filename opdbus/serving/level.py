@@ -15,10 +15,10 @@ from opdbus.engine.chain import Fallback
 from opdbus.engine.embedder import Embedder
 from opdbus.errors import Internal, OpDbusError, ShuttingDown
 from opdbus.serving.states import Event, Phase, State
-from opdbus.tasks import at_most, pauses, start
+from opdbus.tasks import at_most, cancel, pauses, start
 
-# opens the engine of a level; providers that were lost are tried last
-Open: TypeAlias = Callable[[Config, str, Sequence[Fallback]], AbstractAsyncContextManager[Embedder]]
+# opens the engine of a level; providers that were lost are tried last; see `open_embedder`
+Open: TypeAlias = Callable[..., AbstractAsyncContextManager[Embedder]]
 
 log = structlog.get_logger()
 
@@ -38,9 +38,10 @@ class Opened(NamedTuple):
 class Level:
     """The engine of one level under one configuration, from its first opening to its closing.
 
-    It opens at once. An engine that is lost is replaced by the next provider of the chain, and that
-    one again by a better one as soon as it can be proven. A level that never served is over after
-    its first failure; so is one that is not `lasting`. `on_phase` is called after each transition.
+    It opens at once; unless `graded`, precisions are graded while fp32 serves. An engine that is
+    lost is replaced by the next provider of the chain, and that one by a better one as soon as it
+    can be proven. A level that never served is over after its first failure; so is one that is
+    not `lasting`. `on_phase` is called after each transition.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Level:
         open_engine: Open,
         *,
         lasting: bool,
+        graded: bool,
         retry_seconds: Sequence[float],
         on_phase: Callable[[Level], None],
     ) -> None:
@@ -58,6 +60,7 @@ class Level:
         self.phase = Phase(State.LOADING)
         self._open_engine = open_engine
         self._lasting = lasting
+        self._graded = graded
         self._retry_seconds = retry_seconds
         self._on_phase = on_phase
         self._settled = asyncio.Event()
@@ -141,7 +144,7 @@ class Level:
                 if better:
                     self._replaced(opened)
                     opened, better = better, None
-                    reason, lost = "it can be proven again", None
+                    reason, lost = "it is proven, and better", None
                 else:
                     self._notice_loss()
                     reason = opened.embedder.fault
@@ -172,7 +175,12 @@ class Level:
         return None
 
     async def _better(self, embedder: Embedder, lost: Fallback | None) -> Opened | None:
-        """Wait until the engine is lost (None), or the provider lost before is proven again."""
+        """Wait until the engine is lost (None), or a better one is proven.
+
+        That is one of the provider that was lost before, or of the precision that passed the gate.
+        """
+        if embedder.is_provisional:
+            return await self._graded_beside(embedder)
         if lost is None or embedder.provider == lost.provider:
             await embedder.lost()
             return None
@@ -190,11 +198,30 @@ class Level:
                 await found.stack.aclose()
         return None
 
+    async def _graded_beside(self, embedder: Embedder) -> Opened | None:
+        """Grade precisions while the engine serves, and open the best; None where it is lost."""
+        self._graded = True
+        attempt = asyncio.ensure_future(self._attempt(()))
+        lost = asyncio.ensure_future(embedder.lost())
+        try:
+            await asyncio.wait({attempt, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                return None
+            found = attempt.result()
+        finally:
+            await cancel([lost, attempt])
+        if isinstance(found, Opened):
+            return found
+        log.error("precisions not graded", level=self.name, reason=str(found))
+        embedder.is_provisional = False
+        self._serve(embedder, "precisions could not be graded")
+        return await self._better(embedder, None)
+
     async def _attempt(self, lost: Sequence[Fallback]) -> Opened | OpDbusError:
         """Open an engine once; whatever goes wrong is an error that callers can be given."""
         try:
             async with AsyncExitStack() as stack:
-                opening = self._open_engine(self.config, self.name, lost)
+                opening = self._open_engine(self.config, self.name, lost, graded=self._graded)
                 embedder = await stack.enter_async_context(opening)
                 return Opened(embedder, stack.pop_all())
         except OpDbusError as error:

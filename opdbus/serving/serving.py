@@ -162,7 +162,7 @@ class Serving:
 
     async def _opened(self, name: str, config: Config) -> Level:
         """Open a level beside those that serve; raises what kept it from opening."""
-        level = self._new(name, config)
+        level = self._new(name, config, graded=True)
         try:
             await level.embedder()
         except BaseException:
@@ -182,16 +182,18 @@ class Serving:
             raise ShuttingDown
         level = self._levels.pop(wanted, None)
         if level is None or level.is_over:
-            level = self._new(wanted, self.config)
+            # what answers soonest serves first, where all objects wait for it
+            level = self._new(wanted, self.config, graded=wanted != configured)
         self._levels[wanted] = level
         return level
 
-    def _new(self, name: str, config: Config) -> Level:
+    def _new(self, name: str, config: Config, *, graded: bool) -> Level:
         return Level(
             name,
             config,
             self._open_engine,
             lasting=name == config.vector_level,
+            graded=graded,
             retry_seconds=self._retry_seconds,
             on_phase=self._on_phase,
         )

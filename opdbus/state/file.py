@@ -2,12 +2,12 @@
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from opdbus.errors import StateFileError
+from opdbus.regular import open_regular
 from opdbus.state import document
 from opdbus.state.flatten import EXCLUSIVE, Reader, claimed, is_table
 from opdbus.state.object import Identity, Json, StateObject
@@ -88,7 +88,7 @@ def parse(data: bytes, path: Path) -> dict[str, Json]:
 def read_bytes(path: Path) -> bytes:
     """Read a state file; raises StateFileError: unreadable, or too large."""
     try:
-        with os.fdopen(_open(path), "rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             data = file.read(MAX_BYTES + 1)
             size = file.seek(0, 2)
     except (OSError, ValueError) as error:
@@ -105,15 +105,6 @@ def require_size(size: int, path: Path) -> None:
             f"{path} is {size / (1 << 20):.1f} MiB, past the limit of 64 MiB at byte {MAX_BYTES}"
             " ($): split it, or leave out what need not be declared"
         )
-
-
-def _open(path: Path) -> int:
-    """Open a regular file; O_NONBLOCK, so that opening a pipe does not wait for its writer."""
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise StateFileError(f"cannot read the state file {path}: it is not a regular file")
-    return file
 
 
 def _problem(content: dict[str, Json]) -> tuple[tuple[str, ...], str] | None:

@@ -84,7 +84,8 @@ class Replies:
         for _, ready in queue:
             ready.cancel()
         queue.clear()
-        self._checks.forget(sender)
+        # a check of it that is under way ends by itself: replies to its user's other connections
+        # wait for the same one
 
     def _correct(self, sender: str, more: int) -> None:
         """Count for a client and its user; for all together, the bus knows better."""
@@ -127,7 +128,23 @@ class Replies:
 
     async def _send_waiting(self, sender: str) -> None:
         """Send the replies in a client's queue as it reads; refuse them all if it stops reading."""
-        queue, checks = self._queues[sender], 0
+        queue = self._queues[sender]
+        try:
+            await self._send_in_order(sender, queue)
+        finally:
+            # also if this fails: whatever is left here would keep every later call waiting
+            self._queues.pop(sender, None)
+            for _, ready in queue:
+                if not ready.done():
+                    ready.set_exception(self._unread_error(sender))
+                    # with pauses: each is an error to be sent, and other clients wait meanwhile
+                    await asyncio.sleep(0)
+
+    async def _send_in_order(
+        self, sender: str, queue: deque[tuple[Written | None, asyncio.Future[None]]]
+    ) -> None:
+        """Send replies until none is left, or the client has read nothing for a while."""
+        checks = 0
         while queue and checks < _CHECKS:
             reply, ready = queue[0]
             size = len(reply.data) if reply else 0
@@ -144,12 +161,6 @@ class Replies:
                     self._send(sender, reply)
                 ready.set_result(None)
                 checks = 0
-        self._queues.pop(sender, None)
-        for _, ready in queue:
-            if not ready.done():
-                ready.set_exception(self._unread_error(sender))
-                # with pauses: each is an error to be sent, and other clients wait meanwhile
-                await asyncio.sleep(0)
 
     async def _check(self, sender: str) -> None:
         """Ask what is unread: by a client, and near their limits by its user and by all."""

@@ -1,0 +1,49 @@
+"""Regular files, opened so that a FIFO, a device or a link in their place does no harm."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+# Opening a FIFO waits for its other end without it. Windows has neither.
+_SAFE: Final = (
+    getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
+_NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_ASIDE: Final = ".not-a-file"
+
+
+def open_regular(
+    path: Path, flags: int = os.O_RDONLY, mode: int = 0o600, *, follow: bool = False
+) -> int:
+    """Open a regular file, at once, and return its descriptor; links are followed if `follow`.
+
+    Raises OSError, also for anything that is not a regular file.
+    """
+    file = os.open(path, flags | _SAFE | (0 if follow else _NOFOLLOW), mode)
+    if not stat.S_ISREG(kind := os.fstat(file).st_mode):
+        os.close(file)
+        number = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
+        reason = os.strerror(number) if stat.S_ISDIR(kind) else "it is not a regular file"
+        raise OSError(number, reason, str(path))
+    return file
+
+
+def read_regular(path: Path, *, follow: bool = False) -> bytes:
+    """Read a whole regular file; raises OSError as `open_regular` does."""
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        return file.read()
+
+
+def set_aside(path: Path) -> None:
+    """Rename what lies at `path` unless it is a regular file, so that one can be made there.
+
+    An earlier one of the new name is replaced where it can be. Raises OSError.
+    """
+    try:
+        is_regular = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_regular:
+        path.rename(path.with_name(path.name + _ASIDE))

@@ -1,0 +1,105 @@
+"""What lies in the daemon's folders instead of its files keeps it from nothing."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import Make, state_file
+
+from opdbus.index import sealed_file
+from opdbus.index.bit_rows import BitRows
+from opdbus.regular import open_regular, read_regular, set_aside
+
+
+def _link(path: Path) -> None:
+    # of a link to it, nothing would ever be read to the end
+    path.symlink_to("/dev/zero")
+
+
+REPLACEMENTS: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "link": _link,
+    "folder": Path.mkdir,
+}
+WITH = pytest.mark.parametrize("kind", REPLACEMENTS)
+
+
+def put(path: Path, kind: str) -> None:
+    """Put a FIFO, a link or a folder where a file may be."""
+    path.unlink(missing_ok=True)
+    REPLACEMENTS[kind](path)
+
+
+@WITH
+def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
+    """Refuse at once to open what is no regular file, and move it away when told to."""
+    path = tmp_path / "file"
+    put(path, kind)
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND):
+        with pytest.raises(OSError, match="file"):
+            open_regular(path, flags)
+    set_aside(path)
+    path.write_bytes(b"mail")
+    set_aside(path)
+    assert read_regular(path) == b"mail"
+
+
+@WITH
+@pytest.mark.parametrize("name", ["entries.sealed", "entries.new"])
+def test_arrays_are_written_again(tmp_path: Path, kind: str, name: str) -> None:
+    """Read no arrays from what is no file, and write them there again."""
+    path = tmp_path / "entries.sealed"
+    put(tmp_path / name, kind)
+    assert sealed_file.read(path, "token") is None
+    sealed_file.write(path, "token", "about", {})
+    read = sealed_file.read(path, "token")
+    assert read
+    assert read.about == "about"
+
+
+@WITH
+@pytest.mark.parametrize("suffix", [".rows", ".signs"])
+def test_vectors_are_written_again(tmp_path: Path, kind: str, suffix: str) -> None:
+    """Begin new files of vectors where something else lies in their place."""
+    path = tmp_path / "vectors" / "engine.rows"
+    path.parent.mkdir()
+    put(path.with_suffix(suffix), kind)
+    assert BitRows(path, 8).end == 0
+    assert path.is_file()
+
+
+@WITH
+def test_the_daemon_starts_whatever_lies_in_place_of_its_files(
+    daemons: Make, tmp_path: Path, tiny_model: Path, kind: str
+) -> None:
+    """Serve the same objects and vectors, and end when told to, whichever file is something else.
+
+    The database itself is not replaced: without it there would be nothing to serve.
+    """
+    state = state_file(tmp_path / "state.json", {"a": "mail", "b": "web"})
+    daemon = daemons(STATE_FILE=state, MODEL=str(tiny_model), PRECISION="auto")
+    with daemon.start():
+        daemon.vectorized()
+        assert daemon.stop() == 0
+    used = [path for path in daemon.state_dir.rglob("*") if path.is_file()]
+    beside = [f"memory.db{end}" for end in ("-wal", "-shm", "-journal")]
+    for path in [*used, *(daemon.state_dir / name for name in beside)]:
+        if path.name != "memory.db":
+            put(path, kind)
+    with daemon.start():
+        daemon.vectorized()
+        assert daemon.stop() == 0
+    assert {path.name for path in used} >= {"memory.lock", "proof.npz"}
+    assert not [path for path in used if path.name != "memory.db" and path.is_symlink()]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_model_that_is_no_file_is_an_error(daemons: Make, tiny: Path, name: str) -> None:
+    """End with code 3 and a sentence where a file of the model is none."""
+    put(tiny / name, "fifo")
+    daemon = daemons(MODEL=str(tiny))
+    with daemon.start():
+        assert daemon.exit_code() == 3
+        assert name in daemon.log
+        assert "Traceback" not in daemon.log
