@@ -41,6 +41,8 @@ _MOST_NAMES: Final = 3
 _MOST_SORTS: Final = 5
 # Fields that say by their values alone what they are about.
 _PLAIN: Final = frozenset("active_state state status ensure presence running".split())
+# Lists of which others may be there besides: as in drift.table.
+AT_LEAST: Final = frozenset({("mounts", "mount", "options")})
 COLOURS: Final = {"error": "red", "warning": "yellow", "healed": "green"}
 # How what was other than declared ends: a label, and what is said.
 _ENDS: Final = {
@@ -254,7 +256,8 @@ def told(row: Row) -> Iterator[tuple[str, str]]:
     mark = " (newly declared)" if what == "intended" else ""
     for name, declared, observed, severity in fields:
         field = "" if name in _PLAIN else f"{name} "
-        values = f"declared {_said(declared)}, observed {_said(observed)}"
+        least = "at least " if (*paths.parse(path)[:2], name) in AT_LEAST else ""
+        values = f"declared {least}{_said(declared)}, observed {_said(observed)}"
         if _said(declared) == NOT_DECLARED:
             field, values = "", "is there, and not declared"
         yield severity, f"{_name(path)}: {field}{values}{mark}"

@@ -36,6 +36,8 @@ _SEVERE: Final = frozenset(
     "port ports dport address addresses ip listen listens listener gateway enabled version".split()
 )
 _STATES: Final = ("state", "active_state", "status", "running", "active", "ensure")
+# No host has such a value.
+_NOBODY: Final = "\0"
 _NO_FIELD: Final = "no such field is observed"
 _OBSERVE_ONLY: Final = "observe_only"
 # Longer values are cut: a difference is to be read.
@@ -86,6 +88,28 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
             hint = f"; did you mean {close}?" if close != path[-1] else ""
             found[path] = f"{_NO_FIELD}{hint}"
     return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
+
+
+def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
+    """Return what is observed of a field that is compared, no value if nothing is known of it."""
+    if field.path in {PRESENCE, ENSURE}:
+        is_there = seen is not None and not _is_gone(row, seen)
+        return ["present" if is_there else ABSENT if field.path == ENSURE else MISSING]
+    if seen is None:
+        return []
+    keys = field.path[1:] if field.path[0] in _CONTAINERS and len(field.path) > 1 else field.path
+    rule = row.rules.get(".".join(map(values.words, keys)))
+    if rule and rule.observed:
+        found = [one for name in rule.observed.split() for one in _found(seen, name)]
+        return found[:1] or ([] if rule.default is None else [rule.default])
+    if rule:
+        # what is not declared so differs by all that is observed
+        different = rule.means([_NOBODY], None, seen)
+        return [different.observed] if different else [field.declared]
+    inner = [seen, *(one for name in _CONTAINERS if isinstance(one := seen.get(name), dict))]
+    for key in keys[:-1]:
+        inner = [one for part in inner for one in _found(part, key) if isinstance(one, dict)]
+    return [one for part in inner for one in _found(part, keys[-1])][:1]
 
 
 def undeclared(row: Row, observed: Properties) -> list[Field]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from opdbus.drift import compare, table
-from opdbus.drift.field import MISSING, Field
+from opdbus.drift.field import MISSING, Field, Path
 from opdbus.drift.pairs import Pairs
 from opdbus.drift.table import Row, Sort
 from opdbus.index.memory import Memory
@@ -103,6 +103,22 @@ def _compared(plan: Plan, contents: Mapping[int, Content]) -> list[Field] | None
     found = found or [compare.compare(row, declared, None)]
     # one of several of a name is enough, such as a package of two architectures
     return min(found, key=lambda fields: max((f.severity for f in fields), default=-1))
+
+
+async def observed(
+    memory: Memory, plan: Plan, fields: Sequence[Field]
+) -> Mapping[Path, Sequence[Json]]:
+    """Return what is observed of some fields of a thing now: no value of what nobody observes."""
+    contents = await memory.content(plan.entries)
+    if any(entry.id not in contents for entry in plan.entries):
+        return {}
+    row, name = plan.row, plan.thing.name
+    views = [_view(row, one, contents) for one in plan.observed]
+    if row.parts or row.each:
+        views = [_whole(plan, views)] if views else []
+    meant = [one for one in views if row.suits(name, one)]
+    seen = next(iter(meant), None)
+    return {one.path: compare.observed(row, one, seen) for one in fields}
 
 
 async def unseen(memory: Memory, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
