@@ -205,13 +205,18 @@ class Client:
         return [(path, count) for path, count in rows]
 
     async def values(self, objects: Sequence[str], fields: Sequence[str]) -> list[list[Json]]:
-        """Return a row of each object: what each field holds, several values as a list."""
+        """Return a row of each object: what each field holds, several values as a list.
+
+        What is only declared is below the key `declared`.
+        """
         rows: list[list[Json]] = []
         size = _OBJECTS_A_CALL
 
         async def ask(most: int) -> list[list[str]]:
             part = objects[len(rows) : len(rows) + most]
-            return list(await self._state.one("Values", "aoasa{sv}", part, [*fields], {}))
+            return list(
+                await self._state.one("Values", "aoasa{sv}", part, [*fields], {"marked": True})
+            )
 
         while len(rows) < len(objects):
             found, size = await answered(ask, size)

@@ -19,6 +19,7 @@ from opdbus.drift.field import (
 )
 from opdbus.drift.table import Row, Rule
 from opdbus.drift.words import Difference
+from opdbus.index.declarations import Declaration
 from opdbus.listing import shortened
 from opdbus.state.fields import split
 from opdbus.state.object import Json
@@ -88,6 +89,17 @@ def unseen(row: Row, name: str, declared: Properties, observed: Properties) -> d
             hint = f"; did you mean {close}?" if close != path[-1] else ""
             found[path] = f"{_NO_FIELD}{hint}"
     return {shortened(".".join(path), _MAX_NAME): why for path, why in found.items()}
+
+
+def declaration(row: Row, declared: Properties, observed: Properties) -> Declaration:
+    """Return what is declared of an observed object; what moves by itself counts as different."""
+    fields = [] if is_only_observed(declared) else compare(row, declared, observed)
+    compared = _Comparison(row, observed)
+    list(compared.fields(declared))
+    moving = {".".join(path): (value, None) for path, value in compared.passed_over.items()}
+    differing = {one.name: (one.declared, one.observed) for one in fields}
+    unseen = {".".join(path): value for path, value in compared.unseen.items()}
+    return Declaration({**moving, **differing}, unseen)
 
 
 def observed(row: Row, field: Field, seen: Properties | None) -> list[Json]:
@@ -161,6 +173,8 @@ class _Comparison:
         self.unseen: dict[Path, Json] = {}
         # declared words that mean nothing, and what may be meant
         self.puzzles: dict[Path, str] = {}
+        # declared fields that are never compared
+        self.passed_over: dict[Path, Json] = {}
 
     def fields(self, declared: Properties) -> Iterator[Field]:
         """Yield the differences from what is declared."""
@@ -176,9 +190,10 @@ class _Comparison:
         """Yield the differences in a part, beside the observed parts that may have its fields."""
         for key, value in declared.items():
             name = values.words(key)
-            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
-                continue
             here, named = (*path, key), (*names, name)
+            if name in self._row.never or (values.is_volatile(key) and not self._row.each):
+                self.passed_over[here] = value
+                continue
             if not path and key in _CONTAINERS and isinstance(value, dict):
                 yield from self._below(value, here, (), seen)
             elif (rule := self._row.rules.get(".".join(named))) and not (

@@ -112,13 +112,17 @@ async def observed(
     contents = await memory.content(plan.entries)
     if any(entry.id not in contents for entry in plan.entries):
         return {}
+    seen = next(iter(views(plan, contents)), None)
+    return {one.path: compare.observed(plan.row, one, seen) for one in fields}
+
+
+def views(plan: Plan, contents: Mapping[int, Content]) -> list[dict[str, Json]]:
+    """Return what is observed of each object that a declared one may mean; of parts, as one."""
     row, name = plan.row, plan.thing.name
-    views = [_view(row, one, contents) for one in plan.observed]
+    found = [_view(row, one, contents) for one in plan.observed]
     if row.parts or row.each:
-        views = [_whole(plan, views)] if views else []
-    meant = [one for one in views if row.suits(name, one)]
-    seen = next(iter(meant), None)
-    return {one.path: compare.observed(row, one, seen) for one in fields}
+        return [_whole(plan, found)] if found else []
+    return [one for one in found if row.suits(name, one)]
 
 
 async def unseen(memory: Memory, plans: Sequence[Plan]) -> list[Mapping[str, str]]:
@@ -138,9 +142,7 @@ def _unseen(plan: Plan, contents: Mapping[int, Content]) -> Mapping[str, str]:
     if plan.declared is None or row.each:
         return {}
     declared = json.loads(contents[plan.declared.id].properties)
-    observed = [_view(row, one, contents) for one in plan.observed]
-    meant = [_whole(plan, observed)] if row.parts else [o for o in observed if row.suits(name, o)]
-    found = (compare.unseen(row, name, declared, one) for one in meant)
+    found = (compare.unseen(row, name, declared, one) for one in views(plan, contents))
     return min(found, key=len, default={})
 
 

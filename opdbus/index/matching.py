@@ -7,8 +7,11 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
+
+import numpy as np
 
 from opdbus.index.field_reader import Unread
 from opdbus.index.field_rows import Rows
@@ -48,7 +51,7 @@ async def found(
 ) -> Found:
     """Return all entries about the things that meet all conditions, or some of them.
 
-    Where several sources tell of a thing, what was observed counts before what is declared, as
+    What is observed of a thing counts, and what is declared only where nothing is observed, as
     Memory.joined has it. What the index of fields does not have is looked at one by one.
     """
     wanted, catalogue = AllOf(conditions), memory.catalogue
@@ -66,7 +69,15 @@ async def found(
         if others and only_first:
             return catalogue.found(others)
     others |= await _shared(memory, wanted, perhaps)
-    return met.and_also(catalogue.found(others))
+    return _without(memory, memory.declarations.renamed(), met.and_also(catalogue.found(others)))
+
+
+def _without(memory: Memory, renamed: AbstractSet[Thing], found: Found) -> Found:
+    """Leave out what is declared of things that are observed under another name."""
+    if not renamed:
+        return found
+    is_left = ~np.isin(found.ids, memory.catalogue.found(renamed).ids)
+    return Found(found.places[is_left], found.ids[is_left])
 
 
 async def _left(

@@ -6,6 +6,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from types import UnionType
 from typing import Any, Final, NamedTuple
 
@@ -69,10 +70,12 @@ async def find(memory: Memory, question: str, within: Met | None) -> Superlative
     if not 0 < len(places) <= _MOST:
         return None
     names, is_greatest = _ASKED[match[0].lower()]
-    things = sorted({*view.things(places)})
-    rows = await matching.values(memory, things, names)
-    for name in names:
-        given = {thing: row.get(name, ()) for thing, row in zip(things, rows, strict=True)}
+    things = sorted({*view.things(places)} - memory.declarations.renamed())
+    rows = dict(zip(things, await matching.values(memory, things, names), strict=True))
+    observed = [one for one in things if memory.catalogue.is_observed(one)]
+    # the most that is declared is the most only where nothing is observed
+    for compared, name in product((observed, things), names):
+        given = {thing: rows[thing].get(name, ()) for thing in compared}
         if found := _of(given, int | float) or _of(given, str):
             best = sorted(found, key=found.__getitem__, reverse=is_greatest)
             several = best[: _SEVERAL if _is_plural(rest) else 1]

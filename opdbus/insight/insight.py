@@ -70,7 +70,8 @@ class Insight:
         self, index: VectorIndex, wanted: Mapping[str, str], within: AbstractSet[Thing] | None
     ) -> Sequence[Topic]:
         catalogue = self._memory.catalogue
-        rows = await self._run(lambda: gather(catalogue, wanted, within, index))
+        renamed = frozenset(self._memory.declarations.renamed())
+        rows = await self._run(lambda: gather(catalogue, wanted, within, index, renamed))
         if not rows:
             if len(catalogue) and not len(index):
                 raise NoVector(
