@@ -62,7 +62,7 @@ def _lines(hit: Row) -> list[str]:
         part = "" if value in _FLAGS else rf"(?<!\w){re.escape(value)}(?!\w)"
         if name in _SHOWN or (part and re.search(part, hit["snippet"])):
             seen.update(words)
-    is_declared = "declared " if hit["source"] == FILE else ""
+    is_declared = "declared " if hit.get("source") == FILE else ""
     fields = [field for field in why["fields"] if not seen.issuperset(field[2])]
     more = [is_declared + _said(*field[:2]) for field in fields]
     more += [gloss for gloss in why["glosses"] if not why["fields"] and gloss not in hit["snippet"]]

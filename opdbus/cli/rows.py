@@ -60,7 +60,7 @@ class Form(NamedTuple):
         known = [{**row, "object": name_of(row), **_text(row)} for row in rows]
         fields = [name for name in self.columns if known and name not in known[0]]
         paths = [row["path"] for row in rows]
-        found = await client.values(paths, fields) if fields else [[]] * len(rows)
+        found = await client.values(paths, fields, marked=True) if fields else [[]] * len(rows)
         for row, values in zip(known, found, strict=True):
             row.update(zip(fields, values, strict=True))
         return [{name: row[name] for name in self.columns} for row in known]

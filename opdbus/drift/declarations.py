@@ -1,17 +1,21 @@
-"""What is declared of observed objects, by the pairs and the rules of drift."""
+"""Declarations of observed objects, by the pairs and the rules of drift."""
 
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import structlog
+
 from opdbus.drift import compare, look
 from opdbus.drift.look import Plan
 from opdbus.drift.pairs import Pairs, is_one
-from opdbus.index.declarations import Declaration
+from opdbus.index.declarations import NOTHING_DECLARED, Declaration
 from opdbus.index.memory import Memory
 from opdbus.index.store import Content, Entry
 from opdbus.state.object import Thing
+
+log = structlog.get_logger()
 
 
 class PairedDeclarations:
@@ -65,9 +69,13 @@ class PairedDeclarations:
 
 def _declaration(plan: Plan, contents: Mapping[int, Content]) -> Declaration:
     declared = json.loads(contents[plan.declared.id].properties) if plan.declared else {}
-    found = [compare.declaration(plan.row, declared, one) for one in look.views(plan, contents)]
+    try:
+        found = [compare.declaration(plan.row, declared, one) for one in look.views(plan, contents)]
+    except Exception as error:  # noqa: BLE001 -- what a program published may be of any shape
+        log.warning("not compared", object="/".join(plan.thing), reason=type(error).__name__)
+        return Declaration({key: (value, None) for key, value in declared.items()}, {})
     if not found:
-        return Declaration({}, {})
+        return NOTHING_DECLARED
     # one of several of a name is meant, such as a package of two architectures
     nearest = min(found, key=lambda one: len(one.differing))
     rest = {k: v for k, v in nearest.unobserved.items() if str(v) != plan.thing.name}

@@ -1,4 +1,4 @@
-"""What is declared of objects that are observed, too: the seam to drift, which pairs them."""
+"""The seam between answers and drift: declared objects, and the observed ones that they are."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -69,15 +68,13 @@ async def found(
         if others and only_first:
             return catalogue.found(others)
     others |= await _shared(memory, wanted, perhaps)
-    return _without(memory, memory.declarations.renamed(), met.and_also(catalogue.found(others)))
-
-
-def _without(memory: Memory, renamed: AbstractSet[Thing], found: Found) -> Found:
-    """Leave out what is declared of things that are observed under another name."""
+    every, renamed = met.and_also(catalogue.found(others)), memory.declarations.renamed()
     if not renamed:
-        return found
-    is_left = ~np.isin(found.ids, memory.catalogue.found(renamed).ids)
-    return Found(found.places[is_left], found.ids[is_left])
+        return every
+    # what is declared of a thing that is observed under another name
+    left_out = await asyncio.to_thread(catalogue.found, tuple(renamed))
+    is_left = ~np.isin(every.ids, left_out.ids)
+    return Found(every.places[is_left], every.ids[is_left])
 
 
 async def _left(
