@@ -272,8 +272,8 @@ def test_real_accounts_are_told_as_they_are(
         for line in Path("/etc/passwd").read_text().splitlines()
         if line.startswith("root:")
     )
-    account = {"name": "root", "shell": "/opt/wish/fish"}
-    plugins = {"users": {"accounts": [account]}}
+    accounts = [{"name": "root", "shell": "/opt/wish/fish"}, {"name": "no-such-wish"}]
+    plugins = {"users": {"accounts": accounts}}
     file = replace(tmp_path / "state.json", json.dumps({"version": 1, "plugins": plugins}))
     daemon = daemons(STATE_FILE=file, OBSERVE="users", VECTOR_LEVEL="none")
     daemon.start()
@@ -287,6 +287,7 @@ def test_real_accounts_are_told_as_they_are(
             return int(total)
 
         await caller.until(observed, 1)
+        await caller.until(lambda: caller.get(STATE_PATH, STATE, "Drifted"), len(accounts))
 
     ask(daemon, wait)
     line = daemon.cli("search", "which shell does root have?", "-n", "1").stdout.splitlines()[1]
@@ -294,3 +295,6 @@ def test_real_accounts_are_told_as_they_are(
     assert "declared shell: /opt/wish/fish" in line
     assert daemon.cli("search", "fish", "--all", "-q").stdout == ""
     assert "/opt/wish" not in daemon.cli("list", "--columns", "name,shell").stdout
+    # it was looked for, and is not there
+    line = daemon.cli("search", "no-such-wish", "-n", "1").stdout.splitlines()[1]
+    assert "declared, missing: user account no-such-wish" in line

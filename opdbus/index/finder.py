@@ -141,8 +141,9 @@ class Finder:
         """Return what is asked for, with what has the most or the least."""
         compared: Sequence[questions.Compared] = asked.compared
         things: Sequence[Thing] = ()
+        below: Sequence[Thing] = ()
         if most := await superlatives.find(self._memory, asked.words, within):
-            words, things = most
+            words, things, below = most
             # the words stay in the question: `disk` alone would be a name
             compared = [*compared, questions.Compared(words, self._memory.catalogue.found(things))]
         return Query(
@@ -150,6 +151,7 @@ class Finder:
             within=within,
             compared=compared,
             most=things,
+            below=below,
             corrected=asked.corrected,
         )
 
@@ -253,7 +255,7 @@ class Finder:
             if query.matches:
                 missing = query.matches.missing
                 found = common_words.order(query.question, missing, found, contents)
-                found = superlatives.order(query.most, found)
+                found = superlatives.order(query.most, query.below, found)
                 asked = query.question, found, contents, query.within
                 found = await joins.order(self._memory, *asked)
                 if joined := [

@@ -92,6 +92,8 @@ class Query:
     compared: Sequence[Compared] = ()
     # what has the most or the least that the question asks for, in order
     most: Sequence[Thing] = ()
+    # what is only declared, which comes after these
+    below: Sequence[Thing] = ()
     # what was looked for in place of words of it
     corrected: tuple[Correction, ...] = ()
 

@@ -49,10 +49,14 @@ _SEVERAL: Final = 10
 
 
 class Superlative(NamedTuple):
-    """A superlative as it stands in a question, and what has the most or the least, in order."""
+    """A superlative as it stands in a question, and what has the most or the least, in order.
+
+    What is only declared comes `below` what is observed.
+    """
 
     words: str
     things: Sequence[Thing]
+    below: Sequence[Thing]
 
 
 async def find(memory: Memory, question: str, within: Met | None) -> Superlative | None:
@@ -81,7 +85,8 @@ async def find(memory: Memory, question: str, within: Met | None) -> Superlative
             several = best[: _SEVERAL if _is_plural(rest) else 1]
             last = found[several[-1]]
             equal = (thing for thing in best[len(several) :] if found[thing] == last)
-            return Superlative(match[0], [*several, *equal])
+            below = [*{*things}.difference(compared)]
+            return Superlative(match[0], [*several, *equal], below)
     return None
 
 
@@ -90,9 +95,9 @@ def _is_plural(question: str) -> bool:
     return any(not word.endswith("ss") and kinds.asked(word, STOP_WORDS).named for word in words)
 
 
-def order(most: Sequence[Thing], found: Found) -> Found:
+def order(most: Sequence[Thing], below: Sequence[Thing], found: Found) -> Found:
     """Put what was found of these things in their order, each with the total of its new place."""
-    ranks = {thing: rank for rank, thing in enumerate(most)}
+    ranks = dict.fromkeys(below, len(most)) | {thing: rank for rank, thing in enumerate(most)}
     places = [place for place, row in enumerate(found) if thing_of(row[0]) in ranks]
     rows = sorted((found[place] for place in places), key=lambda row: ranks[thing_of(row[0])])
     ordered = [*found]
